@@ -1,0 +1,72 @@
+# steep: `make` lists what there is. Every target that needs the environment builds it first.
+PYTHON ?= python3
+VENV   := .venv
+STEEP  := $(VENV)/bin/steep
+CONFIG ?= configs/embedded.yaml
+DATA   ?=
+ROUND  ?=
+WORKERS ?=
+SET    ?=
+WHY    ?=
+
+OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
+RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
+STAMP  := $(VENV)/.from-lock
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
+        view status clean-tmp tiny-reader check lint types test gpu-resolve lock
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"pairs.easy_outcome=0.4 seed=1\" FORCE=1"
+
+setup: $(STAMP) ## build .venv from the lock
+
+# torch is asked for by itself: where pip's own index has no CPU wheel, PyTorch's index has it.
+$(STAMP): requirements/cpu.lock pyproject.toml
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	t=$$(grep '^torch==' requirements/cpu.lock); \
+	  $(VENV)/bin/pip install -q --no-deps $$t || $(VENV)/bin/pip install -q --no-deps --index-url $(TORCH_CPU_INDEX) $$t
+	$(VENV)/bin/pip install -q --no-deps -r requirements/cpu.lock
+	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
+	@$(STEEP) run $(RUN)
+
+world corpus graph index sft-data sft sample score pair train evaluate report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+	@$(STEEP) run $@ $(RUN)
+
+view: $(STAMP) ## read preference pairs in the terminal (ROUND=n)
+	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))
+
+status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run
+	@$(STEEP) status $(OPTIONS) $(if $(WHY),--why $(WHY))
+
+clean-tmp: $(STAMP) ## remove what killed runs left behind
+	@$(STEEP) clean-tmp $(OPTIONS)
+
+tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
+	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
+
+check: lint types gpu-resolve test ## what CI runs
+
+lint: $(STAMP) ## ruff: lint and format
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(STAMP) ## mypy, strict
+	$(VENV)/bin/mypy
+
+test: $(STAMP) ## pytest, in parallel
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+gpu-resolve: $(STAMP) ## prove that the GPU extra resolves, without installing it
+	$(VENV)/bin/uv pip compile -q --python-version 3.11 --extra gpu pyproject.toml -o $(VENV)/gpu.lock
+	@grep -E '^(vllm|faiss-gpu|torch|transformers|trl)==' $(VENV)/gpu.lock
+
+lock: $(STAMP) ## resolve requirements/cpu.lock anew
+	$(VENV)/bin/uv pip compile -q --python-version 3.11 --no-header --no-annotate --override requirements/without.txt \
+	  $(UV_OPTIONS) requirements/cpu.in -o requirements/cpu.lock

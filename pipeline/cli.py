@@ -1,0 +1,157 @@
+"""``steep``: run stages, look at them, and use single steps on files of one's own.
+
+Every error that the user can mend is one sentence on standard error and exit status 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.errors import SteepError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="configuration file")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.key=value; repeatable")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="directory of the data files")]
+RoundOption = Annotated[int | None, typer.Option("--round", help="round, from 1")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages at once")]
+ForceOption = Annotated[bool, typer.Option("--force", help="run this stage again, even if done")]
+JsonOption = Annotated[bool, typer.Option("--json", help="figures as JSON")]
+Input = Annotated[str, typer.Argument(help="JSONL or Parquet file; - is standard input")]
+Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is standard output")]
+
+DEFAULT = PROJECT / "configs" / "embedded.yaml"
+
+
+def _task(
+    stage: str, config: Path, overrides: list[str] | None, data: Path | None, round: int | None = None
+) -> Any:
+    """The Luigi task, with paths made absolute and the project's root as working directory.
+
+    Paths in a configuration file are relative to the project, so a run is the same from anywhere.
+    """
+    config, data = config.absolute(), data.absolute() if data else None
+    if data is not None and not data.is_dir():
+        from pipeline.errors import InputError
+
+        raise InputError.at(data, None, "no such directory; DATA names the directory of the files")
+    os.chdir(PROJECT)
+    from tasks.run import task_for
+
+    return task_for(stage, str(config), tuple(overrides or ()), str(data) if data else None, round)
+
+
+@app.command()
+def run(
+    stage: Annotated[str, typer.Argument(help="stage to run, with what it needs")] = "report",
+    config: ConfigOption = DEFAULT,
+    set: SetOption = None,
+    data: DataOption = None,
+    round: RoundOption = None,
+    workers: WorkersOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Run a stage and everything it needs that is not done."""
+    task = _task(stage, config, set, data, round)
+    from tasks.run import run as run_task
+
+    typer.echo(str(run_task(task, workers=workers, force=force)))
+
+
+def _verb(stage: str) -> None:
+    """Add ``steep STAGE``: the same as ``steep run STAGE``."""
+
+    def command(
+        config: ConfigOption = DEFAULT,
+        set: SetOption = None,
+        data: DataOption = None,
+        round: RoundOption = None,
+        workers: WorkersOption = None,
+        force: ForceOption = False,
+    ) -> None:
+        run(stage, config, set, data, round, workers, force)
+
+    app.command(stage, help=f"Run stage {stage} and everything it needs that is not done.")(command)
+
+
+for _stage in ("corpus", "graph", "index", "sft-data", "sft", "sample", "train", "evaluate", "report"):
+    _verb(_stage)
+
+
+@app.command()
+def status(
+    config: ConfigOption = DEFAULT,
+    set: SetOption = None,
+    data: DataOption = None,
+    why: Annotated[str | None, typer.Option("--why", help="stage to explain")] = None,
+    round: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every stage: done, missing or stale; with --why, what makes one run again."""
+    from tasks import status as states
+
+    if why is not None:
+        stage, _, number = why.partition(":")
+        task = _task(stage, config, set, data, int(number) if number.isdigit() else round)
+        lines = states.why(task)
+        typer.echo(json.dumps(lines) if as_json else "\n".join(lines))
+        return
+    rows = states.status(_task("report", config, set, data))
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("stage", "state", "seconds", "rows", "directory")
+    colours = {"done": "green", "missing": "dim", "stale": "yellow"}
+    for row in rows:
+        counts = ", ".join(f"{value:,} {name}" for name, value in row.counts.items())
+        seconds = "" if row.wall_seconds is None else f"{row.wall_seconds:.0f}"
+        state = f"[{colours[row.state]}]{row.state}[/]"
+        table.add_row(row.label, state, seconds, counts, os.path.relpath(row.directory))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@app.command("clean-tmp")
+def clean_tmp(
+    config: ConfigOption = DEFAULT, set: SetOption = None, data: DataOption = None
+) -> None:
+    """Remove half-written stage directories and checkpoints of unfinished stages."""
+    task = _task("report", config, set, data)
+    from tasks.run import clean
+
+    removed = clean(task)
+    for path in removed:
+        typer.echo(f"removed {path}")
+    typer.echo(f"{len(removed)} directories removed")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except SteepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Luigi tasks: one file per stage, thin. What a stage computes is in ``pipeline/``.
+
+``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` works as well as
+``make run``.
+"""
+
+from tasks.corpus import Corpus
+from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.graph import Graph
+from tasks.index import Index
+from tasks.pair import Pair
+from tasks.report import Report
+from tasks.sample import Sample, SampleShard
+from tasks.score import Score, ScoreShard
+from tasks.sft import Sft
+from tasks.sft_data import SftData
+from tasks.train import Train
+from tasks.world import World
+
+__all__ = [
+    "Corpus",
+    "Evaluate",
+    "EvaluatePolicy",
+    "Graph",
+    "Index",
+    "Pair",
+    "Report",
+    "Sample",
+    "SampleShard",
+    "Score",
+    "ScoreShard",
+    "Sft",
+    "SftData",
+    "Train",
+    "World",
+]

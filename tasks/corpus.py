@@ -1,0 +1,28 @@
+"""Chunks and questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.base import StageTask
+from tasks.world import World
+
+
+class Corpus(StageTask):
+    """Documents cut into chunks, and every question file in one shape."""
+
+    stage = "corpus"
+    entry = "pipeline.corpus.stage:run"
+    reads = ("corpus", "data.sft", "data.sampling", "data.validation", "data.test", "seed")
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {"world": self.clone(World)} if self.settings.data.closed_world else {}
+
+    def files(self) -> dict[str, Path | str]:
+        if self.settings.data.closed_world:
+            return {}
+        data = self.settings.data
+        named = [file.path for file in self.settings.corpus.files]
+        for group in (data.sft, data.sampling, data.validation, data.test):
+            named.extend(file.path for file in group)
+        return {name: Path(data.root or ".") / name for name in dict.fromkeys(named)}

@@ -1,0 +1,64 @@
+"""Metrics of every policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import luigi
+
+from tasks.base import StageTask
+from tasks.corpus import Corpus
+from tasks.graph import Graph
+from tasks.index import Index
+from tasks.policy import policy
+from tasks.sample import ROLL_OUT, roll_out_files
+
+
+def policy_name(number: int) -> str:
+    return "sft" if number == 0 else f"round-{number}"
+
+
+class EvaluatePolicy(StageTask):
+    """Greedy roll-outs of one policy over the test questions, and their metrics."""
+
+    stage = "evaluate-policy"
+    entry = "pipeline.evaluation.stage:run"
+    reads = (
+        "evaluation",
+        "sampling.top_p",
+        "sampling.max_steps",
+        "sampling.max_segment_tokens",
+        "sampling.max_total_tokens",
+        "sampling.in_flight",
+        *ROLL_OUT,
+    )
+    number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.number)
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {
+            "corpus": self.clone(Corpus),
+            "graph": self.clone(Graph),
+            "index": self.clone(Index),
+            "policy": policy(self, self.number),
+        }
+
+    def files(self) -> dict[str, Path | str]:
+        return roll_out_files(self)
+
+
+class Evaluate(StageTask):
+    """Metrics, intervals and comparisons over all policies."""
+
+    stage = "evaluate"
+    entry = "pipeline.evaluation.stage:merge"
+    reads = ("evaluation", "seed")
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {
+            policy_name(number): self.clone(EvaluatePolicy, number=number)
+            for number in range(self.settings.rounds + 1)
+        }

@@ -1,0 +1,32 @@
+"""Triplets and entities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.base import StageTask, model_identity
+from tasks.corpus import Corpus
+from tasks.world import World
+
+
+class Graph(StageTask):
+    """The knowledge graph of all chunks."""
+
+    stage = "graph"
+    entry = "pipeline.graph.stage:run"
+    reads = ("graph",)
+
+    def upstream(self) -> dict[str, StageTask]:
+        needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}
+        if self.settings.data.closed_world:
+            needs["world"] = self.clone(World)
+        return needs
+
+    def files(self) -> dict[str, Path | str]:
+        graph = self.settings.graph
+        if graph.source == "llm":
+            assert graph.model is not None  # the configuration's own check
+            return {"model": model_identity(graph.model)}
+        if self.settings.data.closed_world:
+            return {}
+        return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}

@@ -1,0 +1,18 @@
+"""Preference pairs."""
+
+from __future__ import annotations
+
+from tasks.base import StageTask
+from tasks.rounds import RoundTask
+from tasks.score import Score
+
+
+class Pair(RoundTask):
+    """Preference pairs of round n, and what became of every other path."""
+
+    stage = "pair"
+    entry = "pipeline.pairs.stage:run"
+    reads = ("pairs", "prompt", "grammar", "seed")
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {"score": self.clone(Score)}

@@ -1,0 +1,46 @@
+"""The report."""
+
+from __future__ import annotations
+
+from tasks.base import StageTask
+from tasks.corpus import Corpus
+from tasks.evaluate import Evaluate, EvaluatePolicy, policy_name
+from tasks.graph import Graph
+from tasks.index import Index
+from tasks.pair import Pair
+from tasks.sample import Sample
+from tasks.score import Score
+from tasks.sft import Sft
+from tasks.sft_data import SftData
+from tasks.train import Train
+
+
+class Report(StageTask):
+    """One HTML page and the same numbers as JSON, over everything that was run."""
+
+    stage = "report"
+    entry = "pipeline.evaluation.report:run"
+    reads = ("name", "rounds", "until")
+
+    def upstream(self) -> dict[str, StageTask]:
+        needs: dict[str, StageTask] = {
+            "corpus": self.clone(Corpus),
+            "graph": self.clone(Graph),
+            "index": self.clone(Index),
+            "sft-data": self.clone(SftData),
+            "sft": self.clone(Sft),
+        }
+        whole = self.settings.until == "report"
+        for number in range(1, self.settings.rounds + 1):
+            needs[f"sample-{number}"] = self.clone(Sample, round=number)
+            needs[f"score-{number}"] = self.clone(Score, round=number)
+            needs[f"pair-{number}"] = self.clone(Pair, round=number)
+            if not whole:
+                break
+            needs[f"train-{number}"] = self.clone(Train, round=number)
+        if whole:
+            needs["evaluate"] = self.clone(Evaluate)
+            for number in range(self.settings.rounds + 1):
+                name = f"evaluate-{policy_name(number)}"
+                needs[name] = self.clone(EvaluatePolicy, number=number)
+        return needs

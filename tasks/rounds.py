@@ -1,0 +1,60 @@
+"""Tasks of one round, and stages that are cut into shards."""
+
+from __future__ import annotations
+
+import luigi
+
+from tasks.base import StageTask
+
+
+class RoundTask(StageTask):
+    """A stage of one round of iterative DPO; rounds count from 1."""
+
+    round = luigi.IntParameter(default=1, description="round of iterative DPO, from 1")
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.round)
+
+
+class ShardedTask(RoundTask):
+    """A stage whose work several processes or machines can share.
+
+    The fingerprint knows nothing of shards: cut differently, the work gives the same records.
+    """
+
+    def shard(self, number: int) -> ShardTask:
+        raise NotImplementedError
+
+    def requires(self) -> dict[str, StageTask]:
+        count = self.settings.sampling.shards
+        if count == 1:
+            return self.upstream()
+        return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
+
+    def run(self) -> None:
+        inputs = {name: str(task.directory) for name, task in self.requires().items()}
+        cut = self.settings.sampling.shards > 1
+        self.execute("pipeline.shards:merge" if cut else self.entry, inputs)
+
+
+class ShardTask(RoundTask):
+    """One shard of a ShardedTask."""
+
+    number = luigi.IntParameter(description="shard, from 0")
+
+    def slice(self) -> dict[str, object]:
+        shards = {"number": self.number, "of": self.settings.sampling.shards}
+        return {**super().slice(), "shard": shards}
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}-{self.number:03d}"
+
+    @property
+    def sharded(self) -> bool:
+        return True
+
+    def run(self) -> None:
+        inputs = {name: str(task.directory) for name, task in self.requires().items()}
+        self.execute(self.entry, inputs, self.number, self.settings.sampling.shards)

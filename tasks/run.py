@@ -1,0 +1,144 @@
+"""Run a stage and what it needs, through Luigi, and say what happened."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import luigi
+
+from pipeline.errors import ConfigError, SteepError
+from tasks.base import StageTask, say
+from tasks.corpus import Corpus
+from tasks.evaluate import Evaluate
+from tasks.graph import Graph
+from tasks.index import Index
+from tasks.pair import Pair
+from tasks.report import Report
+from tasks.sample import Sample
+from tasks.score import Score
+from tasks.sft import Sft
+from tasks.sft_data import SftData
+from tasks.train import Train
+from tasks.world import World
+
+STAGES: dict[str, type[StageTask]] = {
+    task.stage: task
+    for task in (
+        World, Corpus, Graph, Index, SftData, Sft, Sample, Score, Pair, Train, Evaluate, Report
+    )
+}  # fmt: skip
+PER_ROUND = frozenset({"sample", "score", "pair", "train"})
+
+
+class RunFailed(SteepError, RuntimeError):
+    """One or more stages failed; ``exit_status`` is theirs."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def task_for(
+    stage: str,
+    config: str,
+    overrides: tuple[str, ...] = (),
+    data: str | None = None,
+    round: int | None = None,
+) -> StageTask:
+    """The task of a stage. Raises ConfigError for unknown stages and impossible rounds."""
+    if stage not in STAGES:
+        raise ConfigError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
+    common: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
+    if stage not in PER_ROUND:
+        return STAGES[stage](**common)
+    if round is not None and round < 1:
+        raise ConfigError(f"round is {round}; rounds count from 1")
+    return STAGES[stage](**common, round=round or 1)
+
+
+def walk(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
+    """A task and everything it needs, needs first, each once."""
+    seen = set() if seen is None else seen
+    if task.task_id in seen:
+        return
+    seen.add(task.task_id)
+    for needed in task.requires().values():
+        yield from walk(needed, seen)
+    yield task
+
+
+def run(task: StageTask, *, workers: int | None = None, force: bool = False) -> Path:
+    """Run what is missing for ``task``; returns its directory.
+
+    Raises RunFailed with every failed stage's message; whatever was complete stays complete.
+    """
+    tasks = list(walk(task))
+    for each in tasks:
+        _ = each.key  # a missing file or broken setting is found before anything runs
+    if force:
+        task.store.discard(task.key)
+    todo = [each for each in tasks if not each.complete()]
+    if todo:
+        _build(task, workers or task.settings.workers)
+    left = [each for each in tasks if not each.complete()]
+    if not task.complete():
+        raise _failure(left)
+    if task.stage == "report":
+        publish(task)
+    return task.directory
+
+
+def _build(task: StageTask, workers: int) -> None:
+    settings = luigi.configuration.get_config()
+    settings.set("core", "no_configure_logging", "true")
+    for name in ("luigi", "luigi-interface", "luigi.scheduler"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # stages report for themselves
+    luigi.build([task], local_scheduler=True, workers=workers, detailed_summary=True)
+
+
+def _failure(left: list[StageTask]) -> RunFailed:
+    messages, status = [], 1
+    for each in left:
+        record = each.store.partial(each.key) / "failure.json"
+        if record.exists():
+            failure = json.loads(record.read_text(encoding="utf-8"))
+            log = each.settings.run_dir / "logs" / f"{each.label}.log"
+            messages.append(f"{each.label}: {failure['message']} (log: {log})")
+            status = failure["status"]
+    if not messages:
+        first = left[0].label
+        messages.append(f"{first} did not finish; see {left[0].settings.run_dir / 'logs'}")
+    return RunFailed("\n".join(messages), status)
+
+
+def publish(report: StageTask) -> None:
+    """Copy the report's page and numbers to the run's own directory, if they differ."""
+    for name in ("report.html", "metrics.json"):
+        source, target = report.directory / name, report.settings.run_dir / name
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            shutil.copyfile(source, target)
+    say(f"report: {report.settings.run_dir / 'report.html'}")
+
+
+def clean(task: StageTask) -> list[Path]:
+    """Remove what kills and failures left behind; what a running process holds stays."""
+    from filelock import FileLock, Timeout
+
+    removed = []
+    for store in {each.store for each in walk(task)} | {task.store}:
+        for path in store.litter():
+            fingerprint = path.name.lstrip(".").split(".")[0]
+            try:
+                with FileLock(path.parent / f"{fingerprint}.lock", timeout=0):
+                    shutil.rmtree(path)
+                    removed.append(path)
+            except Timeout:
+                say(f"{path} is in use; left alone")
+    return removed
+
+

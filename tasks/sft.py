@@ -1,0 +1,22 @@
+"""Policy 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.base import StageTask, model_identity
+from tasks.sft_data import SftData
+
+
+class Sft(StageTask):
+    """LoRA adapter of policy 0, trained on supervised paths."""
+
+    stage = "sft"
+    entry = "pipeline.training.stage:run_sft"
+    reads = ("sft", "lora", "model.chat_template", "seed")
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {"sft-data": self.clone(SftData)}
+
+    def files(self) -> dict[str, Path | str]:
+        return {"base model": model_identity(self.settings.model.base)}

@@ -1,0 +1,25 @@
+"""Shared by all tests: no network, no deadlines, and where the real data is."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+settings.register_profile(
+    "steep",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("steep")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The directory of real questions and corpora; tests that need it skip without it."""
+    directory = os.environ.get("STEEP_DATA")
+    if not directory:
+        pytest.skip("STEEP_DATA is not set")
+    return Path(directory)

@@ -1,0 +1,47 @@
+"""Stage functions for the tests of the store: they count their executions in a file."""
+
+import os
+import signal
+from pathlib import Path
+
+from pipeline.errors import InputError
+from pipeline.stage import StageContext
+
+
+def _count(context: StageContext) -> None:
+    log = Path(os.environ["EXECUTIONS"])
+    with log.open("a") as stream:
+        stream.write(f"{context.stage}\n")
+
+
+def first(context: StageContext) -> dict[str, int]:
+    _count(context)
+    (context.output / "number.txt").write_text(str(context.config.retrieval.keep))
+    return {"rows": 1}
+
+
+def second(context: StageContext) -> dict[str, int]:
+    """Works in three batches with a checkpoint each; dies after the second if told to."""
+    _count(context)
+    number = int((context.inputs["first"] / "number.txt").read_text())
+    for batch in range(3):
+        done = context.partial / f"{batch}.txt"
+        if done.exists():
+            continue
+        with Path(os.environ["EXECUTIONS"]).open("a") as stream:
+            stream.write(f"batch {batch}\n")
+        done.write_text(str(number * batch))
+        if batch == 1 and Path(os.environ["KILL"]).exists():
+            (context.output / "half.txt").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    total = sum(int((context.partial / f"{batch}.txt").read_text()) for batch in range(3))
+    (context.output / "total.txt").write_text(str(total))
+    return {"rows": 3}
+
+
+def complains(context: StageContext) -> dict[str, int]:
+    raise InputError.at("questions.jsonl", 7, "answer is missing; add it")
+
+
+def writes_nothing(context: StageContext) -> dict[str, int]:
+    return {}

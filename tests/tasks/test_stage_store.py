@@ -1,0 +1,166 @@
+"""The stage store under reruns, kills and changed settings: executions are counted."""
+
+import json
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pipeline.store import Store, read_manifest
+from tasks.base import StageTask
+from tasks.run import RunFailed, clean, run
+from tasks.status import status, why
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class First(StageTask):
+    stage = "first"
+    entry = "counting_stages:first"
+    reads = ("retrieval.keep",)
+
+
+class Second(StageTask):
+    stage = "second"
+    entry = "counting_stages:second"
+    reads = ("retrieval.tau",)
+
+    def upstream(self):
+        return {"first": self.clone(First)}
+
+
+class Complains(StageTask):
+    stage = "complains"
+    entry = "counting_stages:complains"
+    reads = ("seed",)
+
+
+class WritesNothing(StageTask):
+    stage = "writes-nothing"
+    entry = "counting_stages:writes_nothing"
+    reads = ("seed",)
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    monkeypatch.setenv("EXECUTIONS", str(tmp_path / "executions.txt"))
+    monkeypatch.setenv("KILL", str(tmp_path / "kill"))
+    return tmp_path
+
+
+def task(kind, workspace, *overrides):
+    runs = f"runs_dir={workspace / 'runs'}"
+    return kind(config=str(ROOT / "configs/embedded.yaml"), overrides=(runs, *overrides))
+
+
+def executions(workspace) -> list[str]:
+    path = workspace / "executions.txt"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def test_a_complete_stage_is_not_run_again(workspace):
+    run(task(Second, workspace))
+    before = executions(workspace)
+    directory = run(task(Second, workspace))
+    assert before == ["first", "second", "batch 0", "batch 1", "batch 2"]
+    assert executions(workspace) == before
+    assert (directory / "total.txt").read_text() == "15"  # keep is 5: 0 + 5 + 10
+
+
+def test_an_unrelated_setting_reruns_nothing(workspace):
+    run(task(Second, workspace))
+    before = executions(workspace)
+    run(task(Second, workspace, "pairs.easy_outcome=0.4"))
+    assert executions(workspace) == before
+
+
+def test_a_relevant_setting_reruns_that_stage_and_what_follows(workspace):
+    run(task(Second, workspace))
+    run(task(Second, workspace, "retrieval.tau=0.3"))
+    assert executions(workspace).count("first") == 1
+    assert executions(workspace).count("second") == 2
+    run(task(Second, workspace, "retrieval.keep=6"))
+    assert executions(workspace).count("first") == 2
+    assert executions(workspace).count("second") == 3
+
+
+def test_a_killed_stage_continues_from_its_checkpoint(workspace):
+    (workspace / "kill").touch()
+    with pytest.raises(RunFailed, match="second"):
+        run(task(Second, workspace))
+    assert not task(Second, workspace).complete()
+    (workspace / "kill").unlink()
+    directory = run(task(Second, workspace))
+    assert executions(workspace).count("batch 0") == 1
+    assert executions(workspace).count("batch 1") == 1
+    assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "total.txt"]
+    assert (directory / "total.txt").read_text() == "15"
+
+
+def test_force_reruns_one_stage_only(workspace):
+    run(task(Second, workspace))
+    run(task(Second, workspace), force=True)
+    assert executions(workspace).count("first") == 1
+    assert executions(workspace).count("second") == 2
+
+
+def test_an_error_of_the_users_is_one_sentence_and_status_2(workspace):
+    with pytest.raises(RunFailed, match=r"questions.jsonl:7: answer is missing; add it") as caught:
+        run(task(Complains, workspace))
+    assert caught.value.exit_status == 2
+
+
+def test_a_stage_that_wrote_nothing_is_not_done(workspace):
+    with pytest.raises(RunFailed, match="wrote nothing"):
+        run(task(WritesNothing, workspace))
+    assert not task(WritesNothing, workspace).complete()
+
+
+def test_why_names_the_setting_behind_a_stale_stage(workspace):
+    run(task(Second, workspace))
+    changed = task(Second, workspace, "retrieval.keep=6")
+    assert [row.state for row in status(changed)] == ["stale", "stale"]
+    assert why(changed) == [
+        "second: upstream stage first changed",
+        "  first: setting retrieval.keep: 5 -> 6",
+    ]
+    assert why(task(Second, workspace)) == ["second: done; nothing would run"]
+
+
+def test_clean_removes_litter_and_keeps_what_is_complete(workspace):
+    (workspace / "kill").touch()
+    second = task(Second, workspace)
+    with pytest.raises(RunFailed):
+        run(second)
+    removed = clean(second)
+    assert removed
+    assert not any(path.name.endswith(".partial") for path in (second.store.root / "second").iterdir())
+    assert task(First, workspace).complete()
+
+
+def test_the_manifest_tells_what_was_run(workspace):
+    manifest = read_manifest(run(task(First, workspace)))
+    assert manifest["fingerprint"] == task(First, workspace).key.fingerprint
+    assert manifest["key"]["settings"] == {"retrieval.keep": 5}
+    assert manifest["counts"] == {"rows": 1}
+    assert manifest["versions"]["luigi"]
+    assert manifest["peak_memory_mb"] > 0
+
+
+def test_two_manifests_of_one_stage_are_told_apart_by_settings(workspace):
+    one = run(task(First, workspace))
+    two = run(task(First, workspace, "retrieval.keep=6"))
+    assert one != two
+    settings = [json.loads((path / "manifest.json").read_text())["key"]["settings"] for path in (one, two)]
+    assert settings == [{"retrieval.keep": 5}, {"retrieval.keep": 6}]
+
+
+class Versioned(First):
+    version: ClassVar[int] = 2
+
+
+def test_a_new_stage_version_has_another_fingerprint(workspace):
+    assert task(First, workspace).key.fingerprint != task(Versioned, workspace).key.fingerprint
+    assert isinstance(task(First, workspace).store, Store)

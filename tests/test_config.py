@@ -1,0 +1,59 @@
+"""Configuration: what is refused, and what the refusal says."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import for_round, load
+from pipeline.errors import ConfigError
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+EMBEDDED = CONFIGS / "embedded.yaml"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_configuration_is_valid(path):
+    assert load(path).name
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retrieval.kep=5", r"retrieval\.kep: unknown key; retrieval has alpha, chunks"),
+        ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; Input should be less than 1"),
+        ("sampling.samples=1", r"sampling: pairs need at least 2 samples per question; raise it"),
+        ("rounds=many", r"rounds is 'many'; Input should be a valid integer"),
+        ("retrieval", r"expected key\.key=value"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_remedy(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load(EMBEDDED, (override,))
+
+
+def test_a_file_holds_only_what_differs_from_its_base(tmp_path):
+    child = tmp_path / "child.yaml"
+    child.write_text(f"base: {EMBEDDED}\nretrieval: {{keep: 3}}\n")
+    config, base = load(child), load(EMBEDDED)
+    assert config.retrieval.keep == 3
+    assert config.retrieval.tau == base.retrieval.tau
+    assert config.name == "child"
+
+
+def test_a_base_that_names_itself_is_refused(tmp_path):
+    loop = tmp_path / "loop.yaml"
+    loop.write_text("base: loop.yaml\n")
+    with pytest.raises(ConfigError, match="names itself"):
+        load(loop)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n", "just words\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text)
+    with pytest.raises(ConfigError, match=r"broken\.yaml"):
+        load(broken)
+
+
+def test_the_last_value_of_a_list_serves_all_later_rounds():
+    assert [for_round((1.0, 0.5), number) for number in (1, 2, 3)] == [1.0, 0.5, 0.5]
