@@ -36,7 +36,11 @@ DEFAULT = PROJECT / "configs" / "embedded.yaml"
 
 
 def _task(
-    stage: str, config: Path, overrides: list[str] | None, data: Path | None, round: int | None = None
+    stage: str,
+    config: Path,
+    overrides: list[str] | None,
+    data: Path | None,
+    round: int | None = None,
 ) -> Any:
     """The Luigi task, with paths made absolute and the project's root as working directory.
 
@@ -86,7 +90,17 @@ def _verb(stage: str) -> None:
     app.command(stage, help=f"Run stage {stage} and everything it needs that is not done.")(command)
 
 
-for _stage in ("corpus", "graph", "index", "sft-data", "sft", "sample", "train", "evaluate", "report"):
+for _stage in (
+    "corpus",
+    "graph",
+    "index",
+    "sft-data",
+    "sft",
+    "sample",
+    "train",
+    "evaluate",
+    "report",
+):
     _verb(_stage)
 
 
@@ -137,6 +151,86 @@ def clean_tmp(
     for path in removed:
         typer.echo(f"removed {path}")
     typer.echo(f"{len(removed)} directories removed")
+
+
+@app.command()
+def parse(
+    source: Input, output: Output = "-", grammar: Annotated[str, typer.Option()] = "tearag"
+) -> None:
+    """Steps, answer and format verdict of outputs."""
+    from pipeline import commands
+
+    commands.parse(source, output, grammar_name=grammar)
+
+
+@app.command()
+def kag(source: Input, output: Output = "-") -> None:
+    """Rank chunks and triplets of a step by PageRank over its knowledge association graph."""
+    from pipeline import commands
+
+    commands.kag(source, output)
+
+
+@app.command()
+def score(
+    source: Input,
+    output: Output = "-",
+    reward: Annotated[str, typer.Option()] = "tearag",
+    similarity: Annotated[str, typer.Option(help="lexical, or a configuration file")] = "lexical",
+) -> None:
+    """Rewards of trajectories, with every term."""
+    from pipeline import commands
+
+    commands.score(source, output, reward=reward, similarity=similarity)
+
+
+@app.command()
+def pair(
+    source: Input,
+    output: Output = "-",
+    funnel: Annotated[str | None, typer.Option(help="file for every path's bin")] = None,
+    config: Annotated[Path | None, typer.Option(help="configuration with thresholds")] = None,
+) -> None:
+    """Preference pairs of scored trajectories."""
+    from pipeline import commands
+
+    commands.pair(source, output, funnel=funnel, config=config)
+
+
+@app.command()
+def mask(
+    source: Input,
+    tokenizer: Annotated[Path, typer.Option(help="tokenizer directory")],
+    output: Output = "-",
+) -> None:
+    """The text that training would train on, and the text that it would mask."""
+    from pipeline import commands
+
+    commands.mask(source, output, tokenizer=tokenizer)
+
+
+@app.command()
+def metrics(source: Input, output: Output = "-") -> None:
+    """EM, F1 and cover exact match of answers."""
+    from pipeline import commands
+
+    commands.metrics(source, output)
+
+
+@app.command("import")
+def import_outputs(
+    sources: Annotated[list[str], typer.Argument(help="files of outputs")],
+    output: Output = "-",
+    grammar: Annotated[str, typer.Option()] = "search-r1",
+    hop: Annotated[str | None, typer.Option(help="single or multi, where files do not say")] = None,
+) -> None:
+    """Outputs of other systems as trajectories that can be parsed, scored and paired."""
+    from pipeline import commands
+
+    count, left_out = commands.import_outputs(sources, output, grammar_name=grammar, hop=hop)
+    for reason in left_out:
+        typer.echo(reason, err=True)
+    typer.echo(f"{count} imported, {len(left_out)} left out", err=True)
 
 
 def main() -> None:

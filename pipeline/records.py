@@ -14,7 +14,6 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -189,11 +188,16 @@ class Pair:
 R = TypeVar("R")
 
 
-@cache
-def _adapter(kind: type[Any]) -> Any:
+_ADAPTERS: dict[Any, Any] = {}
+_HINTS: dict[Any, dict[str, Any]] = {}
+
+
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter  # 60 ms: only those who read pay for it
 
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def as_json(record: Any) -> dict[str, Any]:
@@ -213,7 +217,9 @@ def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) 
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
-        raise InputError.at(path, line, f"{field}: {first['msg']} (got {_short(first['input'])})") from None
+        raise InputError.at(
+            path, line, f"{field}: {first['msg']} (got {_short(first['input'])})"
+        ) from None
 
 
 def _short(value: Any) -> str:
@@ -232,7 +238,9 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
     except FileNotFoundError:
         raise InputError.at(path, None, "no such file") from None
     except UnicodeDecodeError as error:
-        raise InputError.at(path, None, f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise InputError.at(
+            path, None, f"not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
 
 
 def _json_lines(stream: Iterable[str], name: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -242,7 +250,9 @@ def _json_lines(stream: Iterable[str], name: Path | str) -> Iterator[tuple[int, 
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InputError.at(name, number, f"not valid JSON: {error.msg} at column {error.colno}") from None
+            raise InputError.at(
+                name, number, f"not valid JSON: {error.msg} at column {error.colno}"
+            ) from None
         if not isinstance(value, dict):
             raise InputError.at(name, number, f"expected a JSON object, got {type(value).__name__}")
         yield number, value
@@ -251,16 +261,17 @@ def _json_lines(stream: Iterable[str], name: Path | str) -> Iterator[tuple[int, 
 def read_records(path: Path | str, kind: type[R]) -> list[R]:
     """All records of a JSONL or Parquet file (by suffix), checked."""
     if str(path).endswith(".parquet"):
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             rows = pq.read_table(path).to_pylist()
         except FileNotFoundError:
             raise InputError.at(path, None, "no such file") from None
-        except Exception as error:  # pyarrow raises its own tree; all mean "unreadable"
+        except (pa.ArrowException, OSError) as error:
             raise InputError.at(path, None, f"not a readable Parquet file: {error}") from None
         return [
-            parse_record(kind, _from_arrow(row, kind), path, number)
+            parse_record(kind, from_arrow(row, kind), path, number)
             for number, row in enumerate(rows, start=1)
         ]
     return [parse_record(kind, value, path, line) for line, value in read_jsonl(path)]
@@ -297,9 +308,10 @@ def arrow_type(hint: Any) -> Any:
     return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[hint]
 
 
-@cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _to_arrow(value: Any, hint: Any) -> Any:
@@ -323,21 +335,21 @@ def _structured(hint: Any) -> bool:
     return hint == Span or dataclasses.is_dataclass(hint) or typing.get_origin(hint) is list
 
 
-def _from_arrow(value: Any, hint: Any) -> Any:
+def from_arrow(value: Any, hint: Any) -> Any:
     if value is None:
         return None
     if hint == Span and isinstance(value, dict):
         return (value.get("start"), value.get("end"), value.get("writer"))
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = _hints(hint)
-        return {n: _from_arrow(v, hints[n]) if n in hints else v for n, v in value.items()}
+        return {n: from_arrow(v, hints[n]) if n in hints else v for n, v in value.items()}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is list and isinstance(value, list) and _structured(arguments[0]):
-        return [_from_arrow(item, arguments[0]) for item in value]
+        return [from_arrow(item, arguments[0]) for item in value]
     if origin is dict and isinstance(value, str):
         return json.loads(value)
     if origin in (typing.Union, types.UnionType):
-        return _from_arrow(value, next(kind for kind in arguments if kind is not type(None)))
+        return from_arrow(value, next(kind for kind in arguments if kind is not type(None)))
     return value
 
 
@@ -350,8 +362,10 @@ def write_parquet(path: Path, records: Sequence[Any], kind: type[Any]) -> int:
     table = pa.Table.from_pylist([_to_arrow(record, kind) for record in records], schema=schema)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, temporary, compression="zstd")
-    os.replace(temporary, path)
+    with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        if records:  # a row group of no rows cannot be loaded by `datasets`
+            writer.write_table(table)
+    temporary.replace(path)
     return len(records)
 
 
@@ -360,4 +374,4 @@ def replace_text(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)

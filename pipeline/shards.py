@@ -37,4 +37,3 @@ def _added(values: list[Any]) -> Any:
     if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return sum(values)
     return values[0]
-

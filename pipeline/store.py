@@ -79,7 +79,7 @@ class Store:
         final = self.directory(key)
         if final.exists():  # litter without a manifest, or a forced rerun's old output
             self.discard(key)
-        os.replace(written, final)
+        written.replace(final)
         shutil.rmtree(self.partial(key), ignore_errors=True)
         return final
 
@@ -88,7 +88,7 @@ class Store:
         final = self.directory(key)
         doomed = final.with_name(f"{final.name}.discarded-{os.getpid()}")
         if final.exists():
-            os.replace(final, doomed)
+            final.replace(doomed)
             shutil.rmtree(doomed)
         shutil.rmtree(self.partial(key), ignore_errors=True)
 
@@ -109,7 +109,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise StoreError(f"{directory} has no {MANIFEST}: that stage is not complete") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path}: not a manifest ({error}); delete {directory} and rerun") from None
+        raise StoreError(
+            f"{path}: not a manifest ({error}); delete {directory} and rerun"
+        ) from None
     return manifest  # type: ignore[no-any-return]
 
 
@@ -127,7 +129,9 @@ def differences(current: StageKey, manifest: Mapping[str, Any]) -> list[str]:
         then = old["files" if kind == "file" else "inputs"]
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
-                lines.append(f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}")
+                lines.append(
+                    f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
+                )
     return lines
 
 
@@ -167,7 +171,9 @@ class ContentHashes:
         digest = hashlib.sha256()
         for child in sorted(path.rglob("*")):
             if child.is_file():
-                digest.update(f"{child.relative_to(path).as_posix()}\0{self._file(child)}\n".encode())
+                digest.update(
+                    f"{child.relative_to(path).as_posix()}\0{self._file(child)}\n".encode()
+                )
         return digest.hexdigest()[:16]
 
     def _file(self, path: Path) -> str:
@@ -187,5 +193,5 @@ class ContentHashes:
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
             temporary.write_text(json.dumps(self._known), encoding="utf-8")
-            os.replace(temporary, self._memory)
+            temporary.replace(self._memory)
             self._changed = False

@@ -103,7 +103,10 @@ def _run(
     )
     module, _, function = task.entry.partition(":")
     counts: dict[str, int] = getattr(importlib.import_module(module), function)(context)
-    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    usage = [
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     facts = {
         "counts": counts,
         "seed": task.seed,

@@ -27,9 +27,7 @@ from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
 
 # How work is cut up or scheduled changes no result, so it is in no fingerprint.
-EXECUTION_ONLY = frozenset(
-    {"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"}
-)
+EXECUTION_ONLY = frozenset({"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"})
 
 
 class StageFailed(SteepError, RuntimeError):
@@ -117,7 +115,9 @@ class StageTask(luigi.Task):
         inputs = {name: str(task.directory) for name, task in self.requires().items()}
         self.execute(self.entry, inputs)
 
-    def execute(self, entry: str, inputs: Mapping[str, str], shard: int = 0, shards: int = 1) -> None:
+    def execute(
+        self, entry: str, inputs: Mapping[str, str], shard: int = 0, shards: int = 1
+    ) -> None:
         """Run ``entry`` in its own process; its chatter goes to the run's log directory.
 
         Raises StageFailed naming the log and the cause.
@@ -149,7 +149,9 @@ class StageTask(luigi.Task):
             )
         if done.returncode != 0:
             raise StageFailed(self._failure(done.returncode, partial, log))
-        counts = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))["counts"]
+        counts = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))[
+            "counts"
+        ]
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(f"{self.label:<18} done in {time.monotonic() - started:.0f} s: {rows}")
 

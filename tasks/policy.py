@@ -10,4 +10,5 @@ def policy(task: StageTask, number: int) -> StageTask:
     """The task that writes policy ``number``: SFT writes policy 0, round n writes policy n."""
     from tasks.train import Train  # a round's training needs the policy before it
 
-    return task.clone(Train, round=number) if number > 0 else task.clone(Sft)
+    found: StageTask = task.clone(Train, round=number) if number > 0 else task.clone(Sft)
+    return found

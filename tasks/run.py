@@ -140,5 +140,3 @@ def clean(task: StageTask) -> list[Path]:
             except Timeout:
                 say(f"{path} is in use; left alone")
     return removed
-
-

@@ -12,7 +12,15 @@ from tasks.index import Index
 from tasks.policy import policy
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
 
-ROLL_OUT = ("retrieval", "prompt", "grammar", "engine", "index.embedder", "model.chat_template", "seed")
+ROLL_OUT = (
+    "retrieval",
+    "prompt",
+    "grammar",
+    "engine",
+    "index.embedder",
+    "model.chat_template",
+    "seed",
+)
 
 
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:

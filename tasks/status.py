@@ -53,7 +53,9 @@ def why(task: StageTask) -> list[str]:
         if kind == "upstream" and name in task.upstream():
             upstream = task.upstream()[name]
             lines.append(f"{task.label}: upstream stage {upstream.label} changed")
-            lines.extend(f"  {below}" for below in _cause(upstream, known[0]["key"]["inputs"].get(name)))
+            lines.extend(
+                f"  {below}" for below in _cause(upstream, known[0]["key"]["inputs"].get(name))
+            )
         else:
             lines.append(f"{task.label}: {line}")
     return lines

@@ -136,7 +136,9 @@ def test_clean_removes_litter_and_keeps_what_is_complete(workspace):
         run(second)
     removed = clean(second)
     assert removed
-    assert not any(path.name.endswith(".partial") for path in (second.store.root / "second").iterdir())
+    assert not any(
+        path.name.endswith(".partial") for path in (second.store.root / "second").iterdir()
+    )
     assert task(First, workspace).complete()
 
 
@@ -153,7 +155,9 @@ def test_two_manifests_of_one_stage_are_told_apart_by_settings(workspace):
     one = run(task(First, workspace))
     two = run(task(First, workspace, "retrieval.keep=6"))
     assert one != two
-    settings = [json.loads((path / "manifest.json").read_text())["key"]["settings"] for path in (one, two)]
+    settings = [
+        json.loads((path / "manifest.json").read_text())["key"]["settings"] for path in (one, two)
+    ]
     assert settings == [{"retrieval.keep": 5}, {"retrieval.keep": 6}]
 
 

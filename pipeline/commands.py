@@ -1,0 +1,426 @@
+"""Single steps on files of one's own: parse, kag, score, pair, mask, metrics, import.
+
+Each function reads JSONL (or Parquet) and writes JSONL; ``-`` is standard input or output. A record
+needs only the fields that the command reads, all others pass through. A malformed record stops the
+command with ``file:line: what is wrong`` before anything is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pipeline.errors import InputError
+from pipeline.records import (
+    ContextItem,
+    GrammarName,
+    Hop,
+    Span,
+    Step,
+    Stop,
+    Trajectory,
+    from_arrow,
+    parse_record,
+    read_jsonl,
+    write_jsonl,
+)
+
+V = TypeVar("V")
+Row = dict[str, Any]
+File = Path | str
+_BATCH = 512  # trajectories whose similarities are asked for at once
+
+
+@dataclasses.dataclass
+class _Text:
+    output: str
+    spans: list[Span] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Item:
+    text: str
+    title: str = ""
+    kind: Literal["chunk", "triplet", "hyperedge"] = "chunk"
+    id: str = ""
+    score: float = 0.0
+
+
+@dataclasses.dataclass
+class _Step:
+    subquery: str = ""
+    summary: str = ""
+    entities: list[str] = dataclasses.field(default_factory=list)
+    context: list[_Item] = dataclasses.field(default_factory=list)
+
+    def record(self) -> Step:
+        items = [ContextItem(**vars(item)) for item in self.context]
+        return Step(self.entities, self.subquery, items, self.summary)
+
+
+@dataclasses.dataclass
+class _Path:
+    hop: Hop
+    answers: list[str]
+    evidence: list[str] | None = None
+    grammar: GrammarName = "tearag"
+    output: str | None = None
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    steps: list[_Step] | None = None
+    answer: str | None = None
+    format_ok: bool | None = None
+    stop: Stop = "answer"
+
+
+@dataclasses.dataclass
+class _Terms:
+    format: float
+    outcome: float
+    process: float
+
+
+@dataclasses.dataclass
+class _Scored:
+    trajectory_id: str
+    question_id: str
+    hop: Hop
+    rewards: _Terms | None = None
+    dataset: str = ""
+    sample: int | None = None
+    output: str | None = None
+    stop: Stop = "answer"
+
+
+@dataclasses.dataclass
+class _Tokens:
+    output: str = ""
+    grammar: GrammarName = "tearag"
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    token_spans: list[Span] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Chunk:
+    id: str
+    title: str
+    score: float
+    text: str = ""
+
+
+@dataclasses.dataclass
+class _Triplet:
+    id: str
+    head: str
+    tail: str
+    score: float
+    relation: str = ""
+    chunk_id: str | None = None
+
+
+@dataclasses.dataclass
+class _Retrieved:
+    subquery: str
+    entities: list[str]
+    chunks: list[_Chunk]
+    triplets: list[_Triplet]
+    tau: float = 0.2
+    alpha: float = 0.5
+    k_f: int = 5
+
+
+@dataclasses.dataclass
+class _Answered:
+    answers: list[str]
+    answer: str | None = None
+
+
+def parse(source: File, output: File, *, grammar_name: str) -> int:
+    """Add ``steps``, ``answer``, ``format_ok`` and ``format_error`` to every record."""
+    from pipeline.trajectory.grammar import grammar
+
+    form = grammar(grammar_name)
+    rows = []
+    for line, row in _rows(source):
+        view = _view(_Text, row, source, line)
+        _check_spans(view.output, view.spans, "spans", source, line)
+        rows.append(row | dataclasses.asdict(form.parse(view.output, view.spans)))
+    return write_jsonl(output, rows)
+
+
+def metrics(source: File, output: File) -> int:
+    """Add ``em``, ``f1`` and ``cem`` of ``answer`` against ``answers``."""
+    from pipeline.rewards.answer import cover_exact_match, exact_match, f1
+
+    rows = []
+    for line, row in _rows(source):
+        view = _view(_Answered, row, source, line)
+        scores = {
+            "em": exact_match(view.answer, view.answers),
+            "f1": f1(view.answer, view.answers),
+            "cem": cover_exact_match(view.answer, view.answers),
+        }
+        rows.append(row | scores)
+    return write_jsonl(output, rows)
+
+
+def kag(source: File, output: File) -> int:
+    """Add ``ranking`` of all chunk and triplet nodes, best first, and ``selected`` ids."""
+    from pipeline.retrieval.kag import ScoredChunk, ScoredTriplet, rank
+
+    rows = []
+    for line, row in _rows(source):
+        view = _view(_Retrieved, row, source, line)
+        if not 0 < view.alpha < 1:
+            raise InputError.at(
+                _shown(source), line, f"alpha is {view.alpha}; expected 0 < alpha < 1"
+            )
+        if view.k_f < 1:
+            raise InputError.at(_shown(source), line, f"k_f is {view.k_f}; expected at least 1")
+        try:
+            ranking, selected = rank(
+                view.subquery,
+                view.entities,
+                [ScoredChunk(**vars(chunk)) for chunk in view.chunks],
+                [ScoredTriplet(**vars(triplet)) for triplet in view.triplets],
+                tau=view.tau,
+                alpha=view.alpha,
+                keep=view.k_f,
+            )
+        except InputError as error:
+            raise InputError.at(_shown(source), line, str(error)) from None
+        ranked = [{"kind": node.kind, "id": node.id, "mass": node.mass} for node in ranking]
+        rows.append(row | {"ranking": ranked, "selected": list(selected)})
+    return write_jsonl(output, rows)
+
+
+def score(
+    source: File, output: File, *, reward: str = "tearag", similarity: str = "lexical"
+) -> int:
+    """Add ``rewards`` with every term; null where retrieval failed.
+
+    ``similarity`` is "lexical" or a configuration file, whose reranker (and weights) are used.
+    """
+    from pipeline.rewards.stage import with_rewards
+
+    if reward != "tearag":
+        raise InputError(f"reward {reward!r} is not known; this version has tearag")
+    rows = list(_rows(source))
+    paths = [_scorable(row, source, line) for line, row in rows]
+    model, weights = _similarity(similarity)
+    for start in range(0, len(paths), _BATCH):
+        with_rewards(paths[start : start + _BATCH], model, weights)
+    scored = [row | {"rewards": path.rewards} for (_, row), path in zip(rows, paths, strict=True)]
+    return write_jsonl(output, scored)
+
+
+def pair(
+    source: File, output: File, *, funnel: File | None = None, config: File | None = None
+) -> int:
+    """Write the preference pairs of all questions, and to ``funnel`` the bin of every path.
+
+    ``config`` names a configuration file whose ``pairs`` thresholds replace the paper's.
+    """
+    from pipeline.pairs.select import PAPER, Thresholds
+    from pipeline.pairs.stage import pair_up
+
+    limits: Thresholds = PAPER
+    if config is not None:
+        from pipeline.config import load
+
+        limits = load(config).pairs
+    selected, fates = pair_up(*_candidates(source), limits)
+    rows = [
+        {
+            "question_id": question_id,
+            "chosen": pair.chosen.id,
+            "rejected": pair.rejected.id,
+            "kind": pair.kind,
+            "chosen_total": pair.chosen.total,
+            "rejected_total": pair.rejected.total,
+        }
+        for question_id, pair in selected
+    ]
+    if funnel is not None:
+        write_jsonl(funnel, fates.values())
+    return write_jsonl(output, rows)
+
+
+def mask(source: File, output: File, *, tokenizer: Path) -> int:
+    """Add ``trained`` and ``masked``, decoded in pieces, and ``mismatch`` with the text or null.
+
+    Records without ``token_ids`` are tokenised piece by piece, as environment text is.
+    """
+    rows = [(line, row, _view(_Tokens, row, source, line)) for line, row in _rows(source)]
+    for line, row, view in rows:
+        if not view.token_ids and not view.output:
+            raise InputError.at(source, line, "needs token_ids and token_spans, or output")
+        _check_spans(view.output, view.spans, "spans", source, line)
+        if view.token_ids or row.get("token_spans"):
+            _check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
+    decoder = _tokenizer(tokenizer)
+    return write_jsonl(output, [row | _masked(view, decoder) for _, row, view in rows])
+
+
+def import_outputs(
+    sources: Sequence[File],
+    output: File,
+    *,
+    grammar_name: GrammarName = "search-r1",
+    hop: Hop | None = None,
+) -> tuple[int, list[str]]:
+    """Write other systems' outputs as trajectories; returns how many and why lines were left out."""
+    from pipeline.trajectory.importing import import_outputs as read
+
+    trajectories, skipped = read(sources, grammar_name=grammar_name, hop=hop)
+    return write_jsonl(output, trajectories), [str(line) for line in skipped]
+
+
+def _rows(source: File) -> list[tuple[int, Row]]:
+    """(line or row number, record) of a JSONL or Parquet file; a null field counts as absent."""
+    if not str(source).endswith(".parquet"):
+        return list(read_jsonl(source))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(source)
+    except FileNotFoundError:
+        raise InputError.at(source, None, "no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError.at(source, None, f"not a readable Parquet file: {error}") from None
+    return list(enumerate((from_arrow(row, Trajectory) for row in table.to_pylist()), start=1))
+
+
+def _view(kind: type[V], row: Row, source: File, line: int) -> V:
+    """The fields that a command reads, checked; null is the same as absent."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = {key: value for key, value in row.items() if key in names and value is not None}
+    return parse_record(kind, given, _shown(source), line)
+
+
+def _shown(source: File) -> File:
+    return "<stdin>" if str(source) == "-" else source
+
+
+def _check_spans(
+    sequence: str | list[int],
+    spans: Sequence[Span],
+    field: str,
+    source: File,
+    line: int,
+    required: bool = False,
+) -> None:
+    from pipeline.trajectory.spans import cover_error
+
+    problem = cover_error(spans, len(sequence)) if spans or required else None
+    if problem is not None:
+        raise InputError.at(_shown(source), line, f"{field}: {problem}")
+
+
+def _scorable(row: Row, source: File, line: int) -> Trajectory:
+    from pipeline.trajectory.grammar import grammar
+
+    view = _view(_Path, row, source, line)
+    if view.evidence is None and view.hop == "multi":
+        raise InputError.at(
+            _shown(source), line, "evidence: missing; multi-hop rewards need it (it may be [])"
+        )
+    steps = None if view.steps is None else [step.record() for step in view.steps]
+    answer, format_ok = view.answer, view.format_ok
+    if steps is None or format_ok is None:
+        if view.output is None:
+            raise InputError.at(_shown(source), line, "needs output, or steps with format_ok")
+        _check_spans(view.output, view.spans, "spans", source, line)
+        parsed = grammar(view.grammar).parse(view.output, view.spans)
+        steps = parsed.steps if steps is None else steps
+        format_ok = parsed.format_ok if format_ok is None else format_ok
+        answer = row.get("answer", parsed.answer)
+    return Trajectory(
+        trajectory_id="",
+        question_id="",
+        dataset="",
+        question="",
+        hop=view.hop,
+        answers=view.answers,
+        evidence=view.evidence or [],
+        grammar=view.grammar,
+        output=view.output or "",
+        steps=steps,
+        answer=answer,
+        format_ok=format_ok,
+        stop=view.stop,
+    )
+
+
+def _similarity(name: str) -> tuple[Any, Any]:
+    from pipeline.rewards.tearag import PAPER, Weights
+
+    if name == "lexical":
+        from pipeline.similarity import Lexical
+
+        return Lexical(), PAPER
+    from pipeline.config import load
+    from pipeline.retrieval.rerank import open_similarity
+
+    config = load(name)
+    reranker = config.rewards.reranker or config.retrieval.reranker
+    return open_similarity(config, reranker=reranker), Weights(**config.rewards.tearag.model_dump())
+
+
+def _candidates(source: File) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    from pipeline.pairs.select import Candidate
+
+    questions: dict[str, list[Candidate]] = {}
+    datasets: dict[str, str] = {}
+    for line, row in _rows(source):
+        view = _view(_Scored, row, source, line)
+        broken = view.stop == "environment"
+        if view.rewards is None and not broken:
+            raise InputError.at(_shown(source), line, "rewards: missing; run steep score first")
+        if view.trajectory_id in datasets:
+            problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
+            raise InputError.at(_shown(source), line, problem)
+        terms = view.rewards or _Terms(0.0, 0.0, 0.0)
+        same_question = questions.setdefault(view.question_id, [])
+        datasets[view.trajectory_id] = view.dataset
+        same_question.append(
+            Candidate(
+                id=view.trajectory_id,
+                sample=len(same_question) if view.sample is None else view.sample,
+                hop=view.hop,
+                format=terms.format,
+                outcome=terms.outcome,
+                process=terms.process,
+                output=view.output,
+                broken=broken,
+            )
+        )
+    return questions, datasets
+
+
+def _tokenizer(directory: Path) -> Any:
+    if not directory.is_dir():
+        raise InputError.at(directory, None, "no such directory; --tokenizer takes a model's")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    except (OSError, ValueError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError.at(directory, None, f"no tokenizer could be read: {cause}") from None
+
+
+def _masked(view: _Tokens, tokenizer: Any) -> Row:
+    from pipeline.inspection.masks import decode_mask, mismatch, splice
+    from pipeline.trajectory.grammar import grammar
+
+    spans = view.spans or grammar(view.grammar).spans(view.output)
+    ids, token_spans = view.token_ids, view.token_spans
+    if not ids:
+        ids, token_spans = splice(view.output, spans, tokenizer)
+    mask = decode_mask(ids, token_spans, tokenizer)
+    problem = mismatch(mask, view.output, spans) if view.output else None
+    return {"trained": mask.trained, "masked": mask.masked, "mismatch": problem}

@@ -1,0 +1,134 @@
+"""Readers of documents: what a corpus file may look like (TeaRAG 4.1).
+
+Purpose: title and text of every document. Input: a file in one of five shapes. Output: `Document`s,
+streamed where the format allows it.
+
+=========  ====================================================================================
+jsonl      one object per line: ``title`` and ``text``, or ``contents`` ("title", newline, text:
+           the Wikipedia dump of Search-R1); an ``id`` (``_id``, ``doc_id``) is kept
+json       a list of such objects
+titles     an object that maps titles to lists of sentences
+dpr-tsv    the DPR Wikipedia: ``id``, ``text``, ``title``, tab-separated
+questions  the context paragraphs of a data set's question file
+=========  ====================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.corpus.rows import Row, brief, first_character, load_json, read_rows, read_table
+from pipeline.errors import InputError
+
+Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document; ``id`` is None when the file gives none."""
+
+    title: str
+    text: str
+    id: str | None = None
+
+
+def read_documents(
+    path: Path, format: Format = "auto", dataset: str | None = None
+) -> Iterator[Document]:
+    """Documents of one file, streamed; ``dataset`` says whose contexts ``questions`` reads.
+
+    Raises InputError for a missing, empty, broken or differently shaped file, or when ``auto``
+    does not recognise it.
+    """
+    found = _sniff(path, dataset) if format == "auto" else format
+    if found == "titles":
+        documents = _titles(path)
+    elif found == "dpr-tsv":
+        documents = _dpr(path)
+    elif found == "questions":
+        from pipeline.corpus.questions import read_contexts
+
+        if dataset is None:
+            problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
+            raise InputError.at(path, None, problem)
+        documents = read_contexts(path, dataset)
+    else:
+        documents = map(_from_row, read_rows(path))
+    empty = True
+    for document in documents:
+        empty = False
+        yield document
+    if empty:
+        raise InputError.at(path, None, "no documents found")
+
+
+def titled(row: Row, value: str, field: str) -> Document:
+    """A document from one string whose first line is the title, perhaps quoted."""
+    title, newline, text = value.partition("\n")
+    if not newline:
+        raise row.error(f"{field}: expected a title, a newline and a text, got {brief(value)}")
+    title = title.strip()
+    quoted = len(title) > 1 and title[0] == title[-1] == '"'
+    return Document(title[1:-1] if quoted else title, text.strip())
+
+
+def join_sentences(row: Row, value: object, field: str) -> str:
+    """Sentences as one text; HotpotQA's carry their leading space, 2WikiMultiHopQA's do not."""
+    sentences = row.checked_items(value, field)
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise row.error(f"{field}: expected a list of strings, got {brief(value)}")
+    return " ".join(sentence.strip() for sentence in sentences)
+
+
+def _sniff(path: Path, dataset: str | None) -> Format:
+    first = first_character(path)
+    if path.suffix == ".tsv" or (path.suffix != ".jsonl" and first not in ("[", "{", "")):
+        return "dpr-tsv"
+    if first == "{" and path.suffix != ".jsonl":
+        value = next(iter(read_rows(path))).value
+        if value and all(isinstance(item, list) for item in value.values()):
+            return "titles"
+    row = next(iter(read_rows(path)))  # which refuses an empty file
+    if "contents" in row.value or {"title", "text"} <= set(row.value):
+        return "jsonl" if row.line is not None else "json"
+    if dataset is not None:
+        return "questions"
+    fields = ", ".join(list(row.value)[:10])
+    raise row.error(
+        f"expected `title` and `text`, or `contents`; the record has {fields}. If these are "
+        "questions with context paragraphs, set format: questions and dataset"
+    )
+
+
+def _from_row(row: Row) -> Document:
+    given = row.find("id", "_id", "doc_id")
+    name = None if given is None else str(given)
+    if "contents" in row.value and "text" not in row.value:
+        document = titled(row, row.text("contents"), "contents")
+        return Document(document.title, document.text, name)
+    title = row.find("title")
+    if not isinstance(title, str):
+        raise row.error(f"title: expected a string, got {brief(title)}")
+    text = row.find("text")
+    if not isinstance(text, str):
+        raise row.error(f"text: expected a string, got {brief(text)}")
+    return Document(title.strip(), text.strip(), name)
+
+
+def _titles(path: Path) -> Iterator[Document]:
+    value = load_json(path)
+    if not isinstance(value, dict):
+        raise InputError.at(path, None, f"expected an object of titles, got {brief(value)}")
+    for number, (title, sentences) in enumerate(value.items(), start=1):
+        row = Row({title: sentences}, path, number)
+        yield Document(title, join_sentences(row, sentences, title))
+
+
+def _dpr(path: Path) -> Iterator[Document]:
+    for row in read_table(path, "\t"):
+        if set(row.value) != {"id", "text", "title"}:
+            raise row.error(f"expected the columns id, text, title, got {', '.join(row.value)}")
+        yield Document(row.value["title"].strip(), row.value["text"].strip(), row.text("id"))

@@ -1,0 +1,110 @@
+"""Native records of NQ-open, PopQA, TriviaQA and Bamboogle.
+
+Input: a raw `Row`. Output: a `Question`, or the record's passages. NQ-open and PopQA records may
+carry gold passages, which become golden evidence; the other two have none.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+from pipeline.corpus.documents import Document
+from pipeline.corpus.questions.shared import answers, hop, hops, identity, supporting
+from pipeline.corpus.rows import Row, brief
+from pipeline.records import Question
+
+
+def nq(row: Row) -> Question:
+    """NQ-open: ``question`` and ``answer`` or ``answers``; ``ctxs`` marked ``isgold`` if given.
+
+    ``evidence`` (a list of strings), where a file has it, is taken as it is.
+    """
+    text = row.text("question")
+    given = row.find("evidence")
+    pieces = (
+        [row.checked_text(one, "evidence") for one in row.checked_items(given, "evidence")]
+        if given is not None
+        else supporting(nq_contexts(row, gold=True))
+    )
+    gold = answers(row, row.find("answer", "answers"))
+    return _question(row, "nq", text, gold, pieces)
+
+
+def nq_contexts(row: Row, gold: bool = False) -> list[Document]:
+    """The passages (``ctxs``) of an NQ-open record; with ``gold`` those marked so."""
+    found = []
+    for number, value in enumerate(row.checked_items(row.find("ctxs") or [], "ctxs")):
+        passage = row.checked_mapping(value, f"ctxs.{number}")
+        if not gold or passage.find("isgold"):
+            found.append(Document(passage.text("title"), passage.text("text")))
+    return found
+
+
+def popqa(row: Row) -> Question:
+    """PopQA: ``question``, ``possible_answers`` (JSON text, as in its TSV) and ``prop``."""
+    text = row.text("question")
+    gold = answers(row, _literal(row, "possible_answers"), field="possible_answers")
+    kind = row.find("prop")
+    return _question(row, "popqa", text, gold, supporting(popqa_contexts(row, gold=True)), kind)
+
+
+def popqa_contexts(row: Row, gold: bool = False) -> list[Document]:
+    """The paragraphs that some editions of PopQA carry; with ``gold`` the supporting ones."""
+    if "paragraphs" not in row.value:
+        return []
+    found = []
+    for number, value in enumerate(_literal(row, "paragraphs")):
+        paragraph = row.checked_mapping(value, f"paragraphs.{number}")
+        if not gold or paragraph.find("is_supporting"):
+            found.append(Document(paragraph.text("title"), paragraph.text("text")))
+    return found
+
+
+def triviaqa(row: Row) -> Question:
+    """TriviaQA: ``Question`` and ``Answer`` with ``Value`` and ``Aliases``."""
+    text = row.text("Question", "question")
+    answer = row.find("Answer", "answer")
+    if isinstance(answer, dict):
+        part = row.checked_mapping(answer, "Answer")
+        gold = answers(row, part.text("Value", "value"), part.find("Aliases", "aliases") or [])
+    else:
+        gold = answers(row, answer)
+    return _question(row, "triviaqa", text, gold, [])
+
+
+def bamboogle(row: Row) -> Question:
+    """Bamboogle: ``Question`` and ``Answer`` (a CSV file); every question takes two hops."""
+    text = row.text("Question", "question")
+    return _question(row, "bamboogle", text, answers(row, row.find("Answer", "answer")), [])
+
+
+def _question(
+    row: Row, dataset: str, text: str, gold: list[str], pieces: list[str], kind: Any = None
+) -> Question:
+    return Question(
+        identity(row, dataset, text),
+        dataset,
+        text,
+        gold,
+        hop(dataset),
+        pieces,
+        hops=hops(dataset),
+        type=kind if isinstance(kind, str) else None,
+        split_part=row.find("split_part"),
+    )
+
+
+def _literal(row: Row, field: str) -> list[Any]:
+    """A list that is published as JSON text or as a Python literal."""
+    value = row.find(field)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            try:
+                value = ast.literal_eval(value)
+            except (ValueError, SyntaxError):
+                raise row.error(f"{field}: expected a list, got {brief(value)}") from None
+    return row.checked_items(value, field)

@@ -1,0 +1,1 @@
+"""Language-model engines behind one interface: requests in, finished segments out."""

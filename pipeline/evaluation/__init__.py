@@ -1,0 +1,1 @@
+"""Metrics of every policy, tests of their differences, and the report."""

@@ -1,0 +1,144 @@
+"""Measure roll-outs and average them per policy and data set.
+
+Input: trajectories with their gold answers. Output: one `Outcome` per question, and the metrics
+rows that a run leaves behind (``metrics.json``): EM, F1, CEM, well-formedness, steps, tokens and
+seconds, with bootstrap intervals. TeaRAG (arXiv 2511.05385) section 6 and tables 6 to 10. The row
+``dataset: "all"`` is the average over data sets, so that a large one does not drown a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.evaluation.compare import interval
+from pipeline.records import Stop, Trajectory
+from pipeline.rewards.answer import cover_exact_match, exact_match, f1
+
+ALL = "all"
+# Quantities with one number per question; rows carry their mean and its interval.
+MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one roll-out achieved and cost; ``thinking`` and ``retrieved`` count tokens."""
+
+    question_id: str
+    dataset: str
+    part: str | None
+    em: float
+    f1: float
+    cem: float
+    format_ok: bool
+    steps: int
+    searches: int
+    thinking: int
+    retrieved: int
+    stop: Stop
+
+    def values(self) -> list[float]:
+        """The numbers in the order of `MEASURES`."""
+        total = self.thinking + self.retrieved
+        return [float(getattr(self, name)) for name in MEASURES[:-1]] + [float(total)]
+
+
+def measure(trajectory: Trajectory, part: str | None) -> Outcome:
+    """Measure one roll-out; ``part`` is the question's part of its split ("unseen"), if any.
+
+    A roll-out without an answer scores 0; one that was cut still counts its steps and tokens.
+    """
+    answer, gold = trajectory.answer, trajectory.answers
+    return Outcome(
+        question_id=trajectory.question_id,
+        dataset=trajectory.dataset,
+        part=part,
+        em=exact_match(answer, gold),
+        f1=f1(answer, gold),
+        cem=cover_exact_match(answer, gold),
+        format_ok=trajectory.format_ok,
+        steps=len(trajectory.steps),
+        searches=len(trajectory.tokens.per_retrieval),
+        thinking=trajectory.tokens.thinking,
+        retrieved=trajectory.tokens.retrieved,
+        stop=trajectory.stop,
+    )
+
+
+def rows(
+    policy: str,
+    split: str,
+    outcomes: Sequence[Outcome],
+    seconds: Mapping[str, float],
+    *,
+    resamples: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """The metrics rows of one policy: each data set, "all", then the same for each part.
+
+    A part's rows have ``split`` = "test/unseen" and the like. ``seconds`` were measured over the
+    whole roll-out, so only the row "all" of the whole split has them; elsewhere they are null.
+    """
+    result = _rows_of(policy, split, outcomes, resamples, seed)
+    result[-1]["seconds"] = dict(seconds)
+    for part in _in_order(outcome.part for outcome in outcomes if outcome.part):
+        inside = [outcome for outcome in outcomes if outcome.part == part]
+        result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed)
+    return result
+
+
+def _rows_of(
+    policy: str, split: str, outcomes: Sequence[Outcome], resamples: int, seed: int
+) -> list[dict[str, Any]]:
+    values_QM = {
+        dataset: np.array([o.values() for o in outcomes if o.dataset == dataset])
+        for dataset in _in_order(outcome.dataset for outcome in outcomes)
+    }
+    result = [
+        _row(policy, dataset, split, [values], resamples, seed)
+        for dataset, values in values_QM.items()
+    ]
+    return [*result, _row(policy, ALL, split, list(values_QM.values()), resamples, seed)]
+
+
+def _row(
+    policy: str, dataset: str, split: str, samples: list[np.ndarray], resamples: int, seed: int
+) -> dict[str, Any]:
+    """One row; each of ``samples`` [questions, measures] is a data set of equal weight."""
+    mean = dict(zip(MEASURES, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
+    bounds_M2 = interval(samples, resamples=resamples, seed=seed)
+    return {
+        "policy": policy,
+        "dataset": dataset,
+        "split": split,
+        "n": sum(len(sample) for sample in samples),
+        **{name: float(mean[name]) for name in ("em", "f1", "cem", "format_ok", "steps")},
+        "tokens": {
+            **{name: float(mean[name]) for name in ("thinking", "retrieved", "total")},
+            "per_retrieval": _per_retrieval(samples),
+        },
+        "osr": None,
+        "usr": None,
+        "searches": float(mean["searches"]),
+        "unknown": None,
+        "seconds": None,
+        "ci": {
+            name: None if bounds_M2 is None else [float(bound) for bound in bounds_M2[column]]
+            for column, name in enumerate(MEASURES)
+        },
+    }
+
+
+def _per_retrieval(samples: Sequence[np.ndarray]) -> float | None:
+    """Retrieved tokens per retrieval, averaged over the data sets that retrieved at all."""
+    searches, retrieved = MEASURES.index("searches"), MEASURES.index("retrieved")
+    sums = [sample.sum(axis=0) for sample in samples]
+    ratios = [float(s[retrieved] / s[searches]) for s in sums if s[searches] > 0]
+    return float(np.mean(ratios)) if ratios else None
+
+
+def _in_order(values: Iterable[str | None]) -> list[str]:
+    return [value for value in dict.fromkeys(values) if value is not None]

@@ -1,0 +1,191 @@
+"""The report's figures: SVG that takes its colours from the page, so that it follows its scheme.
+
+Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or addresses.
+matplotlib draws with placeholder colours, which are then replaced by CSS variables of the page
+(``--ink``, ``--muted``, ``--line``, and one per series).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Placeholders that occur nowhere else in matplotlib's output.
+INK, MUTED, LINE = "#010203", "#010204", "#010205"
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
+EM, F1 = 62, 63  # series numbers with colours of their own
+THINKING, RETRIEVED = 60, 61
+_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"}
+
+Bounds = tuple[float, float] | None
+
+
+def series_colour(number: int, count: int) -> str:
+    """CSS colour of item ``number`` of ``count`` ordered ones (policies, rounds)."""
+    if number in _NAMED:
+        return f"var({_NAMED[number]})"
+    share = 0 if count < 2 else round(100 * number / (count - 1))
+    return f"color-mix(in oklab, var(--last) {share}%, var(--first))"
+
+
+def learning(
+    policies: Sequence[str], curves: Mapping[int, Sequence[tuple[float, Bounds]]], limits: Bounds
+) -> str:
+    """Score in percent over policies; ``curves``: series number to (value, interval) per policy."""
+    figure, axes = _figure(2.8, 2.1, left=0.36, bottom=0.25)
+    places = np.arange(len(policies))
+    for number, points in curves.items():
+        values = [100 * value for value, _ in points]
+        bounds = [(100 * b[0], 100 * b[1]) if b else (np.nan, np.nan) for _, b in points]
+        colour = _placeholder(number)
+        lower, upper = zip(*bounds, strict=True)
+        axes.fill_between(places, lower, upper, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(places, values, color=colour, marker="o", markersize=4, linewidth=1.8)
+        for x, value in zip(places, values, strict=True):
+            above = number == F1
+            axes.annotate(
+                f"{value:.1f}",
+                (x, value),
+                xytext=(0, 6 if above else -6),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if above else "top",
+                fontsize=7.5,
+                color=INK,
+            )
+    axes.set_xticks(places, policies)
+    axes.set_xlim(-0.35, len(policies) - 0.65)
+    if limits:
+        axes.set_ylim(*limits)
+    axes.margins(y=0.18)
+    return _svg(figure, len(policies))
+
+
+def bars(groups: Sequence[str], values: Sequence[Sequence[float]], label: str) -> str:
+    """Grouped bars: ``values[series][group]`` in percent; series are ordered policies."""
+    figure, axes = _figure(4.2, 2.5)
+    width = 0.8 / max(len(values), 1)
+    for number, heights in enumerate(values):
+        places = np.arange(len(groups)) + (number - (len(values) - 1) / 2) * width
+        axes.bar(places, heights, width * 0.92, color=_placeholder(number))
+    axes.set_xticks(np.arange(len(groups)), groups)
+    axes.set_xlabel(label)
+    axes.set_ylabel("% of questions")
+    return _svg(figure, len(values))
+
+
+def stacked(names: Sequence[str], parts: Mapping[int, Sequence[float]], label: str) -> str:
+    """Horizontal stacked bars: ``parts[series number][row]``, the sum beside each."""
+    figure, axes = _figure(4.2, 0.75 + 0.36 * len(names), left=0.75)
+    left = np.zeros(len(names))
+    places = np.arange(len(names))[::-1]
+    for number, widths in parts.items():
+        axes.barh(places, widths, 0.68, left=left, color=_placeholder(number))
+        left = left + np.asarray(widths)
+    for place, total in zip(places, left, strict=True):
+        axes.annotate(
+            f"{total:,.0f}",
+            (total, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=INK,
+        )
+    axes.set_yticks(places, names)
+    axes.set_xlabel(label)
+    axes.set_xlim(0, (left.max() or 1) * 1.14)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x", color=LINE, linewidth=0.7)
+    return _svg(figure, len(names))
+
+
+def distributions(values: Mapping[int, np.ndarray], rounds: int) -> str:
+    """Histogram outlines of one reward term; ``values``: series number (round - 1) to values."""
+    figure, axes = _figure(3.5, 1.8, bottom=0.25)
+    upper = max([1.0, *(float(array.max()) for array in values.values() if array.size)])
+    edges = np.linspace(0, upper, 21)
+    for number, array in values.items():
+        if array.size:
+            # Rounding keeps 0.3 in the bin that starts at 0.3, whatever its binary form.
+            heights = 100 * np.histogram(array.round(9), edges)[0] / array.size
+            colour = _placeholder(number)
+            axes.stairs(heights, edges, color=colour, linewidth=1.7)
+            axes.axvline(float(array.mean()), color=colour, linewidth=1, linestyle=(0, (2, 2)))
+    axes.set_ylabel("% of paths")
+    axes.set_xlim(0, upper)
+    return _svg(figure, rounds)
+
+
+def lines(
+    curves: Sequence[tuple[int, str, Sequence[float], Sequence[float]]], count: int, label: str
+) -> str:
+    """Training curves: (series number, line style, steps, values), over optimiser steps."""
+    figure, axes = _figure(3.5, 2.1, left=0.62)
+    for number, style, steps, values in curves:
+        lone = "o" if len(steps) == 1 else None
+        axes.plot(
+            steps, values, color=_placeholder(number), linestyle=style, linewidth=1.5, marker=lone
+        )
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel(label)
+    return _svg(figure, count)
+
+
+def _placeholder(number: int) -> str:
+    return f"#0203{number:02x}"
+
+
+def _figure(
+    width: float, height: float, left: float = 0.5, bottom: float = 0.42
+) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    # Margins in inches, by hand: matplotlib's own layout draws everything twice.
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes(
+        (left / width, bottom / height, 1 - (left + 0.1) / width, 1 - (bottom + 0.1) / height)
+    )
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(LINE)
+    axes.tick_params(colors=MUTED, length=0, labelsize=8)
+    axes.xaxis.label.set(color=MUTED, fontsize=8)
+    axes.yaxis.label.set(color=MUTED, fontsize=8)
+    axes.grid(visible=True, axis="y", color=LINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    figure.patch.set_visible(False)
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure, count: int) -> str:
+    """Draw, strip what a page must not repeat (ids, metadata, doctype), and insert variables."""
+    import matplotlib as mpl
+
+    stream = io.StringIO()
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "steep"}
+    with mpl.rc_context(settings):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
+    text = text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    # A second figure on the page must not use the first one's clip paths and markers.
+    prefix = hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    return re.sub(
+        r"#0203([0-9a-f]{2})", lambda found: series_colour(int(found[1], 16), count), text
+    )

@@ -1,0 +1,182 @@
+"""Texts to vectors, each text once.
+
+Purpose: the embeddings of TeaRAG (arXiv 2511.05385) 4.2.3. Input: texts and their role, query or
+passage, which decides the prefix (E5: ``query: `` and ``passage: ``). Output: L2-normalised float32
+vectors, so that inner product is cosine. Embeddings are cached on disk by model content, prefix and
+text; the model is loaded only when a text is new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import DependencyError
+from pipeline.index.cache import ContentCache, Recent, digest
+from pipeline.index.models import device, identity, locate
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+
+Role = Literal["query", "passage"]
+Vectors = NDArray[np.float32]
+KEY = "index.embedder.model"
+_IN_MEMORY = 1 << 16  # vectors kept in memory: 100 MB at 384 dimensions
+_BLOCK = 4096  # texts per transaction of the cache: what a kill can lose
+
+
+class Embedder:
+    """A sentence-transformers bi-encoder behind its cache; safe for threads."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        query_prefix: str = "",
+        passage_prefix: str = "",
+        backend: Literal["torch", "onnx", "openvino"] = "torch",
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        batch_size: int = 64,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        max_length: int = 256,
+        cache: ContentCache | None = None,
+    ) -> None:
+        """Raises DependencyError when the model is not there."""
+        self.directory = locate(model, KEY, backend)
+        self._prefixes: dict[Role, str] = {"query": query_prefix, "passage": passage_prefix}
+        self._backend = backend
+        self._dtype = dtype
+        self._batch_size = batch_size
+        self._device = device
+        self._max_length = max_length
+        self._cache = cache
+        self._recent: Recent[str, Vectors] = Recent(_IN_MEMORY)
+        self._lock = threading.Lock()  # tokenizers refuse to be borrowed by two threads
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of all that decides a vector, the text apart."""
+        settings = f"{self._backend} {self._dtype} {self._max_length}"
+        return digest(identity(self.directory), settings).hex()
+
+    def encode(self, texts: Sequence[str], role: Role, *, store: bool = True) -> Vectors:
+        """Vectors [n, d]; ``store=False`` neither reads nor writes the disk cache.
+
+        Raises DependencyError when the backend's package or the device is missing.
+        """
+        prefix = self._prefixes[role]
+        prefixed = [prefix + text for text in texts]
+        with self._lock:
+            known = self._known(list(dict.fromkeys(prefixed)), store)
+        if not prefixed:
+            return np.zeros((0, self._dimension), dtype=np.float32)
+        return np.stack([known[text] for text in prefixed])
+
+    def _known(self, texts: list[str], store: bool) -> dict[str, Vectors]:
+        """Vectors of distinct texts, from memory, disk or the model."""
+        known: dict[str, Vectors] = {}
+        for text in texts:
+            vector = self._recent.get(text)
+            if vector is not None:
+                known[text] = vector
+        missing = [text for text in texts if text not in known]
+        for start in range(0, len(missing), _BLOCK):
+            block = missing[start : start + _BLOCK]
+            fresh = self._stored(block) if store and self._cache else self._computed(block)
+            for text, vector in fresh.items():
+                self._recent.put(text, vector)
+            known.update(fresh)
+        return known
+
+    def _stored(self, texts: list[str]) -> dict[str, Vectors]:
+        assert self._cache is not None
+        keys = {text: digest(self.identity, text) for text in texts}
+        stored = self._cache.get(list(keys.values()))
+        new = self._computed([text for text in texts if keys[text] not in stored])
+        self._cache.put((keys[text], vector.tobytes()) for text, vector in new.items())
+        return {
+            text: new[text] if text in new else np.frombuffer(stored[key], dtype=np.float32)
+            for text, key in keys.items()
+        }
+
+    def _computed(self, texts: list[str]) -> dict[str, Vectors]:
+        """One forward pass per batch; sentence-transformers sorts by length before batching."""
+        if not texts:
+            return {}
+        vectors_ND = self._model.encode(
+            texts,
+            batch_size=self._batch_size,
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        return dict(zip(texts, np.asarray(vectors_ND, dtype=np.float32), strict=True))
+
+    @cached_property
+    def _dimension(self) -> int:
+        return int(self._model.get_embedding_dimension())
+
+    @cached_property
+    def _model(self) -> Any:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        kwargs: dict[str, Any] = {}
+        if self._backend == "torch":
+            kwargs["dtype"] = getattr(torch, self._dtype)
+        else:
+            kwargs |= _quantised(self.directory, self._backend)
+        try:
+            model = SentenceTransformer(
+                str(self.directory),
+                device=device(self._device, "index.embedder.device"),
+                backend=self._backend,
+                model_kwargs=kwargs,
+                local_files_only=True,
+            )
+        except ImportError as error:
+            raise DependencyError(
+                f"index.embedder.backend is {self._backend}, whose packages are missing "
+                f"({' '.join(str(error).split())}); pip install "
+                f"'sentence-transformers[{self._backend}]' or set it to torch"
+            ) from None
+        except (OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            raise DependencyError(
+                f"{KEY}: {self.directory} does not load as a sentence-transformers model: {reason}"
+            ) from None
+        model.max_seq_length = self._max_length
+        return model
+
+
+def _quantised(directory: Path, backend: str) -> dict[str, str]:
+    """The int8 file of an exported model where it has one, else whatever the library takes."""
+    pattern = "*int8*.onnx" if backend == "onnx" else "*int8*.xml"
+    found = sorted(path.name for path in (directory / backend).glob(pattern))
+    return {"file_name": found[0]} if found else {}
+
+
+def open_cache(config: Config) -> ContentCache:
+    """The content cache of a configuration: one file for all runs below its ``cache_dir``."""
+    return ContentCache(Path(config.cache_dir) / "content.sqlite")
+
+
+def open_embedder(config: Config, cache: ContentCache, model: str | None = None) -> Embedder:
+    """The configured embedder; ``model`` replaces the model and keeps the other settings."""
+    settings = config.index.embedder
+    return Embedder(
+        model or settings.model,
+        query_prefix=settings.query_prefix,
+        passage_prefix=settings.passage_prefix,
+        backend=settings.backend,
+        batch_size=settings.batch_size,
+        device=settings.device,
+        max_length=settings.max_length,
+        cache=cache,
+    )

@@ -1,0 +1,102 @@
+"""Where a model is, and which one it is.
+
+Purpose: find an embedder's or reranker's directory and name it by content. Input: a directory, a
+model hub id, or ``package:NAME`` for a model inside an installed Python package. Output: the local
+directory, and a digest of its files, so that caches survive moving a model and notice replacing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+from pipeline.errors import DependencyError
+
+PACKAGE = "package:"
+_WEIGHTS = (".safetensors", ".bin", ".onnx", ".xml")
+_CONTENT = (*_WEIGHTS, ".json", ".txt", ".model")
+_OTHER_FRAMEWORKS = ("*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf")
+
+
+def locate(name: str, key: str, backend: str = "torch") -> Path:
+    """The directory of a model; hub models are downloaded once.
+
+    ``key`` is the configuration key that named it, for the message. Raises DependencyError when
+    there is no such model, with the remedy.
+    """
+    if name.startswith(PACKAGE):
+        return _checked(_in_package(name.removeprefix(PACKAGE), key), name, key)
+    if Path(name).is_dir():
+        return _checked(Path(name), name, key)
+    if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 1:
+        raise DependencyError(
+            f"{key}: {name}: no such directory; name a model directory, a hub id (owner/model) or "
+            "package:NAME"
+        )
+    return _checked(_from_hub(name, key, backend), name, key)
+
+
+def identity(directory: Path) -> str:
+    """A digest over the names and contents of the files that decide a model's output."""
+    hasher = hashlib.sha256()
+    for path in sorted(directory.rglob("*")):
+        if path.suffix in _CONTENT and path.is_file():
+            with path.open("rb") as stream:
+                content = hashlib.file_digest(stream, "sha256").hexdigest()
+            hasher.update(f"{path.relative_to(directory).as_posix()} {content}\n".encode())
+    return hasher.hexdigest()[:32]
+
+
+def device(name: str, key: str) -> str:
+    """``auto`` resolved; raises DependencyError when cuda is asked for and not there."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DependencyError(f"{key}: cuda is not available on this machine; set it to cpu")
+    return name
+
+
+def _in_package(package: str, key: str) -> Path:
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or spec.origin is None:
+        raise DependencyError(
+            f"{key}: package {package} is not installed; pip install {package.replace('_', '-')}"
+        )
+    root = Path(spec.origin).parent
+    found = sorted(root.rglob("modules.json")) or sorted(root.rglob("config.json"))
+    if not found:
+        raise DependencyError(f"{key}: package {package} holds no model (no config.json in {root})")
+    return min(found, key=lambda path: len(path.parts)).parent
+
+
+def _from_hub(name: str, key: str, backend: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    others = [*_OTHER_FRAMEWORKS]
+    if backend != "onnx":
+        others.append("onnx/*")
+    if backend != "openvino":
+        others.append("openvino/*")
+    try:
+        return Path(snapshot_download(name, ignore_patterns=others))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DependencyError(
+            f"{key}: model {name} is neither a directory nor in the local hub cache, and it could "
+            f"not be downloaded ({type(error).__name__}: {reason}); run `hf download {name}` where "
+            "there is a network, or name a model directory"
+        ) from None
+
+
+def _checked(directory: Path, name: str, key: str) -> Path:
+    if not (directory / "config.json").is_file() and not (directory / "modules.json").is_file():
+        raise DependencyError(f"{key}: {name}: no config.json in {directory}; is it a model?")
+    if not any(path.suffix in _WEIGHTS for path in directory.rglob("*")):
+        raise DependencyError(
+            f"{key}: {name}: no weights ({', '.join(_WEIGHTS)}) in {directory}; copy them there"
+        )
+    return directory

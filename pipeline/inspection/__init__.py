@@ -1,0 +1,1 @@
+"""Look at what the stages wrote: masks, pairs and trajectories."""

@@ -1,0 +1,1 @@
+"""Preference pairs, and what became of every path that is in none."""

@@ -1,0 +1,171 @@
+"""Stage ``pair``: preference pairs of a round, the funnel, and a dataset card.
+
+Two passes over the scored trajectories, so that only the paths of pairs are held in memory with
+their token ids: the first reads what the selection looks at, the second builds the pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import InputError
+from pipeline.pairs.card import card
+from pipeline.pairs.funnel import Fate, count
+from pipeline.pairs.select import PAPER, Candidate, Selected, Thresholds, select
+from pipeline.records import (
+    Message,
+    Pair,
+    Trajectory,
+    from_arrow,
+    parse_record,
+    replace_text,
+    write_parquet,
+)
+from pipeline.stage import StageContext
+from pipeline.trajectory.grammar import grammar
+
+_LOOK = [
+    "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",
+]  # fmt: skip
+_BUILD = [
+    "trajectory_id", "question_id", "dataset", "question", "hop", "answers", "evidence", "grammar",
+    "output", "policy", "prompt_ids", "token_ids", "token_spans", "rewards",
+]  # fmt: skip
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Fill ``context.output`` with pairs.parquet, funnel.parquet, funnel.json and README.md."""
+    config, source = context.config, context.inputs["score"] / "trajectories.parquet"
+    questions: dict[str, list[Candidate]] = {}
+    datasets: dict[str, str] = {}
+    for path in _read(source, _LOOK):
+        questions.setdefault(path.question_id, []).append(candidate(path))
+        datasets[path.trajectory_id] = path.dataset
+    selected, fates = pair_up(questions, datasets, config.pairs)
+    if config.pairs.limit is not None:
+        seed = f"{context.seed}:{context.round}"
+        selected = limit(selected, fates, config.pairs.limit, seed)
+    pairs = _build(source, selected, config.prompt.system, config.grammar, context.round or 0)
+    write_parquet(context.output / "pairs.parquet", pairs, Pair)
+    write_parquet(context.output / "funnel.parquet", list(fates.values()), Fate)
+    counts = count(fates.values())
+    replace_text(context.output / "funnel.json", json.dumps(counts, indent=2))
+    text = card(
+        f"{config.name}, round {context.round}",
+        round_number=context.round,
+        pairs=len(pairs),
+        thresholds=config.pairs.model_dump(),
+        counts=counts,
+    )
+    replace_text(context.output / "README.md", text)
+    return {"pairs": len(pairs), "trajectories": len(fates)}
+
+
+def candidate(path: Trajectory) -> Candidate:
+    """What the selection looks at; outputs are compared by digest, they may be long and many."""
+    terms = path.rewards or {}
+    broken = path.stop == "environment"
+    if not broken and not {"format", "outcome", "process"} <= terms.keys():
+        raise InputError(
+            f"trajectory {path.trajectory_id} has no TeaRAG rewards; run steep score on it first"
+        )
+    return Candidate(
+        id=path.trajectory_id,
+        sample=path.sample,
+        hop=path.hop,
+        format=float(terms.get("format", 0)),
+        outcome=float(terms.get("outcome", 0)),
+        process=float(terms.get("process", 0)),
+        output=hashlib.sha256(path.output.encode()).hexdigest(),
+        broken=broken,
+    )
+
+
+def pair_up(
+    questions: Mapping[str, Sequence[Candidate]],
+    datasets: Mapping[str, str],
+    limits: Thresholds = PAPER,
+) -> tuple[list[tuple[str, Selected]], dict[str, Fate]]:
+    """(question id, pair) in question order, and the fate of every path by its id.
+
+    Raises InputError when two paths share an id.
+    """
+    pairs: list[tuple[str, Selected]] = []
+    fates: dict[str, Fate] = {}
+    for question_id, candidates in questions.items():
+        selected, bins = select(candidates, limits)
+        for path in candidates:
+            if path.id in fates:
+                raise InputError(f"two trajectories are called {path.id}; ids must be unique")
+            fates[path.id] = Fate(path.id, question_id, datasets[path.id], bins[path.id])
+        for pair in selected:
+            fates[pair.chosen.id].partner = pair.rejected.id
+            fates[pair.rejected.id].partner = pair.chosen.id
+        pairs += [(question_id, pair) for pair in selected]
+    return pairs, fates
+
+
+def limit(
+    pairs: Sequence[tuple[str, Selected]], fates: Mapping[str, Fate], most: int, seed: str
+) -> list[tuple[str, Selected]]:
+    """At most ``most`` pairs, drawn with ``seed``; the others' paths move to bin over-limit."""
+    kept = set(random.Random(seed).sample(range(len(pairs)), min(most, len(pairs))))
+    for number, (_, pair) in enumerate(pairs):
+        if number not in kept:
+            fates[pair.chosen.id].bin = fates[pair.rejected.id].bin = "over-limit"
+    return [pair for number, pair in enumerate(pairs) if number in kept]
+
+
+def _build(
+    source: Path,
+    selected: Sequence[tuple[str, Selected]],
+    system: str,
+    grammar_name: str,
+    round_number: int,
+) -> list[Pair]:
+    form = grammar(grammar_name)
+    wanted = {path.id for _, pair in selected for path in (pair.chosen, pair.rejected)}
+    paths = {path.trajectory_id: path for path in _read(source, _BUILD, wanted)}
+    pairs = []
+    for question_id, pair in selected:
+        chosen, rejected = paths[pair.chosen.id], paths[pair.rejected.id]
+        pairs.append(
+            Pair(
+                question_id=question_id,
+                prompt=form.messages(system, chosen.question),
+                chosen=[Message("assistant", chosen.output)],
+                rejected=[Message("assistant", rejected.output)],
+                chosen_id=chosen.trajectory_id,
+                rejected_id=rejected.trajectory_id,
+                kind=pair.kind,
+                chosen_rewards=chosen.rewards or {},
+                rejected_rewards=rejected.rewards or {},
+                policy=chosen.policy,
+                round=round_number,
+                prompt_ids=chosen.prompt_ids,
+                chosen_ids=chosen.token_ids,
+                rejected_ids=rejected.token_ids,
+                chosen_spans=chosen.token_spans,
+                rejected_spans=rejected.token_spans,
+            )
+        )
+    return pairs
+
+
+def _read(source: Path, columns: list[str], wanted: set[str] | None = None) -> Iterator[Trajectory]:
+    """Trajectories with the named columns only, a few hundred in memory at a time."""
+    import pyarrow.parquet as pq
+
+    blank: dict[str, Any] = {"question": "", "answers": [], "evidence": [], "grammar": "tearag"}
+    with pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(batch_size=256, columns=columns):
+            for row in batch.to_pylist():
+                if wanted is None or row["trajectory_id"] in wanted:
+                    yield parse_record(
+                        Trajectory, blank | from_arrow(row, Trajectory), source, None
+                    )

@@ -1,0 +1,53 @@
+"""What retrieval is asked and what it answers; every user of retrieval sees only this.
+
+Input: subqueries with their key entities. Output: context items in the order in which the model
+sees them (TeaRAG 4.2.3 to 4.2.5). Sampling, evaluation and baselines open the same retriever from
+the same configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pipeline.records import ContextItem
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A subquery q and its key entities v_1..v_j."""
+
+    subquery: str
+    entities: tuple[str, ...] = ()
+
+
+class Retriever(Protocol):
+    """Context for many subqueries at once."""
+
+    @property
+    def timing(self) -> dict[str, float]:
+        """Seconds spent so far: semantic, graph (the two overlap), ppr."""
+        ...
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
+        """Items per query, in input order; equal queries are answered once.
+
+        Raises RetrievalError when models or indexes fail twice.
+        """
+        ...
+
+
+def open_retriever(config: Config, corpus: Path, graph: Path, index: Path) -> Retriever:
+    """The retriever of a configuration over complete stage directories.
+
+    Raises StoreError when the directories do not belong together, DependencyError when a model or
+    device is missing.
+    """
+    from pipeline.retrieval.variants import open_variant  # reads tables: not for type checking
+
+    return open_variant(config, corpus, graph, index)

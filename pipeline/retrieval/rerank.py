@@ -1,0 +1,251 @@
+"""Rerankers: the raw score of (query, text) pairs, and the similarity that is its sigmoid.
+
+Purpose: sim of TeaRAG (arXiv 2511.05385) 4.2.3, 4.2.4 and 4.3.2. Input: pairs of texts. Output: raw
+scores, whose sigmoid is a probability. Kinds: ``flag`` (FlagEmbedding's FlagReranker, the paper's
+BGE-reranker-v2-m3), ``cross-encoder`` (sentence-transformers), and ``biencoder``: scale * cosine +
+offset of cached embeddings, which costs a dot product per pair. Equal pairs are scored once in a
+call, and models that read both texts keep their scores on disk by content.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError, DependencyError
+from pipeline.index.cache import ContentCache, Recent, digest
+from pipeline.index.embed import Embedder, open_cache, open_embedder
+from pipeline.index.faiss_index import DECIMALS
+from pipeline.index.models import device, identity, locate
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from pipeline.config import Reranker as RerankerConfig
+
+Pair = tuple[str, str]
+Doubles = NDArray[np.float64]
+KEY = "reranker.model"
+_PAIRS = 16_384  # bi-encoder pairs at once: two gathers of 25 MB at 384 dimensions
+_BLOCK = 8192  # cross-encoder pairs per transaction of the cache: what a kill can lose
+_IN_MEMORY = 1 << 19
+
+
+class Reranker(Protocol):
+    """Raw scores of (query, text) pairs; safe for threads."""
+
+    def score(self, pairs: Sequence[Pair]) -> Doubles:
+        """Raw scores [n], higher is more similar."""
+        ...
+
+
+class PairModel(Protocol):
+    """A model that reads both texts of a pair."""
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that decides a score, the texts apart."""
+        ...
+
+    def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
+        """Raw scores of distinct pairs."""
+        ...
+
+
+class BiEncoder:
+    """score = scale * cosine(query, text) + offset; cosines are rounded to 6 decimals."""
+
+    def __init__(self, embedder: Embedder, *, scale: float, offset: float) -> None:
+        self._embedder = embedder
+        self._scale = scale
+        self._offset = offset
+
+    def score(self, pairs: Sequence[Pair]) -> Doubles:
+        """Raw scores [n]; every distinct text is embedded once."""
+        if not pairs:
+            return np.zeros(0)
+        queries = {query: row for row, query in enumerate(dict.fromkeys(q for q, _ in pairs))}
+        texts = {text: row for row, text in enumerate(dict.fromkeys(t for _, t in pairs))}
+        query_QD = self._embedder.encode(list(queries), "query")
+        text_TD = self._embedder.encode(list(texts), "passage")
+        query_N = np.array([queries[query] for query, _ in pairs])
+        text_N = np.array([texts[text] for _, text in pairs])
+        cosine_N = np.empty(len(pairs))
+        for start in range(0, len(pairs), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            cosine_N[part] = np.einsum("nd,nd->n", query_QD[query_N[part]], text_TD[text_N[part]])
+        scores_N: Doubles = self._scale * np.round(cosine_N, DECIMALS) + self._offset
+        return scores_N
+
+
+class CachedPairs:
+    """A pair model behind memory and disk; equal pairs reach the model once."""
+
+    def __init__(self, model: PairModel, cache: ContentCache | None = None) -> None:
+        self._model = model
+        self._cache = cache
+        self._recent: Recent[Pair, float] = Recent(_IN_MEMORY)
+        self._lock = threading.Lock()
+
+    def score(self, pairs: Sequence[Pair]) -> Doubles:
+        """Raw scores [n]."""
+        known: dict[Pair, float] = {}
+        missing: list[Pair] = []
+        with self._lock:
+            for pair in dict.fromkeys(pairs):
+                value = self._recent.get(pair)
+                if value is None:
+                    missing.append(pair)
+                else:
+                    known[pair] = value
+            for start in range(0, len(missing), _BLOCK):
+                known.update(self._stored(missing[start : start + _BLOCK]))
+        return np.array([known[pair] for pair in pairs], dtype=np.float64)
+
+    def _stored(self, pairs: list[Pair]) -> dict[Pair, float]:
+        keys = {pair: digest(self._model.identity, *pair) for pair in pairs}
+        stored = self._cache.get(list(keys.values())) if self._cache else {}
+        scores = {
+            pair: float(np.frombuffer(stored[key])[0])
+            for pair, key in keys.items()
+            if key in stored
+        }
+        new = [pair for pair in pairs if pair not in scores]
+        if new:
+            scores |= zip(new, map(float, self._model.compute(new)), strict=True)
+            if self._cache:
+                self._cache.put((keys[pair], np.float64(scores[pair]).tobytes()) for pair in new)
+        for pair, score in scores.items():
+            self._recent.put(pair, score)
+        return scores
+
+
+class FlagModel:
+    """FlagEmbedding's FlagReranker: an encoder with a head of one logit."""
+
+    def __init__(self, settings: RerankerConfig) -> None:
+        self._settings = settings
+        self._directory = locate(_named(settings), KEY)
+
+    @cached_property
+    def identity(self) -> str:
+        return digest(identity(self._directory), f"flag {self._settings.max_length}").hex()
+
+    def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
+        settings = self._settings
+        scores = self._model.compute_score(
+            list(pairs), batch_size=settings.batch_size, max_length=settings.max_length
+        )
+        # One pair gives a bare number in some releases, a list in others.
+        return list(np.atleast_1d(scores))
+
+    @cached_property
+    def _model(self) -> Any:
+        try:
+            from FlagEmbedding import FlagReranker
+        except ImportError as error:
+            raise DependencyError(
+                f"reranker.kind is flag, but FlagEmbedding does not import ({error}); "
+                "pip install FlagEmbedding"
+            ) from None
+        where = device(self._settings.device, "reranker.device")
+        return FlagReranker(
+            str(self._directory), use_fp16=where == "cuda", devices=[where], normalize=False
+        )
+
+
+class CrossEncoderModel:
+    """A sentence-transformers CrossEncoder with a head of one logit."""
+
+    def __init__(self, settings: RerankerConfig) -> None:
+        self._settings = settings
+        self._directory = locate(_named(settings), KEY)
+
+    @cached_property
+    def identity(self) -> str:
+        return digest(identity(self._directory), f"cross {self._settings.max_length}").hex()
+
+    def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
+        import torch
+
+        scores = self._model.predict(
+            list(pairs),
+            batch_size=self._settings.batch_size,
+            activation_fn=torch.nn.Identity(),
+            show_progress_bar=False,
+        )
+        return list(np.ravel(scores))
+
+    @cached_property
+    def _model(self) -> Any:
+        from sentence_transformers import CrossEncoder
+
+        model = CrossEncoder(
+            str(self._directory),
+            device=device(self._settings.device, "reranker.device"),
+            max_length=self._settings.max_length,
+            local_files_only=True,
+        )
+        if model.num_labels != 1:
+            raise ConfigError(
+                f"{KEY}: {self._directory} has {model.num_labels} outputs; a reranker has one"
+            )
+        return model
+
+
+class RerankerSimilarity:
+    """`pipeline.similarity.Similarity` by a reranker: the sigmoid of its raw score."""
+
+    def __init__(self, reranker: Reranker) -> None:
+        self._reranker = reranker
+
+    def raw(self, query: str, texts: Sequence[str]) -> Doubles:
+        """Raw scores [t] of every text for one query."""
+        return self._reranker.score([(query, text) for text in texts])
+
+    def matrix(self, queries: Sequence[str], texts: Sequence[str]) -> Doubles:
+        """Probabilities [q, t]."""
+        scores = self.pairs([(query, text) for query in queries for text in texts])
+        return scores.reshape(len(queries), len(texts))
+
+    def pairs(self, pairs: Sequence[Pair]) -> Doubles:
+        """Probabilities [n]."""
+        return sigmoid(self._reranker.score(pairs))
+
+
+def sigmoid(scores: Doubles) -> Doubles:
+    """1 / (1 + exp(-scores)), without overflow."""
+    probabilities: Doubles = 0.5 * (1 + np.tanh(0.5 * scores))
+    return probabilities
+
+
+def open_reranker(
+    config: Config, settings: RerankerConfig, *, embedder: Embedder | None = None
+) -> Reranker:
+    """The reranker of a configuration block; ``embedder`` is shared with a plain bi-encoder.
+
+    Raises DependencyError when its model is not there, ConfigError when none is named.
+    """
+    if settings.kind == "biencoder":
+        if settings.model is not None or embedder is None:
+            embedder = open_embedder(config, open_cache(config), settings.model)
+        return BiEncoder(embedder, scale=settings.scale, offset=settings.offset)
+    model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
+    return CachedPairs(model, open_cache(config))
+
+
+def open_similarity(
+    config: Config, *, reranker: RerankerConfig | None = None
+) -> RerankerSimilarity:
+    """The similarity by ``reranker``, by default the one that retrieval uses."""
+    return RerankerSimilarity(open_reranker(config, reranker or config.retrieval.reranker))
+
+
+def _named(settings: RerankerConfig) -> str:
+    if settings.model is None:
+        raise ConfigError(f"reranker.kind is {settings.kind}, which needs reranker.model; name it")
+    return settings.model

@@ -1,0 +1,261 @@
+"""What a subquery is answered with: the variants of TeaRAG (arXiv 2511.05385), table 7.
+
+Input: subqueries with key entities. Output: context items. ``semantic`` (TeaRAG-S): the best chunks;
+``graph`` (TeaRAG-G): the best triplets; ``concat`` (TeaRAG-Con): both, chunks first; ``ppr``
+(TeaRAG): the best nodes of the KAG, by mass; ``none``: nothing. Table 7 counts 88 tokens a retrieval
+for TeaRAG-G and 879 for TeaRAG-Con against 790 for TeaRAG-S, so both show as many triplets as the
+others show items: k_f. Items of semantic and graph retrieval are scored by sigmoid(raw score).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from pipeline.errors import RetrievalError, SteepError, StoreError
+from pipeline.index.cache import Recent
+from pipeline.index.embed import Embedder, open_cache, open_embedder
+from pipeline.index.faiss_index import VectorIndex
+from pipeline.records import ContextItem
+from pipeline.retrieval.base import Query
+from pipeline.retrieval.graph import GraphRetrieval, neighbours_of
+from pipeline.retrieval.kag import Candidates, ScoredChunk, ScoredTriplet, rank_all, sigmoid
+from pipeline.retrieval.rerank import Reranker, open_reranker
+from pipeline.retrieval.semantic import SemanticRetrieval
+from pipeline.retrieval.tables import Columns, check_rows
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+
+Variant = Literal["semantic", "graph", "concat", "ppr", "none"]
+T = TypeVar("T")
+_REMEMBERED = 50_000  # answers kept in memory, for the other samples of the same question
+_ATTEMPTS = 2
+_FAULTS = (RuntimeError, OSError, MemoryError, sqlite3.Error)  # CUDA out of memory is RuntimeError
+
+
+class Semantic(Protocol):
+    """Chunks for subqueries."""
+
+    def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]: ...
+
+
+class Graphical(Protocol):
+    """Triplets for subqueries with key entities."""
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredTriplet]]: ...
+
+
+class VariantRetriever:
+    """One variant over semantic and graph retrieval, which run at the same time."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        semantic: Semantic | None,
+        graph: Graphical | None,
+        *,
+        keep: int = 5,
+        tau: float = 0.2,
+        alpha: float = 0.5,
+    ) -> None:
+        """``semantic`` and ``graph`` may be None where the variant does not use them."""
+        self._variant = variant
+        self._semantic = semantic
+        self._graph = graph
+        self._keep = keep
+        self._tau = tau
+        self._alpha = alpha
+        self._answers: Recent[Query, list[ContextItem]] = Recent(_REMEMBERED)
+        self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
+        self._lock = threading.Lock()
+
+    @property
+    def timing(self) -> dict[str, float]:
+        """Seconds so far of each part; semantic and graph overlap."""
+        return dict(self._seconds)
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
+        """Items per query, in input order; what was answered before is remembered.
+
+        Raises RetrievalError when models or indexes fail twice.
+        """
+        with self._lock:
+            answers: dict[Query, list[ContextItem]] = {}
+            missing: list[Query] = []
+            for query in dict.fromkeys(queries):
+                known = self._answers.get(query)
+                if known is None:
+                    missing.append(query)
+                else:
+                    answers[query] = known
+            for query, items in zip(missing, self._answered(missing), strict=True):
+                answers[query] = items
+                self._answers.put(query, items)
+        return [list(answers[query]) for query in queries]
+
+    def _answered(self, queries: list[Query]) -> list[list[ContextItem]]:
+        if not queries or self._variant == "none":
+            return [[] for _ in queries]
+        chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
+        triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
+        found = [
+            Candidates(query.entities, of_chunks, of_triplets)
+            for query, of_chunks, of_triplets in zip(
+                queries, chunks.result(), triplets.result(), strict=True
+            )
+        ]
+        if self._variant == "ppr":
+            return self._timed("ppr", lambda: self._merged(found))
+        return [
+            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in one.chunks]
+            + [
+                _triplet_item(triplet, sigmoid(triplet.score))
+                for triplet in one.triplets[: self._keep]
+            ]
+            for one in found
+        ]
+
+    def _chunks(self, queries: list[Query]) -> list[list[ScoredChunk]]:
+        if self._variant == "graph" or self._semantic is None:
+            return [[] for _ in queries]
+        semantic = self._semantic
+        subqueries = list(dict.fromkeys(query.subquery for query in queries))
+        found = _attempted("semantic", lambda: semantic.retrieve(subqueries))
+        of = dict(zip(subqueries, found, strict=True))
+        return [of[query.subquery] for query in queries]
+
+    def _triplets(self, queries: list[Query]) -> list[list[ScoredTriplet]]:
+        if self._variant == "semantic" or self._graph is None:
+            return [[] for _ in queries]
+        graph = self._graph
+        return _attempted("graph", lambda: graph.retrieve(queries))
+
+    def _merged(self, found: list[Candidates]) -> list[list[ContextItem]]:
+        return [
+            [
+                _chunk_item(one.chunks[node.position], node.mass)
+                if node.kind == "chunk"
+                else _triplet_item(one.triplets[node.position], node.mass)
+                for node in ranking[: self._keep]
+            ]
+            for one, ranking in zip(
+                found, rank_all(found, tau=self._tau, alpha=self._alpha), strict=True
+            )
+        ]
+
+    def _timed(self, part: str, work: Callable[[], T]) -> T:
+        start = perf_counter()
+        try:
+            return work()
+        finally:
+            self._seconds[part] += perf_counter() - start
+
+
+def open_variant(config: Config, corpus: Path, graph: Path, index: Path) -> VariantRetriever:
+    """The configured retriever over complete stage directories; reads only what its variant uses.
+
+    Raises StoreError when the index was built by another embedder or over other tables.
+    """
+    settings = config.retrieval
+    semantic: SemanticRetrieval | None = None
+    graphical: GraphRetrieval | None = None
+    if settings.variant != "none":
+        embedder = open_embedder(config, open_cache(config))
+        _check_embedder(index / "index.json", embedder)
+        reranker = open_reranker(config, settings.reranker, embedder=embedder)
+        if settings.variant != "graph":
+            semantic = _open_semantic(config, corpus, index, embedder, reranker)
+        if settings.variant != "semantic":
+            graphical = _open_graph(config, graph, index, embedder, reranker)
+    return VariantRetriever(
+        settings.variant,
+        semantic,
+        graphical,
+        keep=settings.keep,
+        tau=settings.tau,
+        alpha=settings.alpha,
+    )
+
+
+def _open_semantic(
+    config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
+) -> SemanticRetrieval:
+    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
+    vectors = VectorIndex.load(index / "chunks.faiss", gpu=config.index.gpu)
+    check_rows("chunks", len(vectors), len(chunks), index)
+    settings = config.retrieval
+    return SemanticRetrieval(
+        chunks, vectors, embedder, reranker, recall=settings.chunks_recall, keep=settings.chunks
+    )
+
+
+def _open_graph(
+    config: Config, graph: Path, index: Path, embedder: Embedder, reranker: Reranker
+) -> GraphRetrieval:
+    columns = ("id", "head", "relation", "tail", "chunk_id")
+    triplets = Columns(graph / "triplets.parquet", columns)
+    entities = Columns(graph / "entities.parquet", ("name",))
+    keys = Columns(graph / "entities.parquet", ("key",)).column(0)
+    entity_index = VectorIndex.load(index / "entities.faiss", gpu=config.index.gpu)
+    triplet_TD = np.load(index / "triplets.npy", mmap_mode="r")
+    check_rows("entities", len(entity_index), len(entities), index)
+    check_rows("triplets", len(triplet_TD), len(triplets), index)
+    settings = config.retrieval
+    return GraphRetrieval(
+        triplets,
+        entities,
+        neighbours_of(triplets, keys, graph),
+        triplet_TD,
+        entity_index,
+        embedder,
+        reranker,
+        entities_recall=settings.entities_recall,
+        entities_keep=settings.entities,
+        recall=settings.triplets_recall,
+        keep=settings.triplets,
+    )
+
+
+def _check_embedder(path: Path, embedder: Embedder) -> None:
+    try:
+        built_by = json.loads(path.read_text(encoding="utf-8"))["embedder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise StoreError(f"{path}: not an index of this program; run the index stage") from None
+    if built_by != embedder.identity:
+        raise StoreError(
+            f"{path}: built by embedder {built_by}, but the configured one is "
+            f"{embedder.identity}; run the index stage again"
+        )
+
+
+def _attempted(part: str, work: Callable[[], T]) -> T:
+    """``work()``, once more when it fails; a failure is never shown to the model as text."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return work()
+        except SteepError:
+            raise  # says already what to do, and trying again would not help
+        except _FAULTS as error:
+            if attempt == _ATTEMPTS:
+                raise RetrievalError(
+                    f"{part} retrieval failed {_ATTEMPTS} times: {type(error).__name__}: {error}"
+                ) from error
+    raise AssertionError("unreachable")
+
+
+def _chunk_item(chunk: ScoredChunk, score: float) -> ContextItem:
+    return ContextItem("chunk", chunk.id, chunk.title, chunk.text, score)
+
+
+def _triplet_item(triplet: ScoredTriplet, score: float) -> ContextItem:
+    return ContextItem("triplet", triplet.id, "", triplet.text, score)

@@ -1,0 +1,1 @@
+"""Rewards: what a path is worth, term by term."""

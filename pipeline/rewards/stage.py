@@ -1,0 +1,124 @@
+"""Stage ``score``: every trajectory of a round with its rewards.
+
+Reads the sampled trajectories batch by batch, writes them back with ``rewards`` filled. Finished
+batches are kept as Parquet files in the checkpoint directory, so that a killed run loses at most
+one. Trajectories that the retrieval environment broke (stop "environment") keep ``rewards`` null:
+they say nothing about the policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.records import Trajectory, from_arrow, parse_record, write_parquet
+from pipeline.rewards.tearag import PAPER, Weights, score
+from pipeline.similarity import Similarity
+from pipeline.stage import StageContext
+
+FILE = "trajectories.parquet"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Fill ``context.output`` with trajectories.parquet and statistics.json."""
+    from pipeline.retrieval.rerank import open_similarity
+
+    settings = context.config.rewards
+    similarity = open_similarity(
+        context.config, reranker=settings.reranker or context.config.retrieval.reranker
+    )
+    return score_file(
+        context.inputs["sample"] / FILE,
+        context.output,
+        context.partial,
+        similarity,
+        Weights(**settings.tearag.model_dump()),
+        batch=settings.batch,
+        shard=(context.shard, context.shards),
+    )
+
+
+def score_file(
+    source: Path,
+    output: Path,
+    partial: Path,
+    similarity: Similarity,
+    weights: Weights,
+    *,
+    batch: int,
+    shard: tuple[int, int] = (0, 1),
+) -> dict[str, int]:
+    """Score one contiguous shard (number, of how many) of ``source``; returns row counts."""
+    finished = []
+    for start, end, rows in _batches(source, shard, batch):
+        # Named by rows: a checkpoint made with another batch size is never taken for this one.
+        path = partial / f"{start:09d}-{end:09d}.parquet"
+        if not path.exists():
+            paths = [
+                parse_record(Trajectory, from_arrow(row, Trajectory), source, start + number)
+                for number, row in enumerate(rows.to_pylist(), start=1)
+            ]
+            write_parquet(path, with_rewards(paths, similarity, weights), Trajectory)
+        finished.append(path)
+    return _join(finished, output)
+
+
+def with_rewards(
+    paths: Sequence[Trajectory], similarity: Similarity, weights: Weights = PAPER
+) -> list[Trajectory]:
+    """The same paths with ``rewards`` filled, null where the environment failed."""
+    own = [path for path in paths if path.stop != "environment"]
+    for path, terms in zip(own, score(own, similarity, weights), strict=True):
+        path.rewards = terms
+    return list(paths)
+
+
+def _batches(source: Path, shard: tuple[int, int], size: int) -> Iterator[tuple[int, int, Any]]:
+    """(first row, end, Arrow batch) over the shard's rows; one batch in memory at a time."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source) as file:
+        rows = file.metadata.num_rows
+        number, of = shard
+        first, last = rows * number // of, rows * (number + 1) // of
+        at = 0
+        for part in file.iter_batches(batch_size=size):
+            start, end = max(first, at), min(last, at + part.num_rows)
+            if start < end:
+                yield start, end, part.slice(start - at, end - start)
+            at += part.num_rows
+
+
+def _join(parts: Sequence[Path], output: Path) -> dict[str, int]:
+    import pyarrow.parquet as pq
+
+    write_parquet(output / FILE, [], Trajectory)
+    schema = pq.read_schema(output / FILE)
+    sums: dict[str, dict[str, float]] = {}
+    counts = {"trajectories": 0, "environment": 0}
+    with pq.ParquetWriter(output / FILE, schema, compression="zstd") as writer:
+        for part in parts:
+            table = pq.read_table(part)
+            writer.write_table(table)
+            _add(table.select(["dataset", "rewards"]).to_pylist(), sums, counts)
+    # Sums and counts, not means: the shards of a stage are added up.
+    statistics = {**counts, "datasets": sums}
+    (output / "statistics.json").write_text(json.dumps(statistics, indent=2), encoding="utf-8")
+    return counts
+
+
+def _add(
+    rows: Sequence[dict[str, Any]], sums: dict[str, dict[str, float]], counts: dict[str, int]
+) -> None:
+    for row in rows:
+        counts["trajectories"] += 1
+        if row["rewards"] is None:
+            counts["environment"] += 1
+            continue
+        of_dataset = sums.setdefault(row["dataset"], {"n": 0})
+        of_dataset["n"] += 1
+        for term, value in json.loads(row["rewards"]).items():
+            if isinstance(value, (int, float)):
+                of_dataset[term] = of_dataset.get(term, 0.0) + value

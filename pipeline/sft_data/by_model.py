@@ -1,0 +1,127 @@
+"""The parts of SFT data that the paper leaves to language models (TeaRAG 4.3.1, steps 1 to 3).
+
+Input: hops. Output: the same hops with triplets extracted from the gold paragraph (paper:
+Qwen2.5-14B-Instruct), supporting triplets selected, or questions rewritten (paper:
+Qwen2.5-72B-Instruct). Answers are model output: what cannot be used is counted, and the hop keeps
+what it had (a question) or has nothing (triplets, selection).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.engines.base import Engine
+from pipeline.graph.ask import Answer, ask
+from pipeline.graph.build import build_graph
+from pipeline.graph.extract import extract
+from pipeline.records import Chunk, Message, Triplet
+from pipeline.sft_data.mentions import mention
+from pipeline.sft_data.steps import Hop
+
+_BATCH = 256
+_NUMBERS = re.compile(r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]")
+_SELECT = (
+    "You are given a question, its answer and numbered facts. Name the facts that directly answer "
+    "the question. Answer with one JSON list of their numbers and nothing else; [] if none does."
+)
+_REWRITE = (
+    "Rewrite the question as one fluent, grammatical English question. Keep every name as it is "
+    "and add nothing that the question does not say. Answer with the question alone. A question "
+    "written as `name >> relation` asks for that relation of the name."
+)
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A model to ask, and the folder that keeps its answers through kills."""
+
+    open_engine: Callable[[], Engine]
+    folder: Path
+    seed: int
+
+    def ask(
+        self, kind: str, prompts: Sequence[tuple[str, list[Message]]], tokens: int
+    ) -> dict[str, Answer]:
+        """Answers by prompt id; see `pipeline.graph.ask.ask`."""
+        return ask(
+            prompts,
+            open_engine=self.open_engine,
+            folder=self.folder / kind,
+            batch=_BATCH,
+            max_tokens=tokens,
+            seed=self.seed,
+        )
+
+
+def extract_triplets(hops: Sequence[Hop], helper: Helper) -> int:
+    """Replace each hop's triplets by those that the model extracts; returns how many rejects."""
+    chunks: dict[str, Chunk] = {chunk.id: chunk for hop in hops for chunk in hop.chunks}
+    graph = build_graph(
+        extract(
+            list(chunks.values()),
+            open_engine=helper.open_engine,
+            folder=helper.folder / "triplets",
+            batch=_BATCH,
+            seed=helper.seed,
+        )
+    )
+    found: dict[str, list[Triplet]] = {}
+    for triplet in graph.triplets:
+        found.setdefault(triplet.chunk_id, []).append(triplet)
+    for hop in hops:
+        hop.triplets = [one for chunk in hop.chunks for one in found.get(chunk.id, [])]
+    return len(graph.rejects)
+
+
+def select_supporting(
+    hops: Sequence[Hop], helper: Helper, faults: Counter[str]
+) -> dict[str, list[Triplet]]:
+    """Supporting triplets by hop id, as the model selects them from the hop's triplets."""
+    asked = [hop for hop in hops if hop.triplets]
+    prompts = [(hop.id, _selection_prompt(hop)) for hop in asked]
+    answers = helper.ask("selection", prompts, 64)
+    selected: dict[str, list[Triplet]] = {}
+    for hop in asked:
+        numbers = parse_numbers(answers[hop.id].text, len(hop.triplets))
+        if numbers is None:
+            faults["selection not readable"] += 1
+        selected[hop.id] = [hop.triplets[number - 1] for number in numbers or ()]
+    return selected
+
+
+def rewrite(hops: Sequence[Hop], helper: Helper, faults: Counter[str]) -> None:
+    """Replace each hop's question by the model's wording, unless that cannot be the question."""
+    prompts = [
+        (hop.id, [Message("system", _REWRITE), Message("user", hop.question)]) for hop in hops
+    ]
+    answers = helper.ask("rewriting", prompts, 128)
+    for hop in hops:
+        text = " ".join(answers[hop.id].text.split())
+        leaks = mention(text, hop.answer) is not None and mention(hop.question, hop.answer) is None
+        if not text.endswith("?") or answers[hop.id].finish == "length":
+            faults["rewriting is no question"] += 1
+        elif leaks or any(mention(text, name) is None for name in hop.known):
+            faults["rewriting leaks the answer" if leaks else "rewriting loses a name"] += 1
+        else:
+            hop.question = text
+
+
+def parse_numbers(text: str, count: int) -> list[int] | None:
+    """The one list of distinct numbers 1..count in a text; None when there is no such list."""
+    found = _NUMBERS.findall(text)
+    if len(found) != 1:
+        return None
+    numbers = [int(number) for number in re.findall(r"\d+", found[0])]
+    if len(set(numbers)) != len(numbers) or any(not 1 <= one <= count for one in numbers):
+        return None
+    return numbers
+
+
+def _selection_prompt(hop: Hop) -> list[Message]:
+    facts = "\n".join(f"{number}. {one.text}" for number, one in enumerate(hop.triplets, start=1))
+    content = f"Question: {hop.question}\nAnswer: {hop.answer}\nFacts:\n{facts}"
+    return [Message("system", _SELECT), Message("user", content)]

@@ -1,0 +1,104 @@
+"""Which paths become training examples, which test examples (TeaRAG table 1).
+
+Purpose: 1- to 4-hop examples in given numbers, train and test disjoint. Input: the steps of every
+question. Output: two lists of `Example`s. Paper: train 2,700 / 1,800 / 1,800 / 1,057, test 300 / 200
+/ 200 / 118. Test questions are set aside first; a 1-hop example is one step of a longer question,
+and no subquery of a test example occurs in a 1-hop training example, nor the other way round. When
+there are fewer paths than asked for, test and train shrink in proportion.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.corpus.overlap import tokens
+from pipeline.records import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A question with one entry per hop; a hop that could not be built is None."""
+
+    question_id: str
+    question: str
+    answer: str
+    steps: tuple[Step | None, ...]
+    answers: tuple[str, ...]  # of each hop
+
+    @property
+    def complete(self) -> bool:
+        """Whether every hop has a step."""
+        return None not in self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What one SFT example is made of."""
+
+    id: str
+    question_id: str
+    question: str
+    steps: tuple[Step, ...]
+    answer: str
+
+
+def split(
+    paths: Sequence[Path], sizes: Mapping[int, int], test_sizes: Mapping[int, int], seed: int
+) -> tuple[list[Example], list[Example]]:
+    """(train, test), shuffled; at most ``sizes`` and ``test_sizes`` examples per number of hops."""
+    rng = random.Random(f"sft split:{seed}")
+    train: list[Example] = []
+    test: list[Example] = []
+    train_side: list[Path] = [path for path in paths if not path.complete]
+    test_side: list[Path] = []
+    for hops in sorted({len(path.steps) for path in paths} - {1}):
+        group = [path for path in paths if len(path.steps) == hops and path.complete]
+        rng.shuffle(group)
+        wanted, wanted_test = sizes.get(hops, 0), test_sizes.get(hops, 0)
+        held = min(wanted_test, _share(len(group), wanted_test, wanted))
+        test_side += group[:held]
+        train_side += group[held:]
+        test += [_whole(path) for path in group[:held]]
+        train += [_whole(path) for path in group[held : held + wanted]]
+
+    trained_on = {tokens(step.subquery) for one in train for step in one.steps}
+    singles_test = _singles(test_side, trained_on, rng)[: test_sizes.get(1, 0)]
+    tested_on = {tokens(step.subquery) for one in (*test, *singles_test) for step in one.steps}
+    train_side += [path for path in paths if len(path.steps) == 1 and path.complete]
+    train += _singles(train_side, tested_on, rng)[: sizes.get(1, 0)]
+    test += singles_test
+    rng.shuffle(train)
+    rng.shuffle(test)
+    return train, test
+
+
+def _share(available: int, wanted_test: int, wanted_train: int) -> int:
+    """How many of ``available`` paths to hold out so that both sides shrink alike."""
+    wanted = wanted_test + wanted_train
+    if wanted_test == 0 or available >= wanted:
+        return wanted_test
+    return round(available * wanted_test / wanted)
+
+
+def _whole(path: Path) -> Example:
+    steps = tuple(step for step in path.steps if step is not None)
+    return Example(path.question_id, path.question_id, path.question, steps, path.answer)
+
+
+def _singles(
+    paths: Sequence[Path], forbidden: set[tuple[str, ...]], rng: random.Random
+) -> list[Example]:
+    """Single steps in random order, each subquery once, none of the forbidden ones."""
+    seen = set(forbidden)
+    found = []
+    for path in paths:
+        for number, (step, answer) in enumerate(zip(path.steps, path.answers, strict=True), 1):
+            if step is None or (key := tokens(step.subquery)) in seen:
+                continue
+            seen.add(key)
+            name = f"{path.question_id}#{number}"
+            found.append(Example(name, path.question_id, step.subquery, (step,), answer))
+    rng.shuffle(found)
+    return found

@@ -1,0 +1,194 @@
+"""Stage ``sft-data``: decomposed questions to supervised paths (TeaRAG 4.3.1, table 1).
+
+Input: the corpus stage's ``sft`` questions and chunks, the graph stage's triplets. Output:
+``train.parquet`` and ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and
+``statistics.json``: how many were asked for, could be built and were taken, and why hops were left
+out.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+from pipeline.errors import InputError
+from pipeline.graph.locate import Locator
+from pipeline.records import (
+    Chunk,
+    Question,
+    SftExample,
+    Triplet,
+    read_records,
+    replace_text,
+    write_parquet,
+)
+from pipeline.sft_data.split import Example, Path, split
+from pipeline.sft_data.steps import Hop, build_step, supporting_triplets
+from pipeline.sft_data.subquery import fill, fluent
+from pipeline.stage import StageContext
+from pipeline.trajectory.grammar.base import Grammar, grammar
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files; returns how many training and test examples.
+
+    Raises InputError when no training example could be built at all.
+    """
+    corpus = context.inputs["corpus"]
+    questions = read_records(corpus / "questions" / "sft.parquet", Question)
+    chunks = read_records(corpus / "chunks.parquet", Chunk)
+    triplets = read_records(context.inputs["graph"] / "triplets.parquet", Triplet)
+    faults: Counter[str] = Counter()
+    paths = _paths(context, questions, chunks, triplets, faults)
+    settings = context.config.sft_data
+    chosen = split(paths, settings.sizes, settings.test_sizes, context.seed)
+    language = grammar(context.config.grammar)
+    system = context.config.prompt.system
+    train, test = ([_render(one, language, system, faults) for one in part] for part in chosen)
+    done = {
+        "train": [one for one in train if one is not None],
+        "test": [one for one in test if one is not None],
+    }
+    statistics = _statistics(context, paths, done, faults)
+    if not done["train"]:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in faults.most_common())
+        raise InputError(
+            f"sft-data: none of the {len(questions)} questions of data.sft gives a training "
+            f"example ({reasons or 'data.sft is empty'}); they need a decomposition whose "
+            "paragraphs are in corpus.files and whose answers are in the graph's triplets"
+        )
+    for name, examples in done.items():
+        write_parquet(context.output / f"{name}.parquet", examples, SftExample)
+    _write_json(context.output / "statistics.json", statistics)
+    return {name: len(examples) for name, examples in done.items()}
+
+
+def collect_hops(
+    questions: Sequence[Question], chunks: Sequence[Chunk], triplets: Sequence[Triplet]
+) -> list[list[Hop]]:
+    """The hops of every question, with gold chunks and their triplets; ``fault`` where none."""
+    locator = Locator(chunks)
+    by_chunk: dict[str, list[Triplet]] = {}
+    for one in triplets:
+        by_chunk.setdefault(one.chunk_id, []).append(one)
+    found = []
+    for question in questions:
+        hops: list[Hop] = []
+        answers = [part.answer for part in question.decomposition]
+        for number, part in enumerate(question.decomposition, start=1):
+            filled = fill(part.question, answers[: number - 1])
+            hop = Hop(question.question_id, number, fluent(filled or part.question), part.answer)
+            hop.known = tuple(
+                answer for n, answer in enumerate(answers, 1) if f"#{n}" in part.question
+            )
+            if filled is None:
+                hop.fault = "placeholder of a later hop"
+            elif part.support_title is None or part.support_text is None:
+                hop.fault = "no supporting paragraph"
+            else:
+                hop.title = part.support_title
+                hop.chunks = locator.of_text(part.support_title, part.support_text)
+                hop.triplets = [one for chunk in hop.chunks for one in by_chunk.get(chunk.id, [])]
+                hop.fault = None if hop.chunks else "paragraph not in the corpus"
+            hops.append(hop)
+        found.append(hops)
+    return found
+
+
+def _paths(
+    context: StageContext,
+    questions: Sequence[Question],
+    chunks: Sequence[Chunk],
+    triplets: Sequence[Triplet],
+    faults: Counter[str],
+) -> list[Path]:
+    per_question = collect_hops(questions, chunks, triplets)
+    usable = [hop for hops in per_question for hop in hops if hop.fault is None]
+    supporting = _supporting(context, usable, faults)
+    paths = []
+    for question, hops in zip(questions, per_question, strict=True):
+        if not hops:
+            faults["question without decomposition"] += 1
+            continue
+        steps = tuple(
+            build_step(hop, supporting[hop.id], random.Random(f"{context.seed}:{hop.id}"))
+            if hop.fault is None
+            else None
+            for hop in hops
+        )
+        faults.update(f"hop: {hop.fault}" for hop in hops if hop.fault is not None)
+        answers = tuple(hop.answer for hop in hops)
+        text = question.question
+        paths.append(Path(question.question_id, text, question.answers[0], steps, answers))
+    return paths
+
+
+def _supporting(
+    context: StageContext, hops: Sequence[Hop], faults: Counter[str]
+) -> dict[str, list[Triplet]]:
+    """Supporting triplets by hop id; the models of the paper do their part where configured."""
+    settings = context.config.sft_data
+    if "llm" in (settings.triplets, settings.selector, settings.rewriter):
+        from pipeline.engines.base import Engine, open_engine
+        from pipeline.sft_data.by_model import (
+            Helper,
+            extract_triplets,
+            rewrite,
+            select_supporting,
+        )
+
+        model = settings.model
+        if model is None:
+            raise InputError("sft_data: triplets, selector or rewriter is llm; set sft_data.model")
+
+        def engine() -> Engine:
+            return open_engine(settings.engine, model, adapter=None, seed=context.seed)
+
+        helper = Helper(engine, context.partial, context.seed)
+        if settings.triplets == "llm":
+            faults["rejected triplets"] += extract_triplets(hops, helper)
+        if settings.rewriter == "llm":
+            rewrite(hops, helper, faults)
+        if settings.selector == "llm":
+            found = select_supporting(hops, helper, faults)
+            return {hop.id: found.get(hop.id, []) for hop in hops}
+    return {hop.id: supporting_triplets(hop) for hop in hops}
+
+
+def _render(
+    example: Example, language: Grammar, system: str, faults: Counter[str]
+) -> SftExample | None:
+    """The example in the grammar; None when the policy's own parser would not accept it."""
+    text, spans = language.render(example.steps, example.answer)
+    parsed = language.parse(text, spans)
+    if not parsed.format_ok:
+        faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1
+        return None
+    prompt = language.messages(system, example.question)
+    hops = len(example.steps)
+    return SftExample(example.id, example.question_id, hops, prompt, text, spans)
+
+
+def _statistics(
+    context: StageContext,
+    paths: Sequence[Path],
+    done: dict[str, list[SftExample]],
+    faults: Counter[str],
+) -> dict[str, int]:
+    settings = context.config.sft_data
+    asked = {"train": settings.sizes, "test": settings.test_sizes}
+    counts = {"questions": len(paths), "complete questions": sum(path.complete for path in paths)}
+    for name, examples in done.items():
+        taken = Counter(one.hops for one in examples)
+        for hops in sorted({*taken, *asked[name]}):
+            counts[f"{name} {hops}-hop"] = taken[hops]
+            counts[f"{name} {hops}-hop asked for"] = asked[name].get(hops, 0)
+    counts.update({f"left out: {reason}": count for reason, count in sorted(faults.items())})
+    return counts
+
+
+def _write_json(path: FilePath, value: dict[str, int]) -> None:
+    replace_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")

@@ -1,0 +1,168 @@
+"""One supervised reasoning step of a hop (TeaRAG 4.3.1, steps 1, 2, 4 and 5).
+
+Input: a hop with its question, answer, gold chunks and their triplets. Output: a `Step`, or the
+reason why the hop gives none.
+
+Key entities. The paper takes the entities of the supporting triplets. One of them is the answer,
+which nobody knows before retrieval, and a policy taught to write it would be taught to guess; it
+would also break the consistency reward (eq. 7), which asks that every key entity occurs in the
+subquery. So those entities of the supporting triplets that the subquery mentions are kept, spelled
+as the subquery spells them. When it mentions none, what else of the gold paragraph's entities, its
+title or earlier answers the subquery mentions, in part if need be, takes their place.
+
+Supporting triplets, without a model. Those whose head or tail holds the hop's answer and that share
+something with the question, best first: an end that the question names, the answer alone at the
+other end, then the share of their words that the question uses. A triplet that holds the answer by
+chance ("Dodge County is in Wisconsin", asked for the neighbour of Jefferson County) supports nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipeline.records import Chunk, ContextItem, Step, Triplet
+from pipeline.sft_data.mentions import (
+    Finder,
+    core,
+    longest_mentions,
+    mention,
+    shared_name,
+    words,
+)
+from pipeline.sft_data.templates import summary
+
+MAX_SUPPORTING = 2
+MAX_ENTITIES = 3
+_EMPTY = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "or",
+        "s",
+        "that",
+        "the",
+        "their",
+        "this",
+        "to",
+        "was",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "how",
+        "with",
+    ]
+)
+
+
+@dataclass(slots=True)
+class Hop:
+    """One hop of a decomposed question; ``question`` has its placeholders filled in."""
+
+    question_id: str
+    number: int  # from 1
+    question: str
+    answer: str
+    known: tuple[str, ...] = ()  # answers of earlier hops that the question uses
+    title: str = ""
+    chunks: list[Chunk] = field(default_factory=list)
+    triplets: list[Triplet] = field(default_factory=list)
+    fault: str | None = None  # why it gives no step
+
+    @property
+    def id(self) -> str:
+        return f"{self.question_id}#{self.number}"
+
+
+def supporting_triplets(hop: Hop) -> list[Triplet]:
+    """The triplets that answer the hop's question, at most `MAX_SUPPORTING`; the best ties."""
+    scored = [(score, one) for one in hop.triplets if (score := _support(hop, one)) is not None]
+    if not scored:
+        return []
+    best = max(score for score, _ in scored)
+    return [one for score, one in scored if score == best][:MAX_SUPPORTING]
+
+
+def key_entities(hop: Hop, supporting: Sequence[Triplet]) -> list[str]:
+    """At most `MAX_ENTITIES` entities that the subquery mentions; see the module's text."""
+    own = [name for one in supporting for name in (one.head, one.tail)]
+    found = _usable(hop.question, own)
+    if not found:
+        near = [name for one in hop.triplets for name in (one.head, one.tail)]
+        wider = [*hop.known, hop.title, *near]
+        found = _usable(hop.question, wider) or _usable(hop.question, wider, shared_name)
+        # So wide a net also catches "city" and "film"; names are better when there are any.
+        found = [one for one in found if one.casefold() != one or one[0].isdigit()] or found
+    return found[:MAX_ENTITIES]
+
+
+def build_step(hop: Hop, supporting: Sequence[Triplet], rng: random.Random) -> Step | None:
+    """The step, or None with ``hop.fault`` saying why there is none.
+
+    The context is what the paper simulates: the gold paragraph, in the chunks that retrieval would
+    show, with the supporting triplets inserted at random places; no distractors, nothing missing.
+    """
+    if not supporting:
+        hop.fault = "no supporting triplet"
+        return None
+    entities = key_entities(hop, supporting)
+    if not entities:
+        hop.fault = "no key entity in the subquery"
+        return None
+    context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in hop.chunks]
+    for one in supporting:
+        item = ContextItem("triplet", one.id, "", one.text, 0.0)
+        context.insert(rng.randint(0, len(context)), item)
+    return Step(
+        entities=entities,
+        subquery=hop.question,
+        context=context,
+        summary=summary([one.text for one in supporting], hop.answer, rng),
+    )
+
+
+def _support(hop: Hop, triplet: Triplet) -> tuple[bool, bool, float] | None:
+    """How well a triplet answers the question; None when it does not."""
+    answer = core(hop.answer)
+    ends = [triplet.head, triplet.tail]
+    holding = [end for end in ends if mention(end, hop.answer) is not None]
+    if not holding:
+        return None
+    exact = any(core(end) == answer for end in holding)
+    others = [end for end in ends if end not in holding]
+    named = any(mention(hop.question, end) is not None for end in others)
+    asked = set(words(hop.question))
+    rest = set(words(triplet.text)) - set(answer) - _EMPTY
+    shared = len(rest & asked) / len(rest) if rest else 0.0
+    return (named, exact, round(shared, 6)) if named or shared else None
+
+
+def _usable(question: str, names: Sequence[str], find: Finder = mention) -> list[str]:
+    """Mentioned names that can stand on the entity line: one line, no separator, no bare letter."""
+    found = longest_mentions(question, names, find)
+    return list(dict.fromkeys(one for one in found if ";" not in one and len(one) > 1))

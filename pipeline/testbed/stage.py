@@ -1,0 +1,19 @@
+"""The stage that writes the closed world in the native formats of the data sets."""
+
+from __future__ import annotations
+
+from pipeline.errors import ConfigError
+from pipeline.stage import StageContext
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write documents, annotations and questions of the configured world; returns row counts."""
+    from pipeline.testbed.write import write_closed_world
+
+    settings = context.config.data.closed_world
+    if settings is None:
+        raise ConfigError("data.closed_world is not set; this configuration has no world to write")
+    sizes = settings.model_dump(exclude={"seed", "documents"})
+    return write_closed_world(
+        context.output, seed=settings.seed, documents=settings.documents, sizes=sizes
+    )

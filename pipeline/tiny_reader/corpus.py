@@ -1,0 +1,123 @@
+"""Samples of the phases that use generated worlds, and the text for the tokenizer.
+
+Purpose: turn one generated world into a few hundred samples. Input: a random generator and a
+world's seed. Output: pieces of text with the kind of task. Worlds to train on have seeds from 10^9
+up; smaller ones are free for the closed world and for evaluation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from pipeline.testbed import comparisons
+from pipeline.testbed.names import draw_name
+from pipeline.testbed.questions import (
+    Question,
+    bridge_comparison_question,
+    chain_question,
+    comparison_question,
+    nary_question,
+)
+from pipeline.testbed.schema import Fact
+from pipeline.testbed.world import World, generate_world
+from pipeline.tiny_reader import prompts
+from pipeline.tiny_reader.encode import Piece, chat_pieces, path_pieces
+from pipeline.tiny_reader.library import Library
+from pipeline.tiny_reader.paths import write_path
+
+Text = tuple[list[Piece], str]
+WORLD_DOCUMENTS = 600
+_TOKENIZER_WORLDS = 30
+_NAMED = ("person", "person", "city", "city", "country", "company", "university", "river")
+_HOPS = (1, 1, 2, 2, 2, 3, 3, 3, 4)
+
+
+def _comparison(world: World, rng: random.Random) -> Question | None:
+    facts = list(world.facts.values())
+    if rng.random() < 0.35:
+        bridges = [f for f in facts if f.relation in comparisons.BRIDGES]
+        first = rng.choice(bridges)
+        second = rng.choice([f for f in bridges if f.relation == first.relation])
+        key = rng.choice(("birth_date", *comparisons.BRIDGE_SAME))
+        return bridge_comparison_question(world, rng, (first, second), key)
+    first = rng.choice(
+        [f for f in facts if f.relation in comparisons.RANKED or f.relation in comparisons.SAME]
+    )
+    alike = [f for f in facts if f.relation == first.relation and f.head != first.head]
+    if first.relation not in comparisons.RANKED and rng.random() < 0.5:
+        alike = [fact for fact in alike if fact.tail == first.tail] or alike
+    return comparison_question(world, rng, first, rng.choice(alike)) if alike else None
+
+
+def draw_question(world: World, rng: random.Random, kind: str, hops: int) -> Question | None:
+    """A question of a kind: chain (with so many hops), nary or comparison; None if none fits."""
+    if kind == "comparison":
+        return _comparison(world, rng)
+    if kind == "nary":
+        return nary_question(world, rng, rng.choice(list(world.nary.values())))
+    chains: list[tuple[Fact, ...]] = world.chains(rng, hops, 1)
+    return chain_question(world, rng, chains[0]) if chains else None
+
+
+def path_text(library: Library, rng: random.Random, *, most: int) -> Text | None:
+    """A path in a random format with its prompt; None when no question was found."""
+    kind = rng.choices(("chain", "comparison", "nary"), (0.8, 0.14, 0.06))[0]
+    question = draw_question(library.world, rng, kind, rng.choice(_HOPS))
+    if question is None:
+        return None
+    chat = [("system", prompts.looking_system(rng))]
+    chat.append(("user", rng.choice(("{q}", "{q}", "{q}", "Question: {q}")).format(q=question.text)))
+    segments = write_path(library, rng, question, most=most)
+    return path_pieces(chat, segments), f"path-{len(question.steps)}"
+
+
+def recall_texts(rng: random.Random, world_seed: int, count: int, most: int) -> list[Text]:
+    """Phase 2: passages with questions, few at first; some repeating and naming."""
+    library = Library(generate_world(world_seed, documents=WORLD_DOCUMENTS))
+    texts: list[Text] = []
+    while len(texts) < count:
+        draw = rng.random()
+        if draw < 0.75:
+            texts.append((chat_pieces(prompts.reading(library, rng, most=most)), "reading"))
+        elif draw < 0.85:
+            texts.append((chat_pieces(prompts.repeating(library, rng)), "repeating"))
+        elif draw < 0.93:
+            texts.append((chat_pieces(prompts.naming(library, rng)), "naming"))
+        else:
+            texts.append((chat_pieces(prompts.closed_book(library, rng)), "closed-book"))
+    return [text for text in texts if text[0]]
+
+
+def mixed_texts(rng: random.Random, world_seed: int, count: int, most: int) -> list[Text]:
+    """Phase 3: whole paths, and some of everything else."""
+    library = Library(generate_world(world_seed, documents=WORLD_DOCUMENTS))
+    texts: list[Text] = []
+    while len(texts) < count:
+        draw = rng.random()
+        if draw < 0.66:
+            text = path_text(library, rng, most=most)
+            if text is not None:
+                texts.append(text)
+        elif draw < 0.80:
+            chat = prompts.reading(library, rng, most=most)
+            texts.append((chat_pieces(chat), "reading"))
+        elif draw < 0.85:
+            texts.append((chat_pieces(prompts.repeating(library, rng)), "repeating"))
+        elif draw < 0.89:
+            texts.append((chat_pieces(prompts.naming(library, rng)), "naming"))
+        else:
+            texts.append((chat_pieces(prompts.closed_book(library, rng)), "closed-book"))
+    return [text for text in texts if text[0]]
+
+
+def tokenizer_texts(seed: int) -> Iterator[str]:
+    """Text to train the tokenizer on: paths and prompts on worlds of their own, and triplets."""
+    for number in range(_TOKENIZER_WORLDS):
+        world_seed = 10**9 * (seed + 1) + 9 * 10**8 + number
+        rng = random.Random(f"tokenizer {seed} {number}")
+        for pieces, _ in mixed_texts(rng, world_seed, 60, 5):
+            yield from (piece for piece, _ in pieces)
+        # Names once more, of as many kinds as possible: a syllable should be a token.
+        for _ in range(500):
+            yield f"{draw_name(rng, rng.choice(_NAMED))} {draw_name(rng, 'person')}"

@@ -1,0 +1,230 @@
+"""Random formats of a reasoning path.
+
+Purpose: a reader that was taught one grammar reads in no other; one that was taught a new grammar
+with every path only needs an adapter to learn the next. Input: a random generator. Output: a
+`Format`: tag words, bracket style, order and presence of the parts of a step, labels and order of
+retrieved items, separators. The structure is that of the grammars in `trajectory.grammar`, but
+none of their tag words occurs here.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "plan": tuple(
+        "names things keys topics focus about subjects people terms objects targets who list "
+        "points mentions looking-at concerns key-names who-and-what actors".split()
+    ),
+    "thought": tuple(
+        "idea thought plan reason aim goal because why hint next todo intent logic mind".split()
+    ),
+    "query": tuple(
+        "ask question lookup find seek request q inquiry probe fetch call wanted sub-question "
+        "need look_up ask_for question-now check".split()
+    ),
+    "documents": tuple(
+        "docs sources results passages found material hits retrieved facts pages info data "
+        "library texts records snippets archive reading shelf returned".split()
+    ),
+    "note": tuple(
+        "note finding result so learned remark therefore insight conclude outcome lesson recap "
+        "derived takeaway means established".split()
+    ),
+    "answer": tuple(
+        "final reply solution response verdict done end output a therefore-answer conclusion-all "
+        "last_word finish closing".split()
+    ),
+    "step": tuple("part round stage hop turn move phase stage-no task block level".split()),
+    "item": tuple("doc item source hit passage ref no entry text fact line piece".split()),
+    "title": tuple("title name page about head of topic entry".split()),
+    "text": tuple("text body content says reads passage t".split()),
+    "triplet": tuple("triple relation fact link edge statement graph".split()),
+}
+# Of these the grammars in use are made; a tag never is one of them.
+RESERVED = frozenset(
+    "think query knowledge answer search context conclusion reasoning step reference subquery "
+    "evidence summary information documents".split()
+)
+_SYLLABLES = tuple(
+    "ka lo mi ter ref er ence sub que ry evi den ce sum ma ry in for con text clu sion an swer "
+    "fin al imp tant en ti ty sea rch kno led ge rea so ning ste p thi nk bo ra xu pel dri vo "
+    "gan shi mul te cor nal".split()
+)
+# Opening and closing of a tag; {w} is the tag word. Without a closing a line break ends the part.
+_BRACKETS: tuple[tuple[str, str], ...] = (
+    ("<{w}>", "</{w}>"),
+    ("<{w}>", "</{w}>"),
+    ("<{w}>", "</{w}>"),
+    ("<{w}>", "</{w}>"),
+    ("[{w}]", "[/{w}]"),
+    ("[{w}]", "[end {w}]"),
+    ("{{{w}}}", "{{/{w}}}"),
+    ("«{w}»", "«/{w}»"),
+    ("<<{w}>>", "<</{w}>>"),
+    ("({w})", "(/{w})"),
+    ("|{w}|", "|/{w}|"),
+    ("{w}{{", "}}"),
+    ("\\begin{{{w}}}", "\\end{{{w}}}"),
+)
+_LABELS: tuple[str, ...] = (
+    *("{w}:", "{w}:", "{w}:", "{w}:", "{w} =", "[{w}]", "## {w}", "{w} -", "* {w}:", "> {w}:"),
+    *("**{w}**:", "<{w}>", "«{w}»", "{w} |", "({w})", "# {w}:", "@{w}", "- {w}:", "{w} >"),
+)
+
+
+def _cased(rng: random.Random, word: str) -> str:
+    draw = rng.random()
+    if draw < 0.45:
+        return word
+    if draw < 0.85:
+        return word[0].upper() + word[1:]
+    return word.upper()
+
+
+def tag_word(rng: random.Random, role: str) -> str:
+    """A tag word for a role: an English one, two of them, or an invented one."""
+    while True:
+        draw = rng.random()
+        if draw < 0.45:
+            word = rng.choice(_WORDS[role])
+        elif draw < 0.6:
+            word = f"{rng.choice(_WORDS[role])} {rng.choice(_WORDS[rng.choice(list(_WORDS))])}"
+        else:
+            word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
+        if word.casefold() not in RESERVED:
+            return _cased(rng, word)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Opening and closing string of a part; the closing may be empty."""
+
+    open: str
+    close: str
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format. Part names: plan, thought, query (before retrieval), note, thought (after).
+
+    Attributes:
+        before: parts of a step before the retrieval, in order.
+        tags: of every part, and of "documents" and "answer".
+        step: header of a step with {n}, or empty.
+        step_close: what ends a step, or empty.
+        asks_by_close: the query's closing tag asks for the retrieval, and the environment opens
+            the documents; otherwise the model writes the documents' opening tag itself.
+        merged: the note of a step and the thought of the next one share a tag.
+        pad: between a tag and its text.
+        gap: between parts.
+        name_gap: between the names of a plan.
+        item: label of a retrieved item with {n}.
+        document: a document with {title} and {text}.
+        triplet: a triplet with {triplet}.
+        item_gap: between items.
+        wrapper: opening and closing of a block around all steps, or empty strings.
+    """
+
+    before: tuple[str, ...]
+    tags: dict[str, Tag]
+    step: str
+    step_close: str
+    asks_by_close: bool
+    merged: bool
+    pad: str
+    gap: str
+    name_gap: str
+    item: str
+    document: str
+    triplet: str
+    item_gap: str
+    wrapper: tuple[str, str]
+
+
+def _tag(rng: random.Random, role: str, style: tuple[str, str] | None, word: str) -> Tag:
+    if style is None:
+        return Tag(rng.choice(_LABELS).format(w=word), "")
+    return Tag(style[0].format(w=word), style[1].format(w=word))
+
+
+def random_format(rng: random.Random) -> Format:
+    """A format drawn from some billions."""
+    style = rng.choice(_BRACKETS) if rng.random() < 0.55 else None
+    label = rng.choice(_LABELS)
+    words: list[str] = []
+    while len({word.casefold() for word in words}) < 7:
+        words = [tag_word(rng, role) for role in ("plan", "thought", "query", "note", "answer")]
+        words += [tag_word(rng, "documents"), tag_word(rng, "step")]
+    plan, thought, query, note, answer, documents, step = words
+    tags: dict[str, Tag] = {}
+    for role, word in (
+        *(("plan", plan), ("thought", thought), ("query", query)),
+        *(("note", note), ("answer", answer)),
+    ):
+        if style is None:
+            # One style of label for all parts, most of the time.
+            shape = label if rng.random() < 0.8 else rng.choice(_LABELS)
+            tags[role] = Tag(shape.format(w=word), "")
+        else:
+            tags[role] = _tag(rng, role, style if rng.random() < 0.9 else None, word)
+    # The documents always stand between two tags, for the reader has to see where they end.
+    around = style if style and rng.random() < 0.8 else rng.choice(_BRACKETS)
+    tags["documents"] = Tag(around[0].format(w=documents), around[1].format(w=documents))
+    before = rng.choice(
+        (
+            *(("plan", "query"), ("plan", "query"), ("query", "plan"), ("query",), ("query",)),
+            *(("thought", "query"), ("thought", "query"), ("plan", "thought", "query")),
+            *(("thought", "plan", "query"), ("thought", "query", "plan")),
+        )
+    )
+    numbered = rng.choice(
+        ("", "", "", f"{step} {{n}}:", f"{step} {{n}}", f"({{n}})", f"{{n}}.", f"## {step} {{n}}")
+        + (f"[{step} {{n}}]", f"<{step}>", f"<{step}>", f"{step}:", "---", f"{step}#{{n}}")
+    )
+    step_close = f"</{step}>" if numbered == f"<{step}>" else ""
+    asks_by_close = before[-1] == "query" and bool(tags["query"].close) and rng.random() < 0.5
+    fields = rng.random()
+    title, text = (_cased(rng, rng.choice(_WORDS[role])) for role in ("title", "text"))
+    if fields < 0.3:
+        document = f"{title}: {{title}} {text}: {{text}}"
+    elif fields < 0.5:
+        quote = rng.choice(('"', "'", "*"))
+        document = f"{title}: {quote}{{title}}{quote} {text}: {{text}}"
+    else:
+        document = rng.choice(
+            ('"{title}" {text}', "{title}: {text}", "({title}) {text}", "[{title}] {text}")
+            + ("{text} ({title})", "{title} - {text}", "{text}", "**{title}** {text}")
+            + ("{title} | {text}", "«{title}» {text}", "{title}; {text}", "'{title}': {text}")
+        )
+    link = _cased(rng, rng.choice(_WORDS["triplet"]))
+    triplet = rng.choice(
+        (f"{link}: {{triplet}}", f"{link}: {{triplet}}", "{triplet}", "({triplet})", "{triplet}.")
+        + (f"[{link}] {{triplet}}", f"{link} - {{triplet}}", "<{triplet}>", "{triplet} ;")
+    )
+    item = _cased(rng, rng.choice(_WORDS["item"]))
+    wrapped = style is not None and rng.random() < 0.3
+    outer = tag_word(rng, "thought")
+    wrapper = (
+        (style[0].format(w=outer), style[1].format(w=outer)) if style and wrapped else ("", "")
+    )
+    return Format(
+        before=before,
+        tags=tags,
+        step=numbered,
+        step_close=step_close,
+        asks_by_close=asks_by_close,
+        merged="thought" in before and before[0] == "thought" and rng.random() < 0.4,
+        pad=rng.choice((" ", " ", "", "\n")) if style is None else rng.choice(("", "", " ", "\n")),
+        gap=rng.choice(("\n", "\n", "\n", "\n\n", " ")) if style else rng.choice(("\n", "\n\n")),
+        name_gap=rng.choice(("; ", ", ", " | ", " / ", "; ", " and ", ",")),
+        item=rng.choice(
+            (f"{item} {{n}}:", f"{item} {{n}}:", "[{n}]", "({n})", "{n}.", "{n})", "-", "*", "")
+            + (f"{item}:", f"{item}#{{n}}", f"<{item} {{n}}>", f"{item} {{n}} -")
+        ),
+        document=document,
+        triplet=triplet,
+        item_gap=rng.choice(("\n", "\n", "\n", "\n\n", " ")),
+        wrapper=wrapper,
+    )

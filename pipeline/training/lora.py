@@ -1,0 +1,200 @@
+"""The base model, its tokenizer, and the LoRA adapter that is the policy.
+
+Input: a base model directory (or the name of a model in the Hugging Face cache) and, from round 1
+on, the adapter directory of the previous policy; output: a PEFT model whose "default" adapter is
+trained. The adapter is always a full one over the base: round n continues the weights of round
+n - 1, it is not stacked on them. Adapters stay separate files, so nothing is ever merged into a
+quantised base (which would change the outputs). TeaRAG (arXiv 2511.05385), 4.3: r = 8, alpha = 32,
+dropout 0.1 on the four attention projections, in both stages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.config import Lora, Model, Trainer
+from pipeline.errors import ConfigError, DependencyError, InputError, TrainingError
+
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def locate_base(base: str) -> Path:
+    """Directory of the base model, from a path or from the Hugging Face cache (or hub).
+
+    Raises DependencyError when there is none or it holds no weights.
+    """
+    directory = Path(base)
+    if not directory.is_dir():
+        directory = _from_hub(base)
+    if not (directory / "config.json").is_file():
+        raise DependencyError(f"model.base {base}: {directory} has no config.json")
+    if not any(next(directory.glob(pattern), None) for pattern in WEIGHTS):
+        raise DependencyError(
+            f"model.base {base}: {directory} holds no weights (*.safetensors); copy them there or "
+            "name another model"
+        )
+    return directory
+
+
+def _from_hub(base: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    if base.count("/") > 1 or base.startswith((".", "/")):
+        raise DependencyError(f"model.base {base}: no such directory")
+    try:
+        return Path(snapshot_download(base, ignore_patterns=["*.gguf", "*.pth", "original/*"]))
+    except Exception as error:  # noqa: BLE001 - the hub's tree is wide; all mean "not to be had"
+        raise DependencyError(
+            f"model.base {base}: no such directory, and not to be had from the Hugging Face hub "
+            f"or its cache ({type(error).__name__}); give the path of a local model"
+        ) from None
+
+
+def load_tokenizer(directory: Path, model: Model) -> Any:
+    """The base model's tokenizer, with ``model.chat_template`` (a file or the template itself).
+
+    Raises DependencyError without tokenizer files, ConfigError without a chat template.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError) as error:
+        raise DependencyError(f"model.base {model.base}: no tokenizer: {error}") from None
+    if model.chat_template is not None:
+        given = Path(model.chat_template)
+        is_file = len(model.chat_template) < 256 and given.is_file()
+        tokenizer.chat_template = given.read_text() if is_file else model.chat_template
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"model.base {model.base} has no chat template; set model.chat_template")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so its id is never learned
+    return tokenizer
+
+
+def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
+    """The device to train on, checked against what the settings need.
+
+    Raises DependencyError when CUDA, enough GPUs, or a GPU for quantised weights is missing.
+    """
+    import torch
+
+    present = torch.cuda.is_available()
+    device: Literal["cpu", "cuda"] = (
+        "cuda" if settings.device == "cuda" or (settings.device == "auto" and present) else "cpu"
+    )
+    if device == "cuda" and not present:
+        raise DependencyError(f"{block}.device is cuda, but torch finds none; set it to cpu")
+    if device == "cuda" and settings.processes > torch.cuda.device_count():
+        raise DependencyError(
+            f"{block}.processes is {settings.processes}, but there are only "
+            f"{torch.cuda.device_count()} GPUs; lower it"
+        )
+    if device == "cpu" and settings.quantization != "none":
+        raise DependencyError(
+            f"{block}.quantization is {settings.quantization}, which bitsandbytes trains on CUDA "
+            f"devices only, and the device is the CPU; set {block}.quantization: none"
+        )
+    return device
+
+
+def load_base(directory: Path, settings: Trainer, block: str) -> Any:
+    """The base model, frozen by what follows; in 4 or 8 bit when the settings say so.
+
+    Raises DependencyError when the weights do not load.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = pick_device(settings, block)
+    dtype = getattr(torch, settings.dtype)
+    kwargs: dict[str, Any] = {"dtype": dtype}
+    if settings.quantization != "none":
+        from accelerate import PartialState
+        from transformers import BitsAndBytesConfig
+
+        kwargs["device_map"] = {"": PartialState().local_process_index}
+        kwargs["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=settings.quantization == "4bit",
+            load_in_8bit=settings.quantization == "8bit",
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(directory, **kwargs)
+    except (OSError, ValueError) as error:
+        raise DependencyError(f"{directory}: the model does not load: {error}") from None
+    if settings.quantization != "none":
+        from peft import prepare_model_for_kbit_training
+
+        model = prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=settings.gradient_checkpointing
+        )
+    model.to(device) if settings.quantization == "none" else None
+    return model
+
+
+def check_positions(model: Any, longest: int, block: str) -> None:
+    """Refuse sequences that the base model has no positions for (TrainingError)."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None and longest > positions:
+        raise TrainingError(
+            f"the longest sequence has {longest} tokens, the base model {positions} positions; "
+            f"lower {block}.max_length to {positions} and set {block}.over_long: drop"
+        )
+
+
+def new_adapter(model: Any, lora: Lora, seed: int) -> Any:
+    """Policy 0 before training: a fresh adapter, seeded (B is zero, so it equals the base)."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import set_seed
+
+    set_seed(seed)
+    settings = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, settings)
+    except ValueError as error:
+        raise ConfigError(f"lora.targets {list(lora.targets)}: {error}") from None
+
+
+def continue_adapter(model: Any, adapter: Path, lora: Lora) -> Any:
+    """The previous policy, its adapter trainable; dropout is taken from ``lora``.
+
+    Raises InputError when the adapter is missing, ConfigError when ``lora`` has another shape.
+    """
+    from peft import LoraConfig, PeftModel
+
+    if not (adapter / "adapter_config.json").is_file():
+        raise InputError.at(adapter, None, "no adapter here (adapter_config.json is missing)")
+    saved = LoraConfig.from_pretrained(adapter)
+    found = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
+    asked = (lora.r, lora.alpha, sorted(lora.targets))
+    if found != asked:
+        raise ConfigError(
+            f"lora asks for r, alpha, targets {asked}, but the previous policy in {adapter} has "
+            f"{found}; a round continues that adapter, so train SFT again with the new shape"
+        )
+    saved.lora_dropout = lora.dropout
+    saved.inference_mode = False
+    return PeftModel.from_pretrained(model, adapter, config=saved, is_trainable=True)
+
+
+def load_reference(model: Any, adapter: Path, name: str) -> None:
+    """Overwrite the frozen adapter ``name`` of a PEFT model with the weights in ``adapter``."""
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    set_peft_model_state_dict(model, load_peft_weights(adapter, device="cpu"), adapter_name=name)
+
+
+def save_adapter(model: Any, directory: Path) -> None:
+    """Write the trained adapter alone, in PEFT's format."""
+    model.save_pretrained(directory, selected_adapters=["default"], save_embedding_layers=False)
+    (directory / "README.md").unlink(missing_ok=True)  # PEFT's model card is an empty form

@@ -1,0 +1,180 @@
+"""The stages ``sft`` and ``train``: from records to a policy directory.
+
+Input: ``sft-data`` (SftExample), or ``pair`` (Pair) with ``policy`` (and ``sft`` where that is the
+reference); output: ``adapter/``, ``lineage.json``, ``log.json``. TeaRAG (arXiv 2511.05385), 4.3:
+SFT gives policy 0 (eq. 4); round n continues policy n - 1 on its own pairs (eq. 15-17).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.config import for_round
+from pipeline.errors import TrainingError
+from pipeline.records import Pair, SftExample, read_records
+from pipeline.stage import StageContext
+from pipeline.training.arguments import on_main, train
+from pipeline.training.dpo import dpo_trainer
+from pipeline.training.encode import distinct, encode_pairs, encode_sft, within_length
+from pipeline.training.launch import launch
+from pipeline.training.lineage import (
+    Lineage,
+    base_sha,
+    check_base,
+    policy_fingerprint,
+    read_lineage,
+)
+from pipeline.training.lora import (
+    check_positions,
+    continue_adapter,
+    load_base,
+    load_tokenizer,
+    locate_base,
+    new_adapter,
+    save_adapter,
+)
+from pipeline.training.monitor import History
+from pipeline.training.sft import sft_trainer, test_loss
+
+
+def run_sft(context: StageContext) -> dict[str, int]:
+    """Stage ``sft``: policy 0. Returns counts of examples and tokens."""
+    return launch(context, "sft") if context.config.sft.processes > 1 else train_sft(context)
+
+
+def run_dpo(context: StageContext) -> dict[str, int]:
+    """Stage ``train``: policy ``context.round``. Returns counts of pairs and tokens."""
+    return launch(context, "dpo") if context.config.dpo.processes > 1 else train_dpo(context)
+
+
+def train_sft(context: StageContext) -> dict[str, int]:
+    """Train policy 0 in this process (or in each of several, under ``accelerate launch``).
+
+    Raises TrainingError for empty data, masks that do not fit their text, or what is too long.
+    """
+    config, settings = context.config, context.config.sft
+    data = context.inputs["sft-data"]
+    records = read_records(data / "train.parquet", SftExample)
+    if not records:
+        raise TrainingError(
+            "sft-data holds no training examples; raise sft_data.sizes or give data.sft files "
+            "with decomposed questions"
+        )
+    base = locate_base(config.model.base)
+    tokenizer = load_tokenizer(base, config.model)
+    examples, dropped = within_length(
+        encode_sft(tokenizer, records), settings.max_length, settings.over_long, "sft"
+    )
+    held_out, _ = within_length(
+        encode_sft(tokenizer, read_records(data / "test.parquet", SftExample)),
+        settings.max_length, "drop", "sft",
+    )  # fmt: skip
+    model = load_base(base, settings, "sft")
+    check_positions(model, max(example.length for example in examples), "sft")
+    model = new_adapter(model, config.lora, context.seed)
+    history = History()
+    trainer = sft_trainer(
+        model, tokenizer, examples, settings,
+        seed=context.seed, partial=context.partial, history=history,
+    )  # fmt: skip
+    train(trainer, context.partial)
+    counts = {
+        "examples": len(examples),
+        "over_long": dropped,
+        "tokens": sum(example.length for example in examples),
+        "trained_tokens": sum(label >= 0 for example in examples for label in example.labels),
+    }
+    test = test_loss(trainer, held_out)
+    descent = {"parent": None, "reference": None, "round": 0, "method": "sft"}
+    on_main(
+        trainer, lambda: _write(context, trainer, history, base_sha(base), descent, counts, test)
+    )
+    return counts
+
+
+def train_dpo(context: StageContext) -> dict[str, int]:
+    """Train the policy of ``context.round`` in this process (or in each of several).
+
+    Raises TrainingError for no pairs, broken masks, identical sides, too long records, an adapter
+    over another base, or when the stop rule fires.
+    """
+    config, settings, number = context.config, context.config.dpo, context.round or 1
+    records = read_records(context.inputs["pair"] / "pairs.parquet", Pair)
+    if not records:
+        raise TrainingError(
+            f"round {number} has no preference pairs; raise sampling.samples or the number of "
+            "sampling questions, raise sampling.temperature, or relax pairs.* thresholds (the "
+            "pair stage's funnel.json says what became of every path)"
+        )
+    base = locate_base(config.model.base)
+    sha, parent = base_sha(base), read_lineage(context.inputs["policy"])
+    check_base(parent, sha)
+    reference = parent
+    if settings.reference == "sft":
+        reference = read_lineage(context.inputs["sft"])
+        check_base(reference, sha)
+    tokenizer = load_tokenizer(base, config.model)
+    kept, identical = distinct(encode_pairs(tokenizer, records), settings.over_long)
+    pairs, dropped = within_length(kept, settings.max_length, settings.over_long, "dpo")
+    if not pairs:
+        raise TrainingError(
+            f"round {number}: all {identical} pairs have identical sides; build the pairs again"
+        )
+    model = load_base(base, settings, "dpo")
+    check_positions(model, max(pair.length for pair in pairs), "dpo")
+    model = continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
+    history = History(settings.max_chosen_drop)
+    other = context.inputs["sft"] / "adapter" if reference.policy != parent.policy else None
+    trainer = dpo_trainer(
+        model, tokenizer, pairs, settings,
+        number=number, seed=context.seed, partial=context.partial, history=history,
+        reference_name=f"{reference.base_sha} {reference.policy}", reference_adapter=other,
+    )  # fmt: skip
+    train(trainer, context.partial)
+    counts = {
+        "pairs": len(pairs),
+        "identical": identical,
+        "over_long": dropped,
+        "tokens": sum(
+            2 * len(pair.prompt_ids) + len(pair.chosen_ids) + len(pair.rejected_ids)
+            for pair in pairs
+        ),
+        "trained_tokens": sum(sum(pair.chosen_mask) + sum(pair.rejected_mask) for pair in pairs),
+    }
+    descent = {
+        "parent": parent.policy,
+        "reference": reference.policy,
+        "round": number,
+        "method": "dpo+sft",
+        "eta": for_round(settings.eta, number),
+        "epochs": for_round(settings.round_epochs, number),
+        "pairs_from": sorted({record.policy for record in records}),
+    }
+    on_main(trainer, lambda: _write(context, trainer, history, sha, descent, counts, {}))
+    return counts
+
+
+def _write(
+    context: StageContext,
+    trainer: Any,
+    history: History,
+    sha: str,
+    descent: dict[str, Any],
+    counts: dict[str, int],
+    test: dict[str, float],
+) -> None:
+    config = context.config
+    adapter = context.output / "adapter"
+    save_adapter(trainer.accelerator.unwrap_model(trainer.model), adapter)
+    block = config.sft if descent["method"] == "sft" else config.dpo
+    extra = {name: descent.pop(name) for name in ("eta", "epochs", "pairs_from") if name in descent}
+    Lineage(
+        policy=policy_fingerprint(adapter, sha),
+        base=config.model.base,
+        base_sha=sha,
+        seed=context.seed,
+        counts=counts,
+        settings={**block.model_dump(mode="json"), **extra, "lora": config.lora.model_dump()},
+        **descent,
+    ).write(context.output)
+    history.write(context.output / "log.json", test=test)

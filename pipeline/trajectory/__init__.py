@@ -1,0 +1,1 @@
+"""Sampling paths: grammars, spans, the sampler, and importing what other systems wrote."""

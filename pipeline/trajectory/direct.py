@@ -1,0 +1,55 @@
+"""Answering without retrieval: the zero-shot baseline of TeaRAG's tables (variant ``none``).
+
+Wraps a path grammar so that the one definition of a roll-out serves the baseline too: one model
+segment, no stop string, and its text is the answer unless it happens to be a path with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.records import ContextItem, Message, Span, Step
+from pipeline.trajectory.grammar.base import Finish, Grammar, Parsed, Retrieve
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A grammar in which everything the model writes is its answer; ``inner`` gives the prompt."""
+
+    inner: Grammar
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return ()
+
+    def messages(self, system: str, question: str) -> list[Message]:
+        return self.inner.messages(system, question)
+
+    def opening(self) -> str:
+        return ""
+
+    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+        return Finish("answer" if finish == "eos" else "max_tokens")
+
+    def shown(self, items: Sequence[ContextItem]) -> list[ContextItem]:
+        return self.inner.shown(items)
+
+    def environment(self, items: Sequence[ContextItem], output: str) -> str:
+        return self.inner.environment(items, output)
+
+    def parse(self, output: str, spans: Sequence[Span] = ()) -> Parsed:
+        answer = self.inner.parse(output, spans).answer or output.strip() or None
+        error = None if answer else "no answer at offset 0"
+        return Parsed(answer=answer, format_ok=answer is not None, format_error=error)
+
+    def spans(self, output: str) -> list[Span]:
+        return [(0, len(output), "model")] if output else []
+
+    def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
+        text = answer or ""
+        return text, self.spans(text)

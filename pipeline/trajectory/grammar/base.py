@@ -1,0 +1,115 @@
+"""What a grammar is: the text format in which a policy plans, asks for documents and answers.
+
+One object per grammar does everything that depends on the format: the prompt, where generation
+stops, what to do next, what the environment inserts, parsing a finished text, and rendering one.
+Sampler, rewards, SFT data, importers and the command line all go through it, so that two parts of
+the system can never disagree about a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pipeline.errors import InputError
+from pipeline.records import ContextItem, Message, Span, Step, Stop
+
+MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), table 11
+
+
+@dataclass
+class Parsed:
+    """What a text says.
+
+    ``steps`` are the complete steps up to the first fault, ``answer`` the final answer if the
+    parser reached one, ``format_error`` the first cause with its character offset.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    answer: str | None = None
+    format_ok: bool = False
+    format_error: str | None = None
+
+
+@dataclass(frozen=True)
+class Retrieve:
+    """The policy asks for documents."""
+
+    subquery: str
+    entities: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The path has ended, and why."""
+
+    stop: Stop
+
+
+class Grammar(Protocol):
+    """A text format; implementations are immutable and hold no state between calls."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings at which generation stops; they are the model's own text."""
+        ...
+
+    def messages(self, system: str, question: str) -> list[Message]:
+        """The prompt, to be put through the model's chat template."""
+        ...
+
+    def opening(self) -> str:
+        """Text that the environment writes before the model's first token."""
+        ...
+
+    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+        """Decide after a model segment ended.
+
+        ``output`` is everything so far, ``finish`` the engine's reason ("stop", "length", "eos"),
+        ``steps_done`` the number of retrievals already inserted.
+        """
+        ...
+
+    def shown(self, items: Sequence[ContextItem]) -> list[ContextItem]:
+        """The items as the model gets to see them: neutralised; ids and scores kept."""
+        ...
+
+    def environment(self, items: Sequence[ContextItem], output: str) -> str:
+        """Text to append to ``output`` for a retrieval, closing tag included, neutralised."""
+        ...
+
+    def parse(self, output: str, spans: Sequence[Span] = ()) -> Parsed:
+        """Parse a whole text; never raises. Context is found by ``spans`` where given."""
+        ...
+
+    def spans(self, output: str) -> list[Span]:
+        """Who wrote what, for a text without recorded spans; covers ``output`` exactly."""
+        ...
+
+    def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
+        """Text and covering spans of a path; ``parse(render(path)) == path``."""
+        ...
+
+
+def grammar(
+    name: str, *, max_steps: int = MAX_STEPS, special_tokens: Sequence[str] = ()
+) -> Grammar:
+    """The grammar called ``name``.
+
+    ``special_tokens`` are the policy tokenizer's; retrieved text may not contain them (chat
+    control tokens of the common templates are escaped in any case).
+    Raises InputError for an unknown name.
+    """
+    if name == "tearag":
+        from pipeline.trajectory.grammar.tearag import TeaRag
+
+        return TeaRag(max_steps, tuple(special_tokens))
+    if name == "search-r1":
+        from pipeline.trajectory.grammar.search_r1 import SearchR1
+
+        return SearchR1(max_steps, tuple(special_tokens))
+    raise InputError(f"grammar {name!r} is not known; this version has tearag and search-r1")

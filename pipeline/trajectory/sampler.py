@@ -1,0 +1,202 @@
+"""Rolling a policy out: R paths per question, many in flight, retrieval beside generation.
+
+Input: questions, an engine, a grammar, a retriever. Output: finished trajectories, in the order in
+which they finish. It is the one definition of a roll-out, for sampling (TeaRAG, arXiv 2511.05385,
+4.3.2), evaluation and baselines alike. While one batch of queries is being retrieved in a thread,
+the engine goes on writing the other paths; all queries that come up meanwhile form the next batch.
+
+A path's seed is a hash of run seed, round, question and sample, and each of its segments has a seed
+of its own: what a path says does not depend on how many others are in flight, or on their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from pipeline.config import Sampling
+from pipeline.engines.base import Engine, GenerationRequest, GenerationResult
+from pipeline.errors import RetrievalError
+from pipeline.records import ContextItem, Question, Step, Stop, Trajectory
+from pipeline.retrieval.base import Query
+from pipeline.trajectory.direct import Direct
+from pipeline.trajectory.grammar.base import Finish, Grammar
+from pipeline.trajectory.path import Path, stable_seed
+from pipeline.trajectory.tokens import prompt_ids
+
+Found = list[ContextItem] | None  # None: retrieval failed
+
+
+class Retrieves(Protocol):
+    """What the sampler needs of a retriever."""
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]: ...
+
+
+def roll_out(
+    questions: Sequence[Question],
+    *,
+    engine: Engine,
+    grammar: Grammar,
+    retriever: Retrieves | None,
+    sampling: Sampling,
+    temperature: float,
+    samples: int,
+    system: str,
+    policy: str,
+    seed: int,
+    round_number: int = 0,
+    in_flight: int | None = None,
+    single: bool = False,
+) -> Iterator[Trajectory]:
+    """Yield ``samples`` trajectories per question as they finish.
+
+    ``retriever`` None is the zero-shot baseline (`Direct`). ``single`` is TeaRAG's Single-*: the
+    question itself is retrieved for once, before the model writes, and further requests end the
+    path. ``in_flight`` (default ``sampling.in_flight``) bounds the paths open at once.
+    A query whose retrieval fails ends its path with stop "environment". Raises EngineError when the
+    engine breaks.
+    """
+    if retriever is None:
+        grammar = Direct(grammar)
+    run = _RollOut(engine, grammar, retriever, sampling, temperature, policy, single)
+    todo = (
+        Path(
+            question=question,
+            sample=sample,
+            seed=stable_seed(seed, round_number, question.question_id, sample),
+            prompt_ids=prompt,
+        )
+        for question in questions
+        for prompt in [prompt_ids(engine.tokenizer, grammar.messages(system, question.question))]
+        for sample in range(samples)
+    )
+    return run.paths(todo, in_flight or sampling.in_flight)
+
+
+class _RollOut:
+    """The scheduler: where each open path is, with the engine or waiting for documents."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        grammar: Grammar,
+        retriever: Retrieves | None,
+        sampling: Sampling,
+        temperature: float,
+        policy: str,
+        single: bool,
+    ) -> None:
+        self.engine = engine
+        self.grammar = grammar
+        self.retriever = retriever
+        self.sampling = sampling
+        self.temperature = temperature
+        self.policy = policy
+        self.single = single and retriever is not None
+        self.max_steps = 1 if self.single else sampling.max_steps
+        self.writing: dict[str, Path] = {}
+        self.waiting: list[tuple[Path, Query]] = []
+        self.requests = 0
+
+    def paths(self, todo: Iterator[Path], in_flight: int) -> Iterator[Trajectory]:
+        asked: list[tuple[Path, Query]] = []
+        answer: Future[list[Found]] | None = None
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="retrieval") as worker:
+            while True:
+                room = in_flight - len(self.writing) - len(self.waiting) - len(asked)
+                for path in itertools.islice(todo, room):
+                    yield from self._start(path)
+                if answer is None and self.waiting:
+                    asked, self.waiting = self.waiting, []
+                    answer = worker.submit(self._retrieve, [query for _, query in asked])
+                if answer is not None and (answer.done() or not self.writing):
+                    for (path, _), items in zip(asked, answer.result(), strict=True):
+                        yield from self._inform(path, items)
+                    asked, answer = [], None
+                elif self.writing:
+                    for result in self.engine.step():
+                        yield from self._decide(result)
+                else:
+                    return
+
+    def _start(self, path: Path) -> Iterator[Trajectory]:
+        if self.single:
+            question = path.question.question
+            self.waiting.append((path, Query(question, (question,))))
+            return
+        if opening := self.grammar.opening():
+            path.append_environment(opening, self.engine.tokenizer)
+        yield from self._write(path)
+
+    def _write(self, path: Path) -> Iterator[Trajectory]:
+        """Ask the engine for the next segment, or end the path when no tokens are left."""
+        length = len(path.token_ids)
+        budget = min(
+            self.sampling.max_segment_tokens,
+            self.sampling.max_total_tokens - length,
+            self.engine.max_model_len - len(path.prompt_ids) - length,
+        )
+        if budget < 1:
+            yield self._end(path, "max_tokens")
+            return
+        name = str(self.requests)
+        self.requests += 1
+        self.writing[name] = path
+        self.engine.add(
+            GenerationRequest(
+                id=name,
+                prompt_ids=path.prompt_ids + path.token_ids,
+                max_tokens=budget,
+                stop=self.grammar.stop,
+                temperature=self.temperature,
+                top_p=self.sampling.top_p,
+                seed=stable_seed(path.seed, path.segments),
+            )
+        )
+
+    def _decide(self, result: GenerationResult) -> Iterator[Trajectory]:
+        """Append a finished segment, then retrieve or end the path, as the grammar says."""
+        path = self.writing.pop(result.id)
+        path.append_segment(result)
+        done = len(path.contexts)
+        decision = self.grammar.next(path.output, result.finish, done, self.max_steps)
+        if isinstance(decision, Finish):
+            yield self._end(path, decision.stop)
+        else:
+            self.waiting.append((path, Query(decision.subquery, decision.entities)))
+
+    def _retrieve(self, queries: Sequence[Query]) -> list[Found]:
+        """Runs in the retrieval thread; a batch that fails is tried again query by query."""
+        assert self.retriever is not None
+        try:
+            return list(self.retriever.retrieve(queries))
+        except RetrievalError as error:
+            if len(queries) == 1:
+                logging.getLogger(__name__).warning("%s: %s", queries[0].subquery, error)
+                return [None]
+        return [self._retrieve([query])[0] for query in queries]
+
+    def _inform(self, path: Path, items: Found) -> Iterator[Trajectory]:
+        """Append the retrieved documents and let the model go on."""
+        if items is None:
+            yield self._end(path, "environment")
+            return
+        shown = self.grammar.shown(items)
+        text = self._first_step(path, items) if self.single else None
+        text = text or self.grammar.environment(items, path.output)
+        path.append_context(shown, text, self.engine.tokenizer)
+        yield from self._write(path)
+
+    def _first_step(self, path: Path, items: list[ContextItem]) -> str:
+        """Single-*: the question as a step's subquery and entity, up to the end of its context."""
+        question = path.question.question
+        step = Step(entities=[question], subquery=question, search=question, context=items)
+        text, spans = self.grammar.render([step], None)
+        return text[: next(end for _, end, writer in spans if writer == "environment")]
+
+    def _end(self, path: Path, stop: Stop) -> Trajectory:
+        return path.trajectory(self.grammar, self.engine.tokenizer, self.policy, stop)

@@ -1,0 +1,225 @@
+"""The stage ``sample``: R trajectories per question of one round (TeaRAG, arXiv 2511.05385, 4.3.2).
+
+`run` reads ``questions/sampling.parquet`` and the policy that samples, and writes
+``trajectories.parquet``, ``timing.json`` (seconds and generated tokens) and ``stops.json`` (why
+paths ended). `roll_out_policy` is shared with evaluation: a policy is judged under the settings,
+prompt and stop rules it was sampled with.
+
+Finished questions are saved in batches of ``sampling.batch`` without emptying the engine. Seeds
+belong to paths, so a run that was killed and goes on writes the same trajectories.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.engines.base import Engine, open_engine
+from pipeline.errors import InputError, RetrievalError
+from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
+from pipeline.stage import StageContext
+from pipeline.trajectory.grammar.base import grammar
+from pipeline.trajectory.sampler import roll_out
+
+if TYPE_CHECKING:
+    from pipeline.retrieval.base import Retriever
+
+SECONDS = ("engine_start", "generation", "semantic", "graph", "ppr", "total")
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Sample ``inputs["policy"]`` over this shard of the sampling questions.
+
+    Raises InputError when there are no questions, and what engines and retrievers raise.
+    """
+    path = context.inputs["corpus"] / "questions" / "sampling.parquet"
+    everything = read_records(path, Question)
+    if not everything:
+        raise InputError.at(path, None, "no questions to sample; name files under data.sampling")
+    questions = everything[context.shard :: context.shards]
+    trajectories, seconds = roll_out_policy(
+        context,
+        questions,
+        context.inputs["policy"],
+        temperature=context.config.sampling.temperature,
+        samples=context.config.sampling.samples,
+    )
+    write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
+    generated = sum(trajectory.tokens.thinking for trajectory in trajectories)
+    _write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
+    stops = Counter(trajectory.stop for trajectory in trajectories)
+    _write_json(context.output / "stops.json", dict(sorted(stops.items())))
+    return {"questions": len(questions), "trajectories": len(trajectories)}
+
+
+def roll_out_policy(
+    context: StageContext,
+    questions: Sequence[Question],
+    policy_dir: Path | None,
+    *,
+    temperature: float,
+    samples: int,
+) -> tuple[list[Trajectory], dict[str, float]]:
+    """Roll a policy out over questions: trajectories by question and sample, and seconds.
+
+    ``policy_dir`` holds ``adapter/`` and ``lineage.json``; None is the base model itself. Seconds
+    are engine_start, generation, semantic, graph, ppr and total; generation and retrieval overlap.
+    Finished batches are kept under ``context.partial`` and not rolled out again.
+    Raises InputError for repeated question ids, RetrievalError when retrieval fails for every path
+    of a batch, and what `open_engine` and `open_retriever` raise.
+    """
+    ids = [question.question_id for question in questions]
+    if len(set(ids)) < len(ids):
+        repeated = next(name for name, count in Counter(ids).items() if count > 1)
+        raise InputError(f"question {repeated} occurs twice; ids must be unique within a split")
+    adapter, policy = _policy(policy_dir)
+    saved = _Saved(context.partial / "paths", samples, context.config.sampling.batch)
+    left = [question for question in questions if question.question_id not in saved.done]
+    if left:
+        start = time.perf_counter()
+        engine = _open(context, adapter)
+        retriever = _retriever(context)
+        saved.seconds["engine_start"] += time.perf_counter() - start
+        clock = _Clock(start, engine, retriever, dict(saved.seconds))
+        settings = context.config
+        try:
+            for trajectory in roll_out(
+                left,
+                engine=engine,
+                grammar=grammar(
+                    settings.grammar,
+                    max_steps=settings.sampling.max_steps,
+                    special_tokens=engine.tokenizer.all_special_tokens,
+                ),
+                retriever=retriever,
+                sampling=settings.sampling,
+                temperature=temperature,
+                samples=samples,
+                system=settings.prompt.system,
+                policy=policy,
+                seed=context.seed,
+                round_number=context.round or 0,
+                single=settings.retrieval.rounds == "single",
+            ):
+                saved.add(trajectory, clock)
+            saved.flush(clock)
+        finally:
+            engine.close()
+    return saved.read(ids), saved.seconds
+
+
+class _Clock:
+    """Seconds so far, those of earlier tries at the same stage included."""
+
+    def __init__(
+        self, start: float, engine: Engine, retriever: Retriever | None, before: dict[str, float]
+    ) -> None:
+        self.start = start
+        self.engine = engine
+        self.retriever = retriever
+        self.before = before
+
+    def seconds(self) -> dict[str, float]:
+        now = {
+            "generation": self.engine.seconds,
+            "total": time.perf_counter() - self.start,
+            **(self.retriever.timing if self.retriever is not None else {}),
+        }
+        return {name: self.before[name] + now.get(name, 0.0) for name in SECONDS}
+
+
+class _Saved:
+    """Checkpoints: numbered files of whole questions, and the seconds they took."""
+
+    def __init__(self, folder: Path, samples: int, batch: int) -> None:
+        self.folder = folder
+        self.samples = samples
+        self.batch = batch
+        self.files = sorted(folder.glob("paths-*.parquet"))
+        self.done = {
+            trajectory.question_id
+            for file in self.files
+            for trajectory in read_records(file, Trajectory)
+        }
+        self.seconds = dict.fromkeys(SECONDS, 0.0)
+        if self.files:
+            self.seconds = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
+        self._open: dict[str, list[Trajectory]] = {}
+        self._complete: list[list[Trajectory]] = []
+
+    def add(self, trajectory: Trajectory, clock: _Clock) -> None:
+        """Take a finished path; a full batch of complete questions is written."""
+        paths = self._open.setdefault(trajectory.question_id, [])
+        paths.append(trajectory)
+        if len(paths) == self.samples:
+            self._complete.append(self._open.pop(trajectory.question_id))
+        if len(self._complete) >= self.batch:
+            self.flush(clock)
+
+    def flush(self, clock: _Clock) -> None:
+        """Write what is complete; seconds first, so that no batch is without them."""
+        paths = [trajectory for group in self._complete for trajectory in group]
+        if not paths:
+            return
+        if all(trajectory.stop == "environment" for trajectory in paths):
+            raise RetrievalError(
+                f"retrieval failed for all {len(paths)} paths of the last "
+                f"{len(self._complete)} questions; look for its cause in the log above, then rerun"
+            )
+        self.seconds = clock.seconds()
+        _write_json(self.folder / "seconds.json", self.seconds)
+        file = self.folder / f"paths-{len(self.files):06d}.parquet"
+        write_parquet(file, paths, Trajectory)
+        self.files.append(file)
+        self._complete = []
+
+    def read(self, ids: Sequence[str]) -> list[Trajectory]:
+        """Everything saved, in the order of the questions and their samples."""
+        order = {name: number for number, name in enumerate(ids)}
+        found = [trajectory for file in self.files for trajectory in read_records(file, Trajectory)]
+        return sorted(found, key=lambda one: (order[one.question_id], one.sample))
+
+
+def _open(context: StageContext, adapter: Path | None) -> Engine:
+    model = context.config.model
+    engine = open_engine(
+        context.config.engine,
+        model.base,
+        adapter=adapter,
+        seed=context.seed,
+        workspace=context.partial / "merged",
+    )
+    if model.chat_template is not None:
+        engine.tokenizer.chat_template = model.chat_template
+    return engine
+
+
+def _retriever(context: StageContext) -> Retriever | None:
+    if context.config.retrieval.variant == "none":
+        return None
+    from pipeline.retrieval.base import open_retriever
+
+    corpus, graph, index = (context.inputs[name] for name in ("corpus", "graph", "index"))
+    return open_retriever(context.config, corpus, graph, index)
+
+
+def _policy(directory: Path | None) -> tuple[Path | None, str]:
+    """The adapter and the fingerprint of a policy directory."""
+    if directory is None:
+        return None, "base"
+    path = directory / "lineage.json"
+    try:
+        lineage = json.loads(path.read_text(encoding="utf-8"))
+        return directory / "adapter", str(lineage["policy"])
+    except FileNotFoundError:
+        raise InputError.at(path, None, "missing, so this is no policy; train it again") from None
+    except (json.JSONDecodeError, KeyError) as error:
+        raise InputError.at(path, None, f"not a policy's lineage ({error})") from None
+
+
+def _write_json(path: Path, value: object) -> None:
+    replace_text(path, json.dumps(value, indent=2) + "\n")

@@ -1,0 +1,99 @@
+"""Corpus files of every shape give the same documents, and broken ones a sentence that helps."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.corpus.documents import Document, read_documents
+from pipeline.errors import InputError
+
+TOVEL = "It turned red. Until 1964."
+
+SHAPES = {
+    "corpus.jsonl": '{"title": "Lake Tovel", "text": "It turned red. Until 1964."}\n',
+    "corpus.json": '[{"title": "Lake Tovel", "text": "It turned red. Until 1964."}]',
+    "lines.json": '{"title": "Lake Tovel", "text": "It turned red. Until 1964."}\n'
+    '{"title": "Elster", "text": "A river."}\n',
+    "search_r1.jsonl": '{"contents": "\\"Lake Tovel\\"\\nIt turned red. Until 1964."}\n',
+    "titles_hotpotqa.json": '{"Lake Tovel": ["It turned red.", " Until 1964."]}',
+    "titles_2wiki.json": '{"Lake Tovel": ["It turned red.", "Until 1964."]}',
+    "psgs.tsv": "id\ttext\ttitle\n1\tIt turned red. Until 1964.\tLake Tovel\n",
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_content_decides_how_a_file_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(SHAPES[name], encoding="utf-8")
+    first = next(read_documents(path))
+    assert (first.title, first.text) == ("Lake Tovel", TOVEL)
+
+
+def test_quoted_tabs_and_quotes_of_the_dpr_dump_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "psgs_w100.tsv"
+    path.write_text('id\ttext\ttitle\n7\t"""Aaron"" is a\tprophet"\tAaron\n', encoding="utf-8")
+    assert list(read_documents(path)) == [Document("Aaron", '"Aaron" is a\tprophet', "7")]
+
+
+def test_ids_of_a_file_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": 12, "title": "Elster", "text": "A river."}\n', encoding="utf-8")
+    assert list(read_documents(path)) == [Document("Elster", "A river.", "12")]
+
+
+def test_contexts_of_question_files_are_documents(tmp_path: Path) -> None:
+    path = tmp_path / "hotpotqa.json"
+    record = {"question": "?", "context": [["Elster", ["A river.", " It is long."]]]}
+    path.write_text(json.dumps([record]), encoding="utf-8")
+    assert list(read_documents(path, "questions", "hotpotqa")) == [
+        Document("Elster", "A river. It is long.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"\n', ":2: not valid JSON"),
+        ("a.json", '[{"title": "x", "text": "y"},\n {"title": 3}]', "record 2: title: expected a"),
+        ("a.json", '[{"title": "x",\n "text": }]', ":2: not valid JSON"),
+        ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"}\n', ":2: text: expected a string"),
+        ("a.jsonl", "", "empty file"),
+        ("a.tsv", "id\ttext\n1\tx\n", "expected the columns id, text, title"),
+        ("a.tsv", "id\ttext\ttitle\n1\tx\n", ":2: expected 3 fields"),
+        ("a.json", '{"Elster": ["A river.", 4]}', "Elster: expected a list of strings"),
+        ("a.json", '[{"question": "?", "context": []}]', "set format: questions and dataset"),
+        ("a.jsonl", '{"contents": "no title"}\n', ":1: contents: expected a title, a newline"),
+    ],
+)
+def test_a_broken_corpus_says_where_and_what(
+    tmp_path: Path, name: str, content: str, problem: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        list(read_documents(path))
+    assert str(path) in str(error.value)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "dataset", "documents"),
+    [
+        ("musique/musique_train100_corpus1890.json", None, 1890),
+        ("hotpotqa/hotpotqa_train100_corpus994.json", None, 994),
+        ("2wiki/2wiki_official100_corpus770.json", None, 770),
+        ("2wiki/2wiki_corpus6119.json", None, 6119),
+        ("musique/musique_train100.json", "musique", 2000),
+        ("2wiki/prunerag_2wiki_bge_top10_271.jsonl", "2wiki", 2710),
+        ("single-hop/bamboogle_e5_top21_58.jsonl", "bamboogle", 58 * 21),
+        ("single-hop/popqa_gold_502.jsonl", "popqa", 1004),
+        ("single-hop/nq_open_gold_1326.jsonl", "nq", 1326),
+    ],
+)
+def test_real_corpora_are_recognised(
+    real_data: Path, file: str, dataset: str | None, documents: int
+) -> None:
+    found = list(read_documents(real_data / file, "auto", dataset))
+    assert len(found) == documents
+    assert all(document.title and document.text for document in found)

@@ -1,0 +1,74 @@
+"""Training questions that repeat a held-out question are found, templates are not mistaken."""
+
+import math
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.corpus.overlap import find_overlaps, tokens
+from pipeline.records import Question
+
+
+def questions(prefix: str, texts: list[str]) -> list[Question]:
+    return [Question(f"{prefix}{n}", "d", text, ["a"], "multi") for n, text in enumerate(texts)]
+
+
+def test_spelling_and_punctuation_do_not_hide_a_repetition() -> None:
+    found = find_overlaps(
+        questions("train", ["who wrote “Emma” ?", "who wrote Persuasion?"]),
+        questions("test", ["Who lives here?", "WHO WROTE EMMA"]),
+    )
+    assert [(one.question_id, one.heldout_id, one.kind) for one in found] == [
+        ("train0", "test1", "exact")
+    ]
+
+
+def test_a_reworded_question_is_near_and_a_filled_template_is_not() -> None:
+    names = ["Alva", "Brom", "Cato", "Dunja", "Edda", "Falk", "Gerd", "Hilde"]
+    templated = [f"In which city was the director of {name} born?" for name in names]
+    train = [*templated[:4], "The director of Falk was born in which city?"]
+    found = find_overlaps(questions("train", train), questions("test", templated[4:]))
+    assert [(one.question_id, one.heldout_id, one.kind) for one in found] == [
+        ("train4", "test1", "near")
+    ]
+
+
+texts = st.lists(
+    st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f"]), min_size=1, max_size=6).map(" ".join),
+    max_size=6,
+)
+
+
+@given(texts, texts)
+def test_no_pair_is_missed_by_looking_at_rare_tokens_first(one: list[str], two: list[str]) -> None:
+    """Against the definition, computed over all pairs."""
+    both = [set(tokens(text)) for text in one + two]
+    frequency = Counter(token for text in both for token in text)
+    weight = {token: math.log(1 + len(both) / count) for token, count in frequency.items()}
+
+    def jaccard(a: set[str], b: set[str]) -> float:
+        return sum(weight[t] for t in a & b) / sum(weight[t] for t in a | b)
+
+    expected = {
+        f"x{n}"
+        for n, text in enumerate(both[: len(one)])
+        if any(jaccard(text, other) >= 0.8 + 1e-9 for other in both[len(one) :])
+    }
+    found = find_overlaps(questions("x", one), questions("y", two))
+    assert expected <= {overlap.question_id for overlap in found}
+    assert all(overlap.similarity >= 0.8 - 1e-4 for overlap in found)
+
+
+def test_real_nq_is_found_in_its_other_edition(real_data: object) -> None:
+    from pathlib import Path
+
+    from pipeline.corpus.questions import load_questions
+
+    folder = Path(str(real_data)) / "single-hop"
+    gold = load_questions(folder / "nq_open_gold_1326.jsonl", "nq")
+    search = load_questions(folder / "nq_search_1802.jsonl", "nq")
+    popqa = load_questions(folder / "popqa_gold_502.jsonl", "popqa")
+    assert len(find_overlaps(gold, search)) == 1326
+    # PopQA's questions are templates over different entities: no two are the same question.
+    assert find_overlaps(popqa[:251], popqa[251:]) == []

@@ -1,0 +1,257 @@
+"""Every data set's own records become the same `Question`; evidence as TeaRAG 5 decides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.corpus.questions import load_questions, read_questions
+from pipeline.errors import InputError
+from pipeline.records import Decomposed, Question, as_json
+
+MUSIQUE = {
+    "id": "2hop__1_2",
+    "paragraphs": [
+        {"idx": 0, "title": "Rome", "paragraph_text": "A city.", "is_supporting": False},
+        {"idx": 1, "title": "Film", "paragraph_text": "Made by Ann.", "is_supporting": True},
+        {"idx": 2, "title": "Ann", "paragraph_text": "Born in Rome.", "is_supporting": True},
+    ],
+    "question": "Where was the maker of Film born?",
+    "question_decomposition": [
+        {"id": 1, "question": "Film >> maker", "answer": "Ann", "paragraph_support_idx": 1},
+        {"id": 2, "question": "Where was #1 born?", "answer": "Rome", "paragraph_support_idx": 2},
+    ],
+    "answer": "Rome",
+    "answer_aliases": ["Roma", "Rome"],
+    "answerable": True,
+}
+HOTPOTQA = {
+    "_id": "5a7",
+    "question": "Are A and B rivers?",
+    "answer": "yes",
+    "type": "comparison",
+    "level": "hard",
+    "supporting_facts": [["A", 1], ["B", 0], ["B", 9], ["C", 0]],
+    "context": [["A", ["Long.", " A is a river."]], ["B", ["B is a river."]]],
+}
+
+
+def load(tmp_path: Path, dataset: str, *records: Any) -> list[Question]:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(list(records)), encoding="utf-8")
+    return load_questions(path, dataset)
+
+
+def test_musique_evidence_is_the_supporting_paragraph_of_each_hop(tmp_path: Path) -> None:
+    assert load(tmp_path, "musique", MUSIQUE) == [
+        Question(
+            question_id="2hop__1_2",
+            dataset="musique",
+            question="Where was the maker of Film born?",
+            answers=["Rome", "Roma"],
+            hop="multi",
+            evidence=["Film: Made by Ann.", "Ann: Born in Rome."],
+            hops=2,
+            type="2hop",
+            decomposition=[
+                Decomposed("Film >> maker", "Ann", "Film", "Made by Ann."),
+                Decomposed("Where was #1 born?", "Rome", "Ann", "Born in Rome."),
+            ],
+        )
+    ]
+
+
+def test_a_gold_sentence_named_by_the_file_is_the_evidence(tmp_path: Path) -> None:
+    hops = [
+        dict(hop, support_sentence=f"S{n}.")
+        for n, hop in enumerate(MUSIQUE["question_decomposition"])
+    ]
+    (question,) = load(tmp_path, "musique", MUSIQUE | {"question_decomposition": hops})
+    assert question.evidence == ["S0.", "S1."]
+    assert question.decomposition[0].support_text == "Made by Ann."
+
+
+def test_hotpotqa_evidence_is_the_supporting_sentences_that_exist(tmp_path: Path) -> None:
+    (question,) = load(tmp_path, "hotpotqa", HOTPOTQA)
+    assert question.evidence == ["A: A is a river.", "B: B is a river."]
+    assert (question.type, question.hop, question.answers) == ("comparison", "multi", ["yes"])
+
+
+def test_2wiki_counts_hops_by_its_evidence_triples(tmp_path: Path) -> None:
+    triples = [["A", "mouth", "X"], ["B", "mouth", "Y"], ["X", "in", "Z"], ["Y", "in", "Z"]]
+    (question,) = load(tmp_path, "2wiki", HOTPOTQA | {"evidences": triples})
+    assert question.hops == 4
+    assert question.evidence == ["A: A is a river.", "B: B is a river."]
+
+
+def test_2wiki_without_sentences_has_its_triples_as_evidence(tmp_path: Path) -> None:
+    record = {"id": "x", "question": "?", "answer": "Z", "evidence": [["A", "mouth", "Z"]]}
+    (question,) = load(tmp_path, "2wiki", record)
+    assert question.evidence == ["A mouth Z"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "record", "answers", "evidence"),
+    [
+        ("nq", {"question": "q", "answer": ["a", "b"]}, ["a", "b"], []),
+        (
+            "nq",
+            {
+                "question": "q",
+                "answers": ["a"],
+                "ctxs": [
+                    {"title": "T", "text": "x", "isgold": True},
+                    {"title": "U", "text": "y", "isgold": False},
+                ],
+            },
+            ["a"],
+            ["T: x"],
+        ),
+        ("nq", {"question": "q", "golden_answers": ["a", "a "]}, ["a"], []),
+        (
+            "popqa",
+            {
+                "question": "q",
+                "possible_answers": '["politician", "pol"]',
+                "paragraphs": "[{'title': \"T's\", 'text': 'x', 'is_supporting': True}]",
+            },
+            ["politician", "pol"],
+            ["T's: x"],
+        ),
+        (
+            "triviaqa",
+            {"Question": "q", "Answer": {"Value": "Phar Lap", "Aliases": ["Pharlap"]}},
+            ["Phar Lap", "Pharlap"],
+            [],
+        ),
+        ("bamboogle", {"Question": "q", "Answer": "Titan IIIE"}, ["Titan IIIE"], []),
+        (
+            "musique",
+            {"id": 3, "Question": "q", "answer": ["a"], "golden_context": ["T\n x", "U\ny"]},
+            ["a"],
+            ["T: x", "U: y"],
+        ),
+        (
+            "bamboogle",
+            {"id": 3, "Question": "q", "answer": ["a"], "golden_context": ["", ""]},
+            ["a"],
+            [],
+        ),
+    ],
+)
+def test_answers_and_evidence_of_other_records(
+    tmp_path: Path, dataset: str, record: dict[str, Any], answers: list[str], evidence: list[str]
+) -> None:
+    (question,) = load(tmp_path, dataset, record)
+    assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
+
+
+def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
+    popqa = tmp_path / "popQA.tsv"
+    popqa.write_text('id\tprop\tquestion\tpossible_answers\n4\tcolor\tq\t"[""red""]"\n')
+    bamboogle = tmp_path / "bamboogle.csv"
+    bamboogle.write_text('Question,Answer\n"q, then?",a\n')
+    (first,) = load_questions(popqa, "popqa")
+    (second,) = load_questions(bamboogle, "bamboogle")
+    assert (first.question_id, first.type, first.answers) == ("popqa-4", "color", ["red"])
+    assert (second.question, second.answers, second.hops) == ("q, then?", ["a"], 2)
+
+
+def test_own_questions_are_read_as_they_are(tmp_path: Path) -> None:
+    question = Question("q1", "mine", "Why?", ["because"], "single", ["E."], hops=1)
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps(as_json(question)) + "\n", encoding="utf-8")
+    assert load_questions(path, "questions") == [question]
+
+
+def test_ids_are_made_unique_and_do_not_depend_on_the_order(tmp_path: Path) -> None:
+    records = [{"question": text, "answer": ["a"]} for text in ("one", "two", "one")]
+    ids = [one.question_id for one in load(tmp_path, "nq", *records)]
+    assert len(set(ids)) == 3
+    assert ids[2] == f"{ids[0]}-2"
+    assert [one.question_id for one in load(tmp_path, "nq", records[1])] == [ids[1]]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "record", "problem"),
+    [
+        ("nq", {"question": "q"}, "answer: expected a string or strings, got [null]"),
+        ("nq", {"question": "q", "answer": ["", " "]}, "expected at least one answer"),
+        ("nq", {"question": 5, "answer": ["a"]}, "question: expected a non-empty string, got 5"),
+        ("hotpotqa", {"question": "q", "context": []}, "supporting_facts: missing"),
+        ("hotpotqa", HOTPOTQA | {"context": [["A", "text"]]}, "context.0"),
+        (
+            "hotpotqa",
+            HOTPOTQA | {"supporting_facts": [["A"]]},
+            "supporting_facts.0: expected a list of 2",
+        ),
+        (
+            "popqa",
+            {"question": "q", "possible_answers": "red"},
+            "possible_answers: expected a list",
+        ),
+        ("questions", {"question_id": "q"}, "dataset: Field required"),
+    ],
+)
+def test_a_bad_record_is_named_with_its_field(
+    tmp_path: Path, dataset: str, record: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        load(tmp_path, dataset, record)
+    assert "file.json: record 1: " in str(error.value)
+    assert problem.removesuffix(", got [null]") in str(error.value)
+
+
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "nq.jsonl"
+    path.write_text('{"question": "q", "answer": ["a"]}\n\n{"question": "q"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"nq\.jsonl:3: answer"):
+        load_questions(path, "nq")
+
+
+def test_unanswerable_musique_questions_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    hops = [dict(hop, paragraph_support_idx=None) for hop in MUSIQUE["question_decomposition"]]
+    blind = MUSIQUE | {"question_decomposition": hops, "answerable": False}
+    with pytest.raises(InputError, match=r"filter: \{answerable: true\}"):
+        load(tmp_path, "musique", blind)
+    path = tmp_path / "both.json"
+    path.write_text(json.dumps([blind, MUSIQUE]), encoding="utf-8")
+    assert len(load_questions(path, "musique", keep={"answerable": 1})) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "dataset", "count", "without_evidence"),
+    [
+        ("musique/musique_train100.json", "musique", 100, 0),
+        ("musique/prunerag_musique_249.jsonl", "musique", 249, 0),
+        ("hotpotqa/hotpotqa_train100.json", "hotpotqa", 100, 0),
+        ("hotpotqa/prunerag_hotpotqa_276.jsonl", "hotpotqa", 276, 0),
+        ("2wiki/2wiki_official100.json", "2wiki", 100, 0),
+        ("2wiki/2wiki_dev973_evidence.json", "2wiki", 973, 0),
+        ("2wiki/prunerag_2wiki_271.jsonl", "2wiki", 271, 0),
+        ("single-hop/nq_open_gold_1326.jsonl", "nq", 1326, 0),
+        ("single-hop/nq_search_1802.jsonl", "nq", 1802, 1802),
+        ("single-hop/popqa_gold_502.jsonl", "popqa", 502, 0),
+        ("single-hop/triviaqa_228.jsonl", "triviaqa", 228, 228),
+        ("single-hop/bamboogle_58.jsonl", "bamboogle", 58, 58),
+    ],
+)
+def test_real_files_are_read_whole(
+    real_data: Path, file: str, dataset: str, count: int, without_evidence: int
+) -> None:
+    found = [question for _, question in read_questions(real_data / file, dataset)]
+    assert len(found) == len({one.question_id for one in found}) == count
+    assert sum(not one.evidence for one in found) == without_evidence
+    assert all(one.answers and one.question and one.hops for one in found)
+
+
+def test_real_musique_hops_rest_on_their_paragraphs(real_data: Path) -> None:
+    found = load_questions(real_data / "musique/musique_train100.json", "musique")
+    assert sorted({one.hops for one in found if one.hops}) == [2, 3, 4]
+    first = found[0]
+    assert first.answers == ["G. Stanley Hall", "Stanley Hall"]
+    assert [hop.support_title for hop in first.decomposition] == [
+        "Journal of Psychotherapy Integration",
+        "Adolescence",
+    ]

@@ -1,0 +1,94 @@
+"""The sampling set's recipes of TeaRAG table 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.corpus.questions import load_questions
+from pipeline.corpus.questions.select import choose, shares
+from pipeline.errors import InputError
+from pipeline.records import Question
+
+
+def question(name: str, kind: str, evidence: int, hops: int) -> Question:
+    return Question(name, "d", name, ["a"], "multi", ["e"] * evidence, hops=hops, type=kind)
+
+
+QUESTIONS = [
+    question("b2", "bridge", 2, 2),
+    question("c2", "comparison", 2, 3),
+    question("b5", "bridge", 5, 4),
+    question("b3", "bridge", 3, 2),
+    question("c4", "comparison", 4, 2),
+    question("b4", "bridge", 4, 3),
+]
+
+
+def names(found: list[Question]) -> list[str]:
+    return [one.question_id for one in found]
+
+
+def test_most_evidence_takes_half_of_each_type() -> None:
+    assert names(choose(QUESTIONS, "most-evidence", 4, 0)) == ["c2", "b5", "c4", "b4"]
+
+
+def test_a_type_with_too_few_leaves_its_places_to_the_other() -> None:
+    found = choose([one for one in QUESTIONS if one.question_id != "c2"], "most-evidence", 4, 0)
+    assert names(found) == ["b5", "b3", "c4", "b4"]
+
+
+def test_even_hops_takes_equally_many_of_each_number_of_hops() -> None:
+    found = choose(QUESTIONS, "even-hops", 3, 0)
+    assert sorted(one.hops or 0 for one in found) == [2, 3, 4]
+
+
+def test_random_depends_on_the_seed_and_keeps_the_order_of_the_file() -> None:
+    draws = {tuple(names(choose(QUESTIONS, "random", 3, seed))) for seed in range(20)}
+    assert len(draws) > 1
+    order = names(QUESTIONS)
+    assert all(list(draw) == sorted(draw, key=order.index) for draw in draws)
+    assert choose(QUESTIONS, "random", 3, 1) == choose(QUESTIONS, "random", 3, 1)
+
+
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 60))
+def test_places_are_dealt_evenly_and_never_lost(available: list[int], total: int) -> None:
+    dealt = shares(available, total)
+    assert sum(dealt) == min(total, sum(available))
+    assert all(given <= count for given, count in zip(dealt, available, strict=True))
+    below = [given for given, count in zip(dealt, available, strict=True) if given < count]
+    assert all(given <= min(below) + 1 for given in dealt if below)
+
+
+def test_filter_and_limit_apply_in_that_order(tmp_path: Path) -> None:
+    path = tmp_path / "nq.jsonl"
+    rows = [{"question": f"q{n}", "answer": ["a"], "level": n % 2} for n in range(6)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = load_questions(path, "nq", keep={"level": 1, "hop": "single"}, limit=2)
+    assert [one.question for one in found] == ["q1", "q3"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "problem"),
+    [
+        ({"levle": "hard"}, "no record has the field levle"),
+        ({"level": 9}, "no question has level: 9"),
+    ],
+)
+def test_a_filter_that_nothing_meets_is_an_error(
+    tmp_path: Path, keep: dict[str, str | int], problem: str
+) -> None:
+    path = tmp_path / "nq.jsonl"
+    path.write_text('{"question": "q", "answer": ["a"], "level": 1}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=problem):
+        load_questions(path, "nq", keep=keep)
+
+
+def test_the_papers_hotpotqa_recipe_on_real_questions(real_data: Path) -> None:
+    path = real_data / "hotpotqa/hotpotqa_train100.json"
+    found = load_questions(
+        path, "hotpotqa", keep={"level": "hard"}, select="most-evidence", limit=10
+    )
+    assert sorted(one.type or "" for one in found) == ["bridge"] * 5 + ["comparison"] * 5

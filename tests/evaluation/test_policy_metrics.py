@@ -1,0 +1,180 @@
+"""Means, intervals and paired tests over outcomes whose results are known by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import StoreError
+from pipeline.evaluation.compare import interval, paired_test
+from pipeline.evaluation.metrics import Outcome, measure, rows
+from pipeline.evaluation.stage import merge, merge_policies
+from pipeline.stage import StageContext
+from tests.evaluation.fabricated_run import configuration, trajectory, write_evaluation
+
+
+def outcome(question: str, dataset: str, em: float, part: str | None = None) -> Outcome:
+    return Outcome(question, dataset, part, em, em, em, True, 2, 2, 40, 60, "answer")
+
+
+def test_a_path_is_measured_against_its_gold_answers() -> None:
+    measured = measure(trajectory("q", "the Ostar city", steps=2), "unseen")
+    assert (measured.em, measured.f1, measured.cem) == (0.0, 2 / 3, 1.0)
+    assert (measured.steps, measured.searches) == (2, 2)
+    assert (measured.thinking, measured.retrieved) == (40, 60)
+    assert (measured.part, measured.stop, measured.format_ok) == ("unseen", "answer", True)
+
+
+def test_a_path_without_an_answer_scores_zero_but_costs_its_tokens() -> None:
+    measured = measure(trajectory("q", None, steps=3), None)
+    assert (measured.em, measured.f1, measured.cem, measured.format_ok) == (0.0, 0.0, 0.0, False)
+    assert (measured.steps, measured.thinking) == (3, 60)
+
+
+def test_all_is_the_average_over_data_sets_not_over_questions() -> None:
+    outcomes = [outcome(f"m{n}", "musique", 0.0) for n in range(3)] + [outcome("n", "nq", 1.0)]
+    table = {r["dataset"]: r for r in rows("sft", "test", outcomes, {}, resamples=9, seed=0)}
+    assert [table[name]["em"] for name in ("musique", "nq", "all")] == [0.0, 1.0, 0.5]
+    assert [table[name]["n"] for name in ("musique", "nq", "all")] == [3, 1, 4]
+
+
+def test_a_row_has_the_documented_keys_and_null_where_nothing_was_measured() -> None:
+    seconds = {"generation": 2.0}
+    result = rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, resamples=9, seed=0)
+    assert result[-1] == {
+        "policy": "sft",
+        "dataset": "all",
+        "split": "test",
+        "n": 1,
+        "em": 1.0,
+        "f1": 1.0,
+        "cem": 1.0,
+        "format_ok": 1.0,
+        "steps": 2.0,
+        "tokens": {"thinking": 40.0, "retrieved": 60.0, "total": 100.0, "per_retrieval": 30.0},
+        "osr": None,
+        "usr": None,
+        "searches": 2.0,
+        "unknown": None,
+        "seconds": {"generation": 2.0},
+        # One question cannot be resampled.
+        "ci": dict.fromkeys(
+            ["em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total"]
+        ),
+    }
+    assert result[0]["seconds"] is None
+
+
+def test_parts_of_a_split_have_rows_of_their_own() -> None:
+    outcomes = [outcome("a", "nq", 1.0), outcome("b", "nq", 0.0, "unseen")]
+    result = rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    assert [(r["split"], r["dataset"], r["n"], r["em"]) for r in result] == [
+        ("test", "nq", 2, 0.5),
+        ("test", "all", 2, 0.5),
+        ("test/unseen", "nq", 1, 0.0),
+        ("test/unseen", "all", 1, 0.0),
+    ]
+
+
+def test_the_interval_has_the_width_of_a_binomial_mean() -> None:
+    """400 answers, half right: standard error 0.025, so 95 % lie within 0.5 ± 0.049."""
+    answers = np.array([[0.0], [1.0]] * 200)
+    ((low, high),) = interval([answers], resamples=2000, seed=1)  # type: ignore[misc]
+    assert low == pytest.approx(0.451, abs=0.006)
+    assert high == pytest.approx(0.549, abs=0.006)
+
+
+def test_a_data_set_that_never_varies_halves_the_interval_of_the_average() -> None:
+    """Each data set weighs one half, so the average moves half as much as the one that varies."""
+    varies, constant = np.array([[0.0], [1.0]] * 200), np.ones((5000, 1))
+    ((low, high),) = interval([varies, constant], resamples=2000, seed=1)  # type: ignore[misc]
+    assert high - low == pytest.approx(0.049, abs=0.006)
+
+
+def test_the_interval_is_the_same_for_the_same_seed() -> None:
+    answers = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]])
+    first = interval([answers], resamples=50, seed=3)
+    assert np.array_equal(first, interval([answers], resamples=50, seed=3))  # type: ignore[arg-type]
+
+
+def test_the_paired_test_agrees_with_a_hand_calculation() -> None:
+    """Differences 1, 1, 0, 1: mean 0.75, sd 0.5, t = 0.75 / (0.5 / 2) = 3, 3 degrees of freedom.
+
+    Two-sided p of t = 3 with 3 degrees is 0.0577; the 95 % quantile is 3.182.
+    """
+    test = paired_test(np.zeros(4), np.array([1.0, 1.0, 0.0, 1.0]))
+    assert test["difference"] == 0.75
+    assert test["t"] == pytest.approx(3.0)
+    assert test["p"] == pytest.approx(0.0577, abs=5e-5)
+    assert test["interval"] == pytest.approx([0.75 - 0.25 * 3.1824, 0.75 + 0.25 * 3.1824], abs=1e-3)
+
+
+@pytest.mark.parametrize(("shift", "p"), [(0.0, 1.0), (0.5, 0.0)])
+def test_equal_differences_have_no_t_but_a_verdict(shift: float, p: float) -> None:
+    test = paired_test(np.zeros(3), np.full(3, shift))
+    assert test == {"difference": shift, "interval": None, "t": None, "p": p}
+
+
+def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_path: Path) -> None:
+    shards = {
+        name: write_evaluation(
+            tmp_path / name,
+            [trajectory(f"q{n}", "Ostar" if n < right else "Vell") for n in range(4)],
+        )
+        for name, right in (("sft", 1), ("round-1", 2), ("round-2", 4))
+    }
+    output = tmp_path / "merged"
+    merge_policies(shards, output, resamples=20)
+    tests = json.loads((output / "comparison.json").read_text())
+    found = [
+        (t["before"], t["after"], t["difference"], t["n"])
+        for t in tests
+        if t["measure"] == "em" and t["dataset"] == "all"
+    ]
+    assert found == [
+        ("sft", "round-1", 0.25, 4),
+        ("round-1", "round-2", 0.5, 4),
+        ("sft", "round-2", 0.75, 4),
+    ]
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert [(r["policy"], r["em"]) for r in metrics if r["dataset"] == "all"] == [
+        ("sft", 0.25),
+        ("round-1", 0.5),
+        ("round-2", 1.0),
+    ]
+
+
+def test_the_stage_merges_policies_in_order_of_training(tmp_path: Path) -> None:
+    names = ["round-10", "round-2", "sft"]  # as an alphabet would have them
+    shards = {name: write_evaluation(tmp_path / name, [trajectory("q", "Ostar")]) for name in names}
+    output = tmp_path / "merged"
+    context = StageContext(
+        config=configuration(),
+        stage="evaluate",
+        output=output,
+        partial=tmp_path / "partial",
+        inputs=shards,
+    )
+    assert merge(context) == {"rows": 6, "tests": 3 * 2 * 9, "examples": 0}
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert [row["policy"] for row in metrics[::2]] == ["sft", "round-2", "round-10"]
+
+
+def test_policies_evaluated_on_different_questions_are_refused(tmp_path: Path) -> None:
+    shards = {
+        "sft": write_evaluation(tmp_path / "sft", [trajectory("q1", "Ostar")]),
+        "round-1": write_evaluation(tmp_path / "one", [trajectory("q2", "Ostar")]),
+    }
+    with pytest.raises(StoreError, match=r"different questions \(2 of them in one only"):
+        merge_policies(shards, tmp_path / "merged")
+
+
+def test_the_same_question_twice_is_refused(tmp_path: Path) -> None:
+    again = [trajectory("q1", "Ostar"), replace(trajectory("q1", "Vell"), trajectory_id="other")]
+    shards = {"sft": write_evaluation(tmp_path / "sft", again)}
+    with pytest.raises(StoreError, match="question q1 was evaluated twice"):
+        merge_policies(shards, tmp_path / "merged")

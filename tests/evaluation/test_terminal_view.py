@@ -1,0 +1,110 @@
+"""The terminal view: the mask that training uses, in colour, and nothing that a document orders."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from pipeline.errors import InputError
+from pipeline.inspection.paths import Segment, read_paths, segments
+from pipeline.inspection.view import printable, view_pairs, view_trajectories
+from pipeline.records import Message, Pair, Trajectory, write_parquet
+from tests.evaluation.fabricated_run import trajectory
+
+GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
+
+
+def coloured(width: int) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return (
+        Console(file=stream, force_terminal=True, color_system="standard", width=width),
+        stream,
+    )
+
+
+def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:
+    """Ids 0 to 4 spell "ask [b]seen[/b] sum end"."""
+    words = {"ask": 0, "[b]seen[/b]": 1, "sum": 2, "end": 3}
+    codec = Tokenizer(models.WordLevel(words, unk_token="end"))
+    codec.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    codec.save(str(directory / "tokenizer.json"))
+    pair = Pair(
+        question_id="q",
+        prompt=[Message("system", "s"), Message("user", "Where is Vell?")],
+        chosen=[Message("assistant", "ask [b]seen[/b] sum")],
+        rejected=[Message("assistant", "end")],
+        chosen_id="q-0",
+        rejected_id="q-1",
+        kind="easy",
+        chosen_rewards={"total": 2.5},
+        rejected_rewards={"total": 1.0},
+        policy="p",
+        round=1,
+        prompt_ids=[],
+        chosen_ids=[0, 1, 2],
+        rejected_ids=[3],
+        chosen_spans=spans,  # type: ignore[arg-type]
+        rejected_spans=[(0, 1, "model")],
+    )
+    write_parquet(directory / "pairs.parquet", [pair], Pair)
+    return directory
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_trained_tokens_are_green_and_masked_ones_dim(tmp_path: Path, width: int) -> None:
+    spans = [(0, 1, "model"), (1, 2, "environment"), (2, 3, "model")]
+    console, stream = coloured(width)
+    shown = view_pairs(pair_file(tmp_path, spans), 5, tokenizer=tmp_path, console=console)
+    text = stream.getvalue()
+    assert shown == 1
+    assert f"{GREEN}ask{END}{DIM}[b]seen[/b]{END}{GREEN}sum{END}" in text
+    assert f"{GREEN}end{END}" in text
+    assert "total 2.50" in text
+    assert "Where is Vell?" in text
+
+
+def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
+    path = pair_file(tmp_path, [(0, 1, "model"), (2, 3, "model")])
+    with pytest.raises(InputError, match=r"pairs\.parquet:1: token spans: .*start at 1"):
+        view_pairs(path, 5, tokenizer=tmp_path, console=coloured(80)[0])
+
+
+def test_a_document_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    hostile = trajectory("q", "Ostar", document="\x1b[2Jgone\x9b31m[red]markup[/red]")
+    write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
+    console, stream = coloured(200)
+    assert view_trajectories(tmp_path, 1, console=console) == 1
+    assert "␛[2Jgone\\u009b31m[red]markup[/red]" in stream.getvalue()
+    assert "\x1b[2J" not in stream.getvalue()
+
+
+def test_printable_keeps_lines_and_letters() -> None:
+    assert printable("é\n漢\tx\x00\u202e") == "é\n漢    x␀\\u202e"
+
+
+def test_segments_follow_the_spans() -> None:
+    spans = [(0, 2, "model"), (2, 2, "environment"), (2, 5, "environment")]
+    assert segments("abcde", spans) == [  # type: ignore[arg-type]
+        Segment("ab", "model"),
+        Segment("cde", "environment"),
+    ]
+    assert segments("abc", []) == [Segment("abc", "unknown")]
+
+
+def test_spans_that_leave_text_over_are_refused() -> None:
+    with pytest.raises(InputError, match="spans end at 2, expected 5"):
+        segments("abcde", [(0, 2, "model")])
+
+
+def test_only_the_paths_asked_for_are_read(tmp_path: Path) -> None:
+    paths = [trajectory(f"q{n}", "Ostar", rewards={"total": float(n)}) for n in range(3)]
+    paths = [replace(path, token_ids=[1, 2], logprobs=[-0.5, None]) for path in paths]
+    file = tmp_path / "trajectories.parquet"
+    write_parquet(file, paths, Trajectory)
+    found = read_paths(file, "trajectory_id", {"q2-0"})
+    assert found == {"q2-0": replace(paths[2], token_ids=[], logprobs=[])}

@@ -1,0 +1,50 @@
+"""Two surface forms are one entity exactly when the rules of TeaRAG 4.1 say so."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.graph.entities import EntityTable, entity_key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("New  York\n", "new york"),
+        ("“Heroes”", "heroes"),
+        ("\"'Emma'\"", "EMMA"),
+        ("``Emma''", "emma"),
+        ("Straße", "STRASSE"),
+        ("ﬁlm Ⅳ", "film iv"),
+        ("\uff26ilm", "film"),
+        ("Zoe\u0301", "Zo\u00e9"),
+    ],
+)
+def test_forms_of_one_entity(one: str, other: str) -> None:
+    assert entity_key(one) == entity_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('"Heroes" (song)', "Heroes (song)"),
+        ('"A" and "B"', 'A" and "B'),
+        ("Paris (Texas)", "Paris"),
+        ("Zoé", "Zoe"),
+        ("it's", "its"),
+    ],
+)
+def test_forms_of_different_entities(one: str, other: str) -> None:
+    assert entity_key(one) != entity_key(other)
+
+
+@given(st.text())
+def test_the_key_of_a_key_is_itself(text: str) -> None:
+    assert entity_key(entity_key(text)) == entity_key(text)
+
+
+def test_the_first_form_seen_is_displayed() -> None:
+    table = EntityTable()
+    assert [table.add(one) for one in ("New  York", "Rome", "NEW YORK")] == [0, 1, 0]
+    assert table.names == ["New York", "Rome"]
+    assert table.keys == ["new york", "rome"]

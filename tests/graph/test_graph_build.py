@@ -1,0 +1,57 @@
+"""What is a triple becomes one, what is not is counted with its reason."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.graph.build import Extracted, build_graph
+from pipeline.records import Triplet
+
+
+def test_triplets_are_numbered_within_their_chunk() -> None:
+    graph = build_graph(
+        [
+            Extracted("c1", "T", ["Ann", " born  in", "Rome"]),
+            Extracted("c2", "T", ["Ann", "born in", "Rome"]),
+            Extracted("c1", "T", ["rome", "lies in", "Italy"]),
+            Extracted("c1", "T", ["ANN", "Born in", '"Rome"']),
+        ]
+    )
+    assert graph.triplets == [
+        Triplet("c1:0", "Ann", "born in", "Rome", "c1"),
+        Triplet("c2:0", "Ann", "born in", "Rome", "c2"),
+        Triplet("c1:1", "rome", "lies in", "Italy", "c1"),
+    ]
+    assert graph.entities.names == ["Ann", "Rome", "Italy"]
+    # 3 triplets have 6 ends over 3 entities; Rome has 3 of them.
+    assert graph.statistics() == {
+        "entities": 3,
+        "triplets": 3,
+        "degree_mean": 2.0,
+        "degree_max": 3,
+        "chunks_with_triplets": 2,
+        "duplicates": 1,
+        "rejects": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (["a", "b"], "length 2"),
+        (["a", "b", "c", "d"], "length 4"),
+        (["a", 7, "c"], "relation is not a string"),
+        (["a", "b", None], "tail is not a string"),
+        (['""', "b", "c"], "head is empty"),
+        (["a", " ", "c"], "relation is empty"),
+        ("a b c", "not a list"),
+        (None, "not a list"),
+    ],
+)
+def test_a_reject_is_kept_with_its_reason(value: Any, reason: str) -> None:
+    graph = build_graph([Extracted("c", "T", value), Extracted("c", "T", ["a", "b", "c"])])
+    assert [(one.chunk_id, one.reason, one.value) for one in graph.rejects] == [
+        ("c", reason, value)
+    ]
+    assert graph.statistics()[f"rejects: {reason}"] == 1
+    assert len(graph.triplets) == 1

@@ -1,0 +1,130 @@
+"""Ready triples find the chunk that they came from; model output is never an exception."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.corpus.chunk import chunk_documents
+from pipeline.corpus.documents import Document, read_documents
+from pipeline.errors import InputError
+from pipeline.graph.annotated import read_annotated
+from pipeline.graph.build import build_graph
+from pipeline.graph.openie import read_openie
+from pipeline.records import Chunk
+
+TEXT = "Ann was born in Rome . She moved to Oslo in 1900 . There she wrote Emma ."
+CHUNKS = list(chunk_documents([Document("Ann", TEXT, "d1"), Document("Bo", "Bo sings .", "d2")], 6))
+
+
+def annotations(tmp_path: Path, *records: dict[str, Any]) -> Path:
+    path = tmp_path / "triplets.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    return path
+
+
+def annotation(tail: str, sentence: str, doc_id: str = "d1") -> dict[str, Any]:
+    return {
+        "head": "Ann",
+        "relation": "r",
+        "tail": tail,
+        "title": "Ann",
+        "doc_id": doc_id,
+        "sentence": sentence,
+    }
+
+
+def test_the_chunks_of_this_test() -> None:
+    assert [(one.id, one.text) for one in CHUNKS] == [
+        ("d1-0", "Ann was born in Rome ."),
+        ("d1-1", "She moved to Oslo in 1900"),
+        ("d1-2", ". There she wrote Emma ."),
+        ("d2-0", "Bo sings ."),
+    ]
+
+
+def test_an_annotation_belongs_to_the_chunk_with_its_sentence(tmp_path: Path) -> None:
+    path = annotations(
+        tmp_path,
+        annotation("Rome", "Ann was born in Rome ."),
+        annotation("1900", "She moved to Oslo in 1900 ."),  # most of it is in the second chunk
+        annotation("Emma", "There she  wrote Emma ."),
+        annotation("Emma", "There she wrote Emma .", doc_id="gone"),  # found by its title
+    )
+    assert [one.chunk_id for one in read_annotated(path, CHUNKS)] == [
+        "d1-0",
+        "d1-1",
+        "d1-2",
+        "d1-2",
+    ]
+
+
+def test_a_malformed_annotation_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = annotations(tmp_path, annotation("Rome", "x"), {"head": "Ann", "relation": "r"})
+    with pytest.raises(InputError, match=r"triplets\.jsonl:2: tail: missing"):
+        list(read_annotated(path, CHUNKS))
+
+
+def test_annotations_of_another_corpus_are_refused(tmp_path: Path) -> None:
+    path = annotations(tmp_path, annotation("x", "y", "z") | {"title": "Nobody"})
+    with pytest.raises(InputError, match="are the files of one set"):
+        list(read_annotated(path, CHUNKS))
+
+
+def openie(tmp_path: Path, *documents: Any) -> Path:
+    path = tmp_path / "openie.json"
+    path.write_text(json.dumps({"docs": list(documents)}), encoding="utf-8")
+    return path
+
+
+def test_a_triple_belongs_to_the_chunk_that_mentions_most_of_it(tmp_path: Path) -> None:
+    triples = [["Ann", "born in", "Rome"], ["Ann", "moved to", "Oslo"], ["Ann", "wrote", "Emma"]]
+    path = openie(tmp_path, {"title": "Ann", "text": TEXT, "extracted_triples": triples})
+    assert [one.chunk_id for one in read_openie(path, CHUNKS)] == ["d1-0", "d1-1", "d1-2"]
+
+
+def test_the_passage_shape_is_read_too(tmp_path: Path) -> None:
+    path = openie(tmp_path, {"passage": "Bo\nBo sings .", "extracted_triples": [["Bo", "is", "x"]]})
+    assert [one.chunk_id for one in read_openie(path, CHUNKS)] == ["d2-0"]
+
+
+def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
+    path = openie(
+        tmp_path,
+        {"title": "Bo", "text": "Bo sings .", "extracted_triples": [["Bo", "sings"], "Bo", []]},
+        {"title": "Bo", "text": "Bo sings .", "extracted_triples": None},
+        {"title": "Bo", "text": "Bo is elsewhere .", "extracted_triples": [["a", "b", "c"]]},
+    )
+    reasons = Counter(one.reason for one in build_graph(read_openie(path, CHUNKS)).rejects)
+    assert reasons == {
+        "length 2": 1,
+        "not a list": 1,
+        "length 0": 1,
+        "no list of triples": 1,
+        "document not in the corpus": 1,
+    }
+
+
+def test_openie_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    path = openie(tmp_path, {"title": "X", "text": "y", "extracted_triples": []})
+    with pytest.raises(InputError, match="name the corpus that it was made from"):
+        list(read_openie(path, CHUNKS))
+
+
+# Two documents have no triples; one of them shares a passage of 25 words with another document.
+@pytest.mark.parametrize(("words", "documents"), [(100, 1890 - 2), (25, 1890 - 1)])
+def test_real_openie_loses_exactly_the_triples_that_are_none(
+    real_data: Path, words: int, documents: int
+) -> None:
+    folder = real_data / "musique"
+    chunks: list[Chunk] = list(
+        chunk_documents(read_documents(folder / "musique_train100_corpus1890.json"), words)
+    )
+    graph = build_graph(read_openie(folder / "musique_train100_openie_gpt35_1890.json", chunks))
+    assert len(graph.triplets) + graph.duplicates + len(graph.rejects) == 17_419
+    reasons = Counter(one.reason for one in graph.rejects)
+    assert reasons == {"length 2": 70, "length 4": 112, "length 5": 2, "length 6": 1}
+    home = {chunk.id: chunk.doc_id for chunk in chunks}
+    assert len({home[one.chunk_id] for one in graph.triplets}) == documents

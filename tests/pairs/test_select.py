@@ -1,0 +1,190 @@
+"""Eq. 14 of TeaRAG on scenarios small enough to be walked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.pairs.select import BINS, Candidate, select
+
+
+def path(name: str, form: float, outcome: float, process: float, **values: Any) -> Candidate:
+    """A multi-hop candidate whose sample index is the number at the end of its name."""
+    defaults: dict[str, Any] = {"hop": "multi", "sample": int(name[-1]), "output": name}
+    numbers = {"format": form, "outcome": outcome, "process": process}
+    return Candidate(id=name, **(defaults | numbers | values))
+
+
+def single(name: str, form: float, outcome: float) -> Candidate:
+    return path(name, form, outcome, 0.0, hop="single")
+
+
+def named(*candidates: Candidate) -> tuple[list[tuple[str, str, str]], dict[str, str]]:
+    pairs, bins = select(candidates)
+    return [(pair.chosen.id, pair.rejected.id, pair.kind) for pair in pairs], dict(bins)
+
+
+def test_best_chosen_path_takes_the_worst_path_and_the_walk_goes_on_from_there() -> None:
+    """Ascending: bad0 (0.2), bad1 (1.2), bad2 (1.3), good3 (2.8), good4 (2.9)."""
+    pairs, bins = named(
+        path("bad0", 0, 0.0, 0.2),
+        path("bad1", 1, 0.0, 0.2),
+        path("bad2", 1, 0.1, 0.2),
+        path("good3", 1, 1.0, 0.8),
+        path("good4", 1, 1.0, 0.9),
+    )
+    assert pairs == [("good4", "bad0", "format"), ("good3", "bad1", "easy")]
+    assert bins == {
+        "good4": "chosen",
+        "good3": "chosen",
+        "bad0": "rejected-format",
+        "bad1": "rejected-easy",
+        "bad2": "not-reached",
+    }
+
+
+def test_a_path_that_was_passed_over_is_not_looked_at_again() -> None:
+    """Ascending: half0 (2.3), hard1 (2.35), good3 (2.65), good2 (2.7).
+
+    good2 (process 0.7) passes over half0, whose process 0.8 is better than its own, and takes
+    hard1. good3's process 0.85 would have allowed half0, but the walk is already behind it.
+    """
+    pairs, bins = named(
+        path("half0", 1, 0.5, 0.8),
+        path("hard1", 1, 0.7, 0.65),
+        path("good2", 1, 1.0, 0.7),
+        path("good3", 1, 0.8, 0.85),
+    )
+    assert pairs == [("good2", "hard1", "hard")]
+    assert bins == {
+        "half0": "passed-over",
+        "hard1": "rejected-hard",
+        "good2": "chosen",
+        "good3": "chosen-unpaired",
+    }
+
+
+def test_one_walk_to_the_end_leaves_nothing_for_later_chosen_paths() -> None:
+    pairs, bins = named(
+        path("near0", 1, 0.75, 0.1), path("good1", 1, 1.0, 0.7), path("good2", 1, 1.0, 0.9)
+    )
+    assert pairs == []
+    assert bins == {
+        "near0": "passed-over",
+        "good1": "chosen-unpaired",
+        "good2": "chosen-unpaired",
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "outcome", "process", "is_chosen"),
+    [
+        (1, 1.0, 0.7, True),
+        (1, 1.0, 0.1 * 1 + 0.3 * 1 + 0.3 * 1, True),  # 0.7 up to rounding
+        (1, 1.0, 0.69, False),
+        (1, 0.99, 0.79, False),
+        (1, 0.8, 0.8, True),
+        (1, 0.8, 0.79, False),
+        (1, 0.79, 1.5, False),
+        (0, 1.0, 1.0, False),
+    ],
+)
+def test_multi_hop_chosen_set(form: float, outcome: float, process: float, is_chosen: bool) -> None:
+    _, bins = named(path("x0", form, outcome, process), path("y1", 0, 0, 0))
+    assert (bins["x0"] == "chosen") is is_chosen
+
+
+@pytest.mark.parametrize(
+    ("outcome", "process", "kind"),
+    [
+        (0.0, 2.0, "rejected-easy"),
+        (0.3, 0.9, "rejected-easy"),
+        (0.31, 0.8, "rejected-hard"),
+        (0.7, 0.8, "rejected-hard"),
+        (0.7, 0.81, "passed-over"),
+        (0.71, 0.1, "passed-over"),
+    ],
+)
+def test_rejected_kinds_for_a_chosen_path_with_outcome_1_and_process_08(
+    outcome: float, process: float, kind: str
+) -> None:
+    _, bins = named(path("good0", 1, 1.0, 0.8), path("x1", 1, outcome, process))
+    assert bins["x1"] == kind
+
+
+def test_single_hop_wants_the_right_answer_in_one_step_and_has_no_hard_pairs() -> None:
+    """Outcome is F1 / k: 0.5 is right in two steps, 0.25 right in four."""
+    pairs, bins = named(
+        single("one0", 1, 1.0), single("two1", 1, 0.5), single("four2", 1, 0.25),
+        single("one3", 1, 1.0), single("one4", 1, 1.0),
+    )  # fmt: skip
+    assert pairs == [("one0", "four2", "easy")]
+    assert bins["two1"] == "passed-over"
+    assert bins["one3"] == bins["one4"] == "chosen-unpaired"
+
+
+def test_ties_go_by_sample_index_however_the_paths_arrive() -> None:
+    expected = [("good2", "bad0", "easy"), ("good3", "bad1", "easy")]
+    paths = [
+        path("good3", 1, 1.0, 0.8),
+        path("bad1", 1, 0.0, 0.3),
+        path("good2", 1, 1.0, 0.8),
+        path("bad0", 1, 0.0, 0.1 + 0.2),  # 0.30000000000000004 is no difference
+    ]
+    assert named(*paths)[0] == expected
+    assert named(*reversed(paths))[0] == expected
+
+
+def test_identical_outputs_count_once() -> None:
+    twin = path("bad0", 0, 0, 0)
+    pairs, bins = named(
+        path("good2", 1, 1.0, 0.8),
+        path("good3", 1, 1.0, 0.8),
+        twin,
+        replace(twin, id="bad1", sample=1),
+    )
+    assert pairs == [("good2", "bad0", "format")]
+    assert bins["bad1"] == "duplicate"
+
+
+def test_paths_with_a_broken_environment_are_in_no_pair() -> None:
+    pairs, bins = named(path("good0", 1, 1.0, 0.8), path("bad1", 0, 0, 0, broken=True))
+    assert pairs == []
+    assert bins == {"good0": "chosen-unpaired", "bad1": "environment"}
+
+
+def test_without_a_chosen_path_there_is_no_pair() -> None:
+    pairs, bins = named(path("bad0", 0, 0, 0), path("meh1", 1, 0.5, 0.5))
+    assert pairs == []
+    assert bins == {"bad0": "no-chosen", "meh1": "no-chosen"}
+
+
+SCORES = st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.7, 0.8, 1.0])
+PATHS = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0, 1.0]), SCORES, SCORES, st.integers(0, 9), st.booleans()),
+    max_size=10,
+)
+
+
+@given(PATHS, st.sampled_from(["single", "multi"]))
+def test_every_path_is_in_one_bin_and_in_at_most_one_pair(
+    rows: list[tuple[float, float, float, int, bool]], hop: str
+) -> None:
+    candidates = [
+        path(f"p{n}", form, outcome, process, hop=hop, output=str(text), broken=broken and text < 2)
+        for n, (form, outcome, process, text, broken) in enumerate(rows)
+    ]
+    pairs, bins = select(candidates)
+    assert bins.keys() == {candidate.id for candidate in candidates}
+    assert set(bins.values()) <= BINS.keys()
+    used = [side.id for pair in pairs for side in (pair.chosen, pair.rejected)]
+    assert len(used) == len(set(used))
+    for pair in pairs:
+        assert bins[pair.chosen.id] == "chosen"
+        assert bins[pair.rejected.id] == f"rejected-{pair.kind}"
+        assert pair.chosen.output != pair.rejected.output
+        assert not pair.rejected.broken

@@ -1,0 +1,177 @@
+"""TeaRAG's reward terms, computed by hand, and failures that must not become rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipeline.errors import RetrievalError
+from pipeline.records import ContextItem, Step, Trajectory
+from pipeline.rewards.tearag import Weights, consistency, score
+from pipeline.similarity import Lexical
+
+
+def trajectory(**values: Any) -> Trajectory:
+    """A well-formed two-step path for a two-hop question; all of it can be replaced."""
+    steps = [
+        Step(
+            entities=["Film X"],
+            subquery="Who directed Film X?",
+            context=[ContextItem("chunk", "c", "Film X", "directed by Ann Lee", 0.5)],
+            summary="Ann Lee directed it",
+        ),
+        Step(
+            entities=["Ann Lee", "Oslo"],
+            subquery="Where was Ann Lee born?",
+            context=[ContextItem("triplet", "t", "", "Ann Lee born Rome", 0.5)],
+            summary="born in Rome",
+        ),
+    ]
+    defaults: dict[str, Any] = {
+        "trajectory_id": "t",
+        "question_id": "q",
+        "dataset": "musique",
+        "question": "?",
+        "hop": "multi",
+        "answers": ["Rome"],
+        "evidence": ["Film X directed by Ann Lee", "Ann Lee born Rome Italy"],
+        "grammar": "tearag",
+        "output": "",
+        "steps": steps,
+        "answer": "Rome, Italy",
+        "format_ok": True,
+    }
+    return Trajectory(**(defaults | values))
+
+
+def terms(path: Trajectory, weights: Weights | None = None) -> dict[str, Any]:
+    (rewards,) = score([path], Lexical(), weights) if weights else score([path], Lexical())
+    return rewards
+
+
+def test_every_term_of_a_multi_hop_path() -> None:
+    """Evidence 1 has 6 tokens {film, x, directed, by, ann, lee}, evidence 2 has 5.
+
+    Subqueries: "who directed film x" shares 3 of 6, "where was ann lee born" 3 of 5. Context: the
+    first item, title included, has all 6; the second 4 of 5. Summaries: "ann lee directed it"
+    shares 3 of 6 with evidence 1; evidence 2 shares {ann, lee} with it and {born, rome} with the
+    second: 2 of 5. Only the first step's subquery names all of its entities.
+    """
+    rewards = terms(trajectory())
+    assert rewards["memory"] == {
+        "subquery": [3 / 6, 3 / 5],
+        "context": [1.0, 4 / 5],
+        "summary": [3 / 6, 2 / 5],
+    }
+    assert rewards["outcome"] == 2 / 3
+    assert rewards["format"] == 1.0
+    assert rewards["consistency"] == 0.5
+    assert rewards["subquery"] == pytest.approx(0.55)
+    assert rewards["context"] == pytest.approx(0.9)
+    assert rewards["summary"] == pytest.approx(0.45)
+    process = 0.1 * 0.5 + 0.3 * 0.55 + 0.3 * 0.9 + 0.3 * 0.45
+    assert rewards["process"] == pytest.approx(process)
+    assert rewards["total"] == pytest.approx(1 + 2 / 3 + process)
+
+
+def test_process_is_not_clipped_when_one_step_finds_much_evidence() -> None:
+    step = Step(["b"], "a b c d", [ContextItem("chunk", "", "", "a b c d", 0)], "a b c d")
+    rewards = terms(trajectory(steps=[step], evidence=["a", "b", "c d"]))
+    assert rewards["subquery"] == 3.0
+    assert rewards["process"] == pytest.approx(0.1 + 3 * 0.9)
+
+
+def test_single_hop_pays_for_steps_and_not_for_process() -> None:
+    rewards = terms(trajectory(hop="single", answer="Rome"))
+    assert (rewards["outcome"], rewards["process"], rewards["total"]) == (0.5, 0.0, 1.5)
+
+
+@pytest.mark.parametrize("hop", ["single", "multi"])
+def test_without_steps_every_process_term_is_zero(hop: str) -> None:
+    rewards = terms(trajectory(hop=hop, steps=[], format_ok=False, answer="Rome"))
+    assert rewards["memory"]["context"] == [0.0, 0.0]
+    names = ("format", "consistency", "subquery", "context", "summary", "process")
+    assert [rewards[name] for name in names] == [0.0] * 6
+    assert rewards["outcome"] == (0.0 if hop == "single" else 1.0)
+
+
+def test_a_malformed_path_is_scored_on_the_steps_it_has() -> None:
+    whole = trajectory()
+    rewards = terms(trajectory(steps=whole.steps[:1], format_ok=False, answer=None))
+    assert (rewards["format"], rewards["outcome"]) == (0.0, 0.0)
+    assert rewards["context"] == pytest.approx(1.0 + 2 / 5)
+    assert rewards["total"] == rewards["process"] > 0
+
+
+def test_no_evidence_and_empty_contexts_give_zero() -> None:
+    bare = Step(["Rome"], "Is Rome big?", [], "yes")
+    assert terms(trajectory(evidence=[]))["subquery"] == 0.0
+    assert terms(trajectory(steps=[bare]))["memory"]["context"] == [0.0, 0.0]
+
+
+def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None:
+    steps = [
+        Step(entities=["The Hague"], subquery="Where is hague, exactly?"),
+        Step(entities=["Hague", "Oslo"], subquery="Is Hague far?"),
+        Step(entities=["The"], subquery="What is the sea?"),
+        Step(entities=["U.N."], subquery="Who leads the UN?"),
+    ]
+    assert consistency(steps) == 0.5
+
+
+def test_weights_switch_terms_off() -> None:
+    assert terms(trajectory(), Weights(0, 0, 0, 0))["process"] == 0.0
+
+
+class CountingSimilarity(Lexical):
+    """Remembers every pair it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
+        self.asked += pairs
+        return super().pairs(pairs)
+
+
+def test_a_pair_of_texts_is_judged_once_for_a_whole_batch() -> None:
+    counting = CountingSimilarity()
+    first, second = score([trajectory(), trajectory()], counting)
+    assert first == second
+    assert len(counting.asked) == len(set(counting.asked)) == 2 * 6
+
+
+class BrokenSimilarity(Lexical):
+    """Gives what a model gives whose weights overflowed."""
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
+        return np.full(len(pairs), np.nan)
+
+
+class DeadSimilarity(Lexical):
+    """Fails like a lost GPU."""
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
+        raise ConnectionError("gone")
+
+
+def test_a_failure_is_never_a_reward() -> None:
+    with pytest.raises(RetrievalError, match=r"nan.*expected a probability"):
+        score([trajectory()], BrokenSimilarity())
+    with pytest.raises(ConnectionError):
+        score([trajectory()], DeadSimilarity())
+
+
+def test_lexical_similarity_counts_distinct_folded_tokens_of_the_first_text() -> None:
+    lexical = Lexical()
+    assert lexical.matrix(["Straße 12", "x_y", ""], ["STRASSE strasse 1", "y"]).tolist() == [
+        [0.5, 0.0],
+        [0.0, 0.5],
+        [0.0, 0.0],
+    ]
+    assert lexical.pairs([("ﬁn a", "fin"), ("fin", "ﬁn a")]).tolist() == [0.5, 1.0]
+    assert lexical.raw("a b", ["a", "b a", "c"]).tolist() == [0.0, np.inf, -np.inf]

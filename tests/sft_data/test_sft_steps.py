@@ -1,0 +1,78 @@
+"""Supporting triplets, key entities and the simulated context of one step."""
+
+import random
+
+from pipeline.records import Chunk, Triplet
+from pipeline.sft_data.steps import Hop, build_step, key_entities, supporting_triplets
+
+CHUNK = Chunk("c", "Emma (film)", "Emma was directed by Ann Lee. Ann Lee likes Emma Stone.", "d")
+
+
+def triplets(*texts: tuple[str, str, str]) -> list[Triplet]:
+    return [Triplet(f"c:{n}", *text, chunk_id="c") for n, text in enumerate(texts)]
+
+
+def hop(question: str, answer: str, *texts: tuple[str, str, str], known: str = "") -> Hop:
+    return Hop(
+        "q", 1, question, answer, (known,) if known else (), CHUNK.title, [CHUNK], triplets(*texts)
+    )
+
+
+DIRECTOR = hop(
+    "Who directed the film emma?",
+    "Ann Lee",
+    ("Ann Lee", "likes", "Emma Stone"),
+    ("Emma", "stars", "Ann Lee"),
+    ("Emma", "was directed by", "Ann Lee"),
+    ("Emma", "was directed by", "Ann Leeds"),
+)
+
+
+def test_the_supporting_triplet_answers_the_question() -> None:
+    assert [one.text for one in supporting_triplets(DIRECTOR)] == ["Emma was directed by Ann Lee"]
+
+
+def test_a_triplet_that_holds_the_answer_by_chance_supports_nothing() -> None:
+    neighbour = hop(
+        "What does Jefferson County share a border with?",
+        "Dodge County",
+        ("Dodge County", "is in", "Wisconsin"),
+    )
+    assert supporting_triplets(neighbour) == []
+    assert build_step(neighbour, [], random.Random(0)) is None
+    assert neighbour.fault == "no supporting triplet"
+
+
+def test_key_entities_are_what_the_subquery_names_and_never_the_answer() -> None:
+    supporting = supporting_triplets(DIRECTOR)
+    # As the subquery spells it; "Ann Lee" is not known before retrieval.
+    assert key_entities(DIRECTOR, supporting) == ["emma"]
+
+
+def test_earlier_answers_and_the_title_stand_in_for_entities_that_are_not_named() -> None:
+    average = hop(
+        "What is the usual snowfall in Seattle?",
+        "6.8 inches",
+        ("Sea-Tac", "received", "6.8 inches of snowfall"),
+        known="Seattle",
+    )
+    assert key_entities(average, supporting_triplets(average)) == ["Seattle"]
+    part = hop("Where did Hayek study?", "Vienna", ("Friedrich Hayek", "did study in", "Vienna"))
+    assert key_entities(part, supporting_triplets(part)) == ["Hayek"]
+
+
+def test_without_any_entity_there_is_no_step() -> None:
+    nobody = hop("which of them directed it?", "Ann Lee", ("Emma", "directed by", "Ann Lee"))
+    assert build_step(nobody, supporting_triplets(nobody), random.Random(0)) is None
+    assert nobody.fault == "no key entity in the subquery"
+
+
+def test_the_context_is_gold_and_triplets_at_random_places_and_nothing_else() -> None:
+    supporting = supporting_triplets(DIRECTOR)
+    orders = set()
+    for seed in range(20):
+        step = build_step(DIRECTOR, supporting, random.Random(seed))
+        assert step is not None
+        assert {one.text for one in step.context} == {CHUNK.text, "Emma was directed by Ann Lee"}
+        orders.add(tuple(one.kind for one in step.context))
+    assert orders == {("chunk", "triplet"), ("triplet", "chunk")}

@@ -1,0 +1,190 @@
+"""Which tokens carry loss: literal masks, and every way a mask could silently be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError, TrainingError
+from pipeline.records import Message, SftExample
+from pipeline.training.collate import StepSortedSampler, accumulation_steps, pair_collator
+from pipeline.training.encode import (
+    EncodedPair,
+    EncodedSft,
+    distinct,
+    encode_pairs,
+    encode_sft,
+    within_length,
+)
+from tests.training.tiny_policy import byte_tokenizer, example, pair
+
+A, B, X, Y = 67, 68, 90, 91  # ids of the letters in the byte tokenizer (3 + rank)
+EOS = 2
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def test_a_path_trains_on_model_text_and_its_end_only(tokenizer):
+    """Six tokens: the model writes "ab", the environment "xy", the model "a" and the end."""
+    path = SftExample(
+        example_id="e",
+        question_id="q",
+        hops=1,
+        prompt=[Message("user", "?")],
+        completion="abxya",
+        spans=[(0, 2, "model"), (2, 4, "environment"), (4, 5, "model")],
+    )
+    encoded = encode_sft(tokenizer, [path])[0]
+    assert encoded.input_ids[-6:] == [A, B, X, Y, A, EOS]
+    assert encoded.labels[-6:] == [A, B, -100, -100, A, EOS]
+    assert set(encoded.labels[:-6]) == {-100}
+    prompt = tokenizer.decode(encoded.input_ids[:-6])
+    assert prompt == "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_pieces_are_tokenised_apart_as_the_sampler_splices_them():
+    """A merge of "b" and "x" must not cross from model text into environment text."""
+    merging = byte_tokenizer()
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    core = Tokenizer(models.BPE(vocab={**merging.get_vocab(), "bx": 259}, merges=[("b", "x")]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    merging = type(merging)(
+        tokenizer_object=core,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        chat_template=merging.chat_template,
+    )
+    assert merging("bx", add_special_tokens=False)["input_ids"] == [259]
+    path = dataclasses.replace(
+        example(1), completion="bx", spans=[(0, 1, "model"), (1, 2, "environment")]
+    )
+    assert encode_sft(merging, [path])[0].input_ids[-3:] == [B, X, EOS]
+
+
+def test_pairs_are_masked_by_their_token_spans_on_both_sides(tokenizer):
+    row = EncodedPair("p", [9, 9], [A, X, EOS], [B, EOS], [1, 0, 1], [1, 1])
+    fields = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
+    batch = pair_collator(0)([{name: getattr(row, name) for name in fields}])
+    assert batch["input_ids"].tolist() == [[9, 9, A, X, EOS], [9, 9, B, EOS, 0]]
+    assert batch["completion_mask"].tolist() == [[0, 0, 1, 0, 1], [0, 0, 1, 1, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=6))
+def test_any_text_survives_encoding_piece_by_piece(parts):
+    tokenizer = byte_tokenizer()
+    spans, at = [], 0
+    for number, part in enumerate(["m", *parts]):
+        writer = "environment" if number % 2 else "model"
+        spans.append((at, at + len(part), writer))
+        at += len(part)
+    path = dataclasses.replace(example(1), completion="m" + "".join(parts), spans=spans)
+    encoded = encode_sft(tokenizer, [path])[0]
+    trained = tokenizer.decode([label for label in encoded.labels if label >= 0])
+    written = "".join(path.completion[a:b] for a, b, writer in spans if writer == "model")
+    assert trained == written + "<|im_end|>"
+
+
+def test_a_gap_between_spans_is_refused(tokenizer):
+    broken = dataclasses.replace(example(3), spans=[(0, 2, "model"), (3, 30, "model")])
+    with pytest.raises(TrainingError, match="example e3: span .3, 30. should start at 2"):
+        encode_sft(tokenizer, [broken])
+
+
+def test_a_path_that_already_holds_an_end_token_is_refused(tokenizer):
+    doubled = dataclasses.replace(
+        example(1), completion="a<|im_end|>", spans=[(0, 11, "model")]
+    )
+    with pytest.raises(TrainingError, match=r"control token <\|im_end\|> at token 1 of 2"):
+        encode_sft(tokenizer, [doubled])
+
+
+def test_a_doubled_start_token_in_the_prompt_is_refused():
+    doubling = byte_tokenizer()
+    doubling.add_special_tokens({"bos_token": "<|im_start|>"})
+    doubling.chat_template = "<|im_start|><|im_start|>{{ messages[0].content }}"
+    with pytest.raises(TrainingError, match="starts with two"):
+        encode_sft(doubling, [example(1)])
+
+
+def test_sampled_ids_with_two_end_tokens_are_refused(tokenizer):
+    good = pair(tokenizer, 1)
+    spans = [*good.chosen_spans[:2], (*good.chosen_spans[2][:1], len(good.chosen_ids) + 1, "model")]
+    doubled = dataclasses.replace(
+        good, chosen_ids=[*good.chosen_ids, EOS], chosen_spans=spans
+    )
+    with pytest.raises(TrainingError, match="exactly one"):
+        encode_pairs(tokenizer, [doubled])
+
+
+def test_pair_ids_of_another_text_are_refused(tokenizer):
+    good = pair(tokenizer, 1)
+    ids = [A, *good.rejected_ids[1:]]
+    with pytest.raises(TrainingError, match="pair c1 > r1: rejected: decode to"):
+        encode_pairs(tokenizer, [dataclasses.replace(good, rejected_ids=ids)])
+
+
+def test_a_tokenizer_that_loses_text_is_refused(tokenizer):
+    """Lower-casing tokenizers give back another text than the policy would write."""
+    from tokenizers import normalizers
+
+    losing = byte_tokenizer()
+    losing.backend_tokenizer.normalizer = normalizers.Lowercase()
+    losing.chat_template = "?"
+    with pytest.raises(TrainingError, match="example e1: model tokens decode to"):
+        encode_sft(losing, [example(1)])
+
+
+SEQUENCES = [EncodedSft("short", [1] * 4, [1] * 4), EncodedSft("long", [1] * 9, [1] * 9)]
+
+
+def test_over_long_sequences_are_refused_with_count_and_remedy():
+    said = "sft.max_length is 8, but 1 of 2 sequences are longer (the longest, long, has 9 tokens)"
+    with pytest.raises(TrainingError, match=re.escape(said)):
+        within_length(SEQUENCES, 8, "refuse", "sft")
+
+
+def test_over_long_sequences_are_dropped_and_counted_but_never_cut():
+    kept, dropped = within_length(SEQUENCES, 8, "drop", "sft")
+    assert ([item.id for item in kept], dropped) == (["short"], 1)
+    assert len(kept[0].input_ids) == 4
+
+
+def test_identical_sides_are_refused_or_dropped():
+    same = EncodedPair("c>r", [1], [5, 2], [5, 2], [1, 1], [1, 1])
+    other = EncodedPair("c>s", [1], [5, 2], [6, 2], [1, 1], [1, 1])
+    with pytest.raises(TrainingError, match="1 of 2 pairs have identical chosen and rejected"):
+        distinct([same, other], "refuse")
+    assert distinct([same, other], "drop") == ([other], 1)
+
+
+def test_steps_hold_shuffled_records_sorted_by_length_inside():
+    lengths = [5, 1, 4, 2, 3, 6, 8, 7]
+    sampler = StepSortedSampler(lengths, step=4, seed=0)
+    first = list(sampler)
+    assert sorted(first) == list(range(8))
+    for step in (first[:4], first[4:]):
+        assert [lengths[i] for i in step] == sorted((lengths[i] for i in step), reverse=True)
+    assert first == list(sampler)
+    sampler.set_epoch(1)
+    assert {frozenset(first[:4]), frozenset(first[4:])} != {
+        frozenset(list(sampler)[:4]),
+        frozenset(list(sampler)[4:]),
+    }
+
+
+def test_batch_size_is_global_and_must_divide():
+    assert accumulation_steps(128, per_device=16, processes=8, block="sft") == 1
+    assert accumulation_steps(16, per_device=2, processes=1, block="dpo") == 8
+    said = "dpo.batch_size is 16, which is no multiple of dpo.per_device_batch_size x dpo.processes"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        accumulation_steps(16, per_device=3, processes=2, block="dpo")

@@ -1,0 +1,168 @@
+"""A random two-layer Llama with a byte-level tokenizer on disk, and records to train it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.records import Message, Pair, SftExample, write_parquet
+from pipeline.stage import StageContext
+from pipeline.training.encode import encode_sft
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def byte_tokenizer() -> Any:
+    """One token per byte, ids 3 + rank; the three control tokens of ChatML are ids 0 to 2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    control = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(control + letters)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def write_base(directory: Path) -> Path:
+    """Save tokenizer and model; 259 tokens, 32 dimensions, two layers."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    byte_tokenizer().save_pretrained(directory)
+    shape = LlamaConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=2,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(shape).save_pretrained(directory)
+    return directory
+
+
+def example(number: int, environment: str = " e\n</R>\n") -> SftExample:
+    """A one-step path whose retrieved text is ``environment``."""
+    first, last = f"Q{number}: who? <R>", f"S: it is {'x' * (number % 5)}{number}"
+    text = first + environment + last
+    return SftExample(
+        example_id=f"e{number}",
+        question_id=f"q{number}",
+        hops=1,
+        prompt=[Message("user", f"question {number}")],
+        completion=text,
+        spans=[
+            (0, len(first), "model"),
+            (len(first), len(first) + len(environment), "environment"),
+            (len(first) + len(environment), len(text), "model"),
+        ],
+    )
+
+
+def pair(tokenizer: Any, number: int, environment: str = " e\n</R>\n") -> Pair:
+    """A pair as sampled: ids with the closing control token, spans over tokens."""
+    sides = []
+    for shown in (example(number, environment), example(number + 100, environment)):
+        encoded = encode_sft(tokenizer, [shown])[0]
+        start = len(encoded.input_ids) - len(shown.completion) - 1
+        a, b, c = shown.spans  # one byte is one token, so offsets agree
+        sides.append((shown, encoded.input_ids[start:], [a, b, (c[0], c[1] + 1, "model")]))
+        prompt_ids = encoded.input_ids[:start] if len(sides) == 1 else prompt_ids
+    (chosen, chosen_ids, chosen_spans), (rejected, rejected_ids, rejected_spans) = sides
+    return Pair(
+        question_id=f"q{number}",
+        prompt=chosen.prompt,
+        chosen=[Message("assistant", chosen.completion)],
+        rejected=[Message("assistant", rejected.completion)],
+        chosen_id=f"c{number}",
+        rejected_id=f"r{number}",
+        kind="easy",
+        chosen_rewards={},
+        rejected_rewards={},
+        policy="p",
+        round=1,
+        prompt_ids=prompt_ids,
+        chosen_ids=chosen_ids,
+        rejected_ids=rejected_ids,
+        chosen_spans=chosen_spans,
+        rejected_spans=rejected_spans,
+    )
+
+
+@dataclass
+class Run:
+    """Stage contexts over one temporary directory."""
+
+    root: Path
+    base: Path
+
+    def context(self, stage: str, name: str, seed: int = 0, **blocks: Any) -> StageContext:
+        """A context of ``stage`` writing to ``name``; ``blocks`` update configuration blocks."""
+        common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32", "device": "cpu"}
+        values: dict[str, Any] = {
+            "name": "t",
+            "data": {},
+            "corpus": {"files": []},
+            "graph": {"source": "annotated", "path": "x"},
+            "index": {"embedder": {"model": "x"}},
+            "retrieval": {"reranker": {}},
+            "model": {"base": str(self.base)},
+            "prompt": {"system": ""},
+            "sft_data": {"sizes": {}},
+            "sft": {"learning_rate": 1e-2, **common},
+            "dpo": {"learning_rate": 1e-2, "round_epochs": [2], **common},
+        }
+        for block, update in blocks.items():
+            values[block] = {**values.get(block, {}), **update}
+        output, partial = self.root / name, self.root / f"{name}.partial"
+        output.mkdir(exist_ok=True)
+        partial.mkdir(exist_ok=True)
+        inputs = {
+            "sft-data": self.root / "sft-data",
+            "pair": self.root / "pair",
+            "policy": self.root / "sft",
+            "sft": self.root / "sft",
+        }
+        return StageContext(
+            config=Config.model_validate(values),
+            stage=stage,
+            output=output,
+            partial=partial,
+            inputs={key: path for key, path in inputs.items() if path != output},
+            round=1 if stage == "train" else None,
+            seed=seed,
+        )
+
+    def write_data(self, examples: int = 8, pairs: int = 8) -> None:
+        """sft-data and pair directories."""
+        for name in ("sft-data", "pair"):
+            (self.root / name).mkdir(exist_ok=True)
+        records = [example(number) for number in range(examples)]
+        write_parquet(self.root / "sft-data" / "train.parquet", records, SftExample)
+        write_parquet(self.root / "sft-data" / "test.parquet", records[:2], SftExample)
+        tokenizer = byte_tokenizer()
+        rows = [pair(tokenizer, number) for number in range(pairs)]
+        write_parquet(self.root / "pair" / "pairs.parquet", rows, Pair)
