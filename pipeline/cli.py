@@ -139,6 +139,25 @@ def status(
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
+@app.command()
+def view(
+    config: ConfigOption = DEFAULT,
+    set: SetOption = None,
+    data: DataOption = None,
+    round: RoundOption = None,
+    limit: Annotated[int, typer.Option(help="pairs to show")] = 3,
+) -> None:
+    """Read preference pairs: what is trained on in colour, environment text dimmed."""
+    task = _task("pair", config, set, data, round)
+    if not task.complete():
+        from pipeline.errors import StoreError
+
+        raise StoreError(f"{task.label} is not done; run: make pair ROUND={task.round_number}")
+    from pipeline.inspection.view import view_pairs
+
+    view_pairs(task.directory / "pairs.parquet", limit, tokenizer=Path(task.settings.model.base))
+
+
 @app.command("clean-tmp")
 def clean_tmp(
     config: ConfigOption = DEFAULT, set: SetOption = None, data: DataOption = None

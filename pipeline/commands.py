@@ -10,131 +10,27 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
-from pipeline.errors import InputError
-from pipeline.records import (
-    ContextItem,
-    GrammarName,
-    Hop,
-    Span,
-    Step,
-    Stop,
-    Trajectory,
-    from_arrow,
-    parse_record,
-    read_jsonl,
-    write_jsonl,
+from pipeline.command_input import (
+    AnsweredView,
+    File,
+    PathView,
+    RetrievedView,
+    Row,
+    ScoredView,
+    Terms,
+    TextView,
+    TokensView,
+    check_spans,
+    rows_of,
+    shown,
+    view_of,
 )
+from pipeline.errors import InputError
+from pipeline.records import GrammarName, Hop, Trajectory, write_jsonl
 
-V = TypeVar("V")
-Row = dict[str, Any]
-File = Path | str
 _BATCH = 512  # trajectories whose similarities are asked for at once
-
-
-@dataclasses.dataclass
-class _Text:
-    output: str
-    spans: list[Span] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class _Item:
-    text: str
-    title: str = ""
-    kind: Literal["chunk", "triplet", "hyperedge"] = "chunk"
-    id: str = ""
-    score: float = 0.0
-
-
-@dataclasses.dataclass
-class _Step:
-    subquery: str = ""
-    summary: str = ""
-    entities: list[str] = dataclasses.field(default_factory=list)
-    context: list[_Item] = dataclasses.field(default_factory=list)
-
-    def record(self) -> Step:
-        items = [ContextItem(**vars(item)) for item in self.context]
-        return Step(self.entities, self.subquery, items, self.summary)
-
-
-@dataclasses.dataclass
-class _Path:
-    hop: Hop
-    answers: list[str]
-    evidence: list[str] | None = None
-    grammar: GrammarName = "tearag"
-    output: str | None = None
-    spans: list[Span] = dataclasses.field(default_factory=list)
-    steps: list[_Step] | None = None
-    answer: str | None = None
-    format_ok: bool | None = None
-    stop: Stop = "answer"
-
-
-@dataclasses.dataclass
-class _Terms:
-    format: float
-    outcome: float
-    process: float
-
-
-@dataclasses.dataclass
-class _Scored:
-    trajectory_id: str
-    question_id: str
-    hop: Hop
-    rewards: _Terms | None = None
-    dataset: str = ""
-    sample: int | None = None
-    output: str | None = None
-    stop: Stop = "answer"
-
-
-@dataclasses.dataclass
-class _Tokens:
-    output: str = ""
-    grammar: GrammarName = "tearag"
-    spans: list[Span] = dataclasses.field(default_factory=list)
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    token_spans: list[Span] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class _Chunk:
-    id: str
-    title: str
-    score: float
-    text: str = ""
-
-
-@dataclasses.dataclass
-class _Triplet:
-    id: str
-    head: str
-    tail: str
-    score: float
-    relation: str = ""
-    chunk_id: str | None = None
-
-
-@dataclasses.dataclass
-class _Retrieved:
-    subquery: str
-    entities: list[str]
-    chunks: list[_Chunk]
-    triplets: list[_Triplet]
-    tau: float = 0.2
-    alpha: float = 0.5
-    k_f: int = 5
-
-
-@dataclasses.dataclass
-class _Answered:
-    answers: list[str]
-    answer: str | None = None
 
 
 def parse(source: File, output: File, *, grammar_name: str) -> int:
@@ -143,9 +39,9 @@ def parse(source: File, output: File, *, grammar_name: str) -> int:
 
     form = grammar(grammar_name)
     rows = []
-    for line, row in _rows(source):
-        view = _view(_Text, row, source, line)
-        _check_spans(view.output, view.spans, "spans", source, line)
+    for line, row in rows_of(source):
+        view = view_of(TextView, row, source, line)
+        check_spans(view.output, view.spans, "spans", source, line)
         rows.append(row | dataclasses.asdict(form.parse(view.output, view.spans)))
     return write_jsonl(output, rows)
 
@@ -155,8 +51,8 @@ def metrics(source: File, output: File) -> int:
     from pipeline.rewards.answer import cover_exact_match, exact_match, f1
 
     rows = []
-    for line, row in _rows(source):
-        view = _view(_Answered, row, source, line)
+    for line, row in rows_of(source):
+        view = view_of(AnsweredView, row, source, line)
         scores = {
             "em": exact_match(view.answer, view.answers),
             "f1": f1(view.answer, view.answers),
@@ -171,14 +67,14 @@ def kag(source: File, output: File) -> int:
     from pipeline.retrieval.kag import ScoredChunk, ScoredTriplet, rank
 
     rows = []
-    for line, row in _rows(source):
-        view = _view(_Retrieved, row, source, line)
+    for line, row in rows_of(source):
+        view = view_of(RetrievedView, row, source, line)
         if not 0 < view.alpha < 1:
             raise InputError.at(
-                _shown(source), line, f"alpha is {view.alpha}; expected 0 < alpha < 1"
+                shown(source), line, f"alpha is {view.alpha}; expected 0 < alpha < 1"
             )
         if view.k_f < 1:
-            raise InputError.at(_shown(source), line, f"k_f is {view.k_f}; expected at least 1")
+            raise InputError.at(shown(source), line, f"k_f is {view.k_f}; expected at least 1")
         try:
             ranking, selected = rank(
                 view.subquery,
@@ -190,7 +86,7 @@ def kag(source: File, output: File) -> int:
                 keep=view.k_f,
             )
         except InputError as error:
-            raise InputError.at(_shown(source), line, str(error)) from None
+            raise InputError.at(shown(source), line, str(error)) from None
         ranked = [{"kind": node.kind, "id": node.id, "mass": node.mass} for node in ranking]
         rows.append(row | {"ranking": ranked, "selected": list(selected)})
     return write_jsonl(output, rows)
@@ -207,7 +103,7 @@ def score(
 
     if reward != "tearag":
         raise InputError(f"reward {reward!r} is not known; this version has tearag")
-    rows = list(_rows(source))
+    rows = list(rows_of(source))
     paths = [_scorable(row, source, line) for line, row in rows]
     model, weights = _similarity(similarity)
     for start in range(0, len(paths), _BATCH):
@@ -253,13 +149,13 @@ def mask(source: File, output: File, *, tokenizer: Path) -> int:
 
     Records without ``token_ids`` are tokenised piece by piece, as environment text is.
     """
-    rows = [(line, row, _view(_Tokens, row, source, line)) for line, row in _rows(source)]
+    rows = [(line, row, view_of(TokensView, row, source, line)) for line, row in rows_of(source)]
     for line, row, view in rows:
         if not view.token_ids and not view.output:
             raise InputError.at(source, line, "needs token_ids and token_spans, or output")
-        _check_spans(view.output, view.spans, "spans", source, line)
+        check_spans(view.output, view.spans, "spans", source, line)
         if view.token_ids or row.get("token_spans"):
-            _check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
+            check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
     decoder = _tokenizer(tokenizer)
     return write_jsonl(output, [row | _masked(view, decoder) for _, row, view in rows])
 
@@ -278,62 +174,20 @@ def import_outputs(
     return write_jsonl(output, trajectories), [str(line) for line in skipped]
 
 
-def _rows(source: File) -> list[tuple[int, Row]]:
-    """(line or row number, record) of a JSONL or Parquet file; a null field counts as absent."""
-    if not str(source).endswith(".parquet"):
-        return list(read_jsonl(source))
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(source)
-    except FileNotFoundError:
-        raise InputError.at(source, None, "no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError.at(source, None, f"not a readable Parquet file: {error}") from None
-    return list(enumerate((from_arrow(row, Trajectory) for row in table.to_pylist()), start=1))
-
-
-def _view(kind: type[V], row: Row, source: File, line: int) -> V:
-    """The fields that a command reads, checked; null is the same as absent."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given = {key: value for key, value in row.items() if key in names and value is not None}
-    return parse_record(kind, given, _shown(source), line)
-
-
-def _shown(source: File) -> File:
-    return "<stdin>" if str(source) == "-" else source
-
-
-def _check_spans(
-    sequence: str | list[int],
-    spans: Sequence[Span],
-    field: str,
-    source: File,
-    line: int,
-    required: bool = False,
-) -> None:
-    from pipeline.trajectory.spans import cover_error
-
-    problem = cover_error(spans, len(sequence)) if spans or required else None
-    if problem is not None:
-        raise InputError.at(_shown(source), line, f"{field}: {problem}")
-
-
 def _scorable(row: Row, source: File, line: int) -> Trajectory:
     from pipeline.trajectory.grammar import grammar
 
-    view = _view(_Path, row, source, line)
+    view = view_of(PathView, row, source, line)
     if view.evidence is None and view.hop == "multi":
         raise InputError.at(
-            _shown(source), line, "evidence: missing; multi-hop rewards need it (it may be [])"
+            shown(source), line, "evidence: missing; multi-hop rewards need it (it may be [])"
         )
     steps = None if view.steps is None else [step.record() for step in view.steps]
     answer, format_ok = view.answer, view.format_ok
     if steps is None or format_ok is None:
         if view.output is None:
-            raise InputError.at(_shown(source), line, "needs output, or steps with format_ok")
-        _check_spans(view.output, view.spans, "spans", source, line)
+            raise InputError.at(shown(source), line, "needs output, or steps with format_ok")
+        check_spans(view.output, view.spans, "spans", source, line)
         parsed = grammar(view.grammar).parse(view.output, view.spans)
         steps = parsed.steps if steps is None else steps
         format_ok = parsed.format_ok if format_ok is None else format_ok
@@ -375,15 +229,15 @@ def _candidates(source: File) -> tuple[dict[str, list[Any]], dict[str, str]]:
 
     questions: dict[str, list[Candidate]] = {}
     datasets: dict[str, str] = {}
-    for line, row in _rows(source):
-        view = _view(_Scored, row, source, line)
+    for line, row in rows_of(source):
+        view = view_of(ScoredView, row, source, line)
         broken = view.stop == "environment"
         if view.rewards is None and not broken:
-            raise InputError.at(_shown(source), line, "rewards: missing; run steep score first")
+            raise InputError.at(shown(source), line, "rewards: missing; run steep score first")
         if view.trajectory_id in datasets:
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
-            raise InputError.at(_shown(source), line, problem)
-        terms = view.rewards or _Terms(0.0, 0.0, 0.0)
+            raise InputError.at(shown(source), line, problem)
+        terms = view.rewards or Terms(0.0, 0.0, 0.0)
         same_question = questions.setdefault(view.question_id, [])
         datasets[view.trajectory_id] = view.dataset
         same_question.append(
@@ -413,7 +267,7 @@ def _tokenizer(directory: Path) -> Any:
         raise InputError.at(directory, None, f"no tokenizer could be read: {cause}") from None
 
 
-def _masked(view: _Tokens, tokenizer: Any) -> Row:
+def _masked(view: TokensView, tokenizer: Any) -> Row:
     from pipeline.inspection.masks import decode_mask, mismatch, splice
     from pipeline.trajectory.grammar import grammar
 

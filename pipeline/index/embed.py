@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import DependencyError
 from pipeline.index.cache import ContentCache, Recent, digest
-from pipeline.index.models import device, identity, locate
+from pipeline.index.models import device, identity, loading, locate
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -28,7 +28,7 @@ Role = Literal["query", "passage"]
 Vectors = NDArray[np.float32]
 KEY = "index.embedder.model"
 _IN_MEMORY = 1 << 16  # vectors kept in memory: 100 MB at 384 dimensions
-_BLOCK = 4096  # texts per transaction of the cache: what a kill can lose
+_BLOCK = 512  # texts per transaction of the cache: what a kill can lose
 
 
 class Embedder:
@@ -133,23 +133,19 @@ class Embedder:
         else:
             kwargs |= _quantised(self.directory, self._backend)
         try:
-            model = SentenceTransformer(
-                str(self.directory),
-                device=device(self._device, "index.embedder.device"),
-                backend=self._backend,
-                model_kwargs=kwargs,
-                local_files_only=True,
-            )
+            with loading(KEY, self.directory, "sentence-transformers"):
+                model = SentenceTransformer(
+                    str(self.directory),
+                    device=device(self._device, "index.embedder.device"),
+                    backend=self._backend,
+                    model_kwargs=kwargs,
+                    local_files_only=True,
+                )
         except ImportError as error:
             raise DependencyError(
                 f"index.embedder.backend is {self._backend}, whose packages are missing "
                 f"({' '.join(str(error).split())}); pip install "
                 f"'sentence-transformers[{self._backend}]' or set it to torch"
-            ) from None
-        except (OSError, ValueError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise DependencyError(
-                f"{KEY}: {self.directory} does not load as a sentence-transformers model: {reason}"
             ) from None
         model.max_seq_length = self._max_length
         return model

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import DependencyError
@@ -16,6 +18,7 @@ from pipeline.errors import DependencyError
 PACKAGE = "package:"
 _WEIGHTS = (".safetensors", ".bin", ".onnx", ".xml")
 _CONTENT = (*_WEIGHTS, ".json", ".txt", ".model")
+_READ = 1 << 20
 _OTHER_FRAMEWORKS = ("*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf")
 
 
@@ -42,9 +45,8 @@ def identity(directory: Path) -> str:
     hasher = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if path.suffix in _CONTENT and path.is_file():
-            with path.open("rb") as stream:
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            hasher.update(f"{path.relative_to(directory).as_posix()} {content}\n".encode())
+            name = path.relative_to(directory).as_posix()
+            hasher.update(f"{name} {_digest(path)}\n".encode())
     return hasher.hexdigest()[:32]
 
 
@@ -57,6 +59,28 @@ def device(name: str, key: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise DependencyError(f"{key}: cuda is not available on this machine; set it to cpu")
     return name
+
+
+@contextmanager
+def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a library raises over broken files into a DependencyError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DependencyError(
+            f"{key}: {directory} does not load as a {kind} model ({reason}); copy it again"
+        ) from None
+
+
+def _digest(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ):
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 def _in_package(package: str, key: str) -> Path:

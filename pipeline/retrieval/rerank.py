@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError, DependencyError
 from pipeline.index.cache import ContentCache, Recent, digest
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import DECIMALS
-from pipeline.index.models import device, identity, locate
+from pipeline.index.models import device, identity, loading, locate
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 Doubles = NDArray[np.float64]
 KEY = "reranker.model"
 _PAIRS = 16_384  # bi-encoder pairs at once: two gathers of 25 MB at 384 dimensions
-_BLOCK = 8192  # cross-encoder pairs per transaction of the cache: what a kill can lose
+_BLOCK = 512  # cross-encoder pairs per transaction of the cache: what a kill can lose
 _IN_MEMORY = 1 << 19
 
 
@@ -153,9 +153,10 @@ class FlagModel:
                 "pip install FlagEmbedding"
             ) from None
         where = device(self._settings.device, "reranker.device")
-        return FlagReranker(
-            str(self._directory), use_fp16=where == "cuda", devices=[where], normalize=False
-        )
+        with loading(KEY, self._directory, "sequence-classification"):
+            return FlagReranker(
+                str(self._directory), use_fp16=where == "cuda", devices=[where], normalize=False
+            )
 
 
 class CrossEncoderModel:
@@ -184,12 +185,13 @@ class CrossEncoderModel:
     def _model(self) -> Any:
         from sentence_transformers import CrossEncoder
 
-        model = CrossEncoder(
-            str(self._directory),
-            device=device(self._settings.device, "reranker.device"),
-            max_length=self._settings.max_length,
-            local_files_only=True,
-        )
+        with loading(KEY, self._directory, "sequence-classification"):
+            model = CrossEncoder(
+                str(self._directory),
+                device=device(self._settings.device, "reranker.device"),
+                max_length=self._settings.max_length,
+                local_files_only=True,
+            )
         if model.num_labels != 1:
             raise ConfigError(
                 f"{KEY}: {self._directory} has {model.num_labels} outputs; a reranker has one"
@@ -219,7 +221,7 @@ class RerankerSimilarity:
 
 def sigmoid(scores: Doubles) -> Doubles:
     """1 / (1 + exp(-scores)), without overflow."""
-    probabilities: Doubles = 0.5 * (1 + np.tanh(0.5 * scores))
+    probabilities: Doubles = np.exp(-np.logaddexp(0, -scores))
     return probabilities
 
 

@@ -2,6 +2,6 @@
 
 `schema` and `wordings` say which relations there are and how they sound; `chronicle` draws what is
 the case, `documents` writes it down, `world` holds both. `questions` turns facts into questions,
-`splits` draws them without overlap, `formats` and `write` put them on disk as the published
-datasets do. `oracle` knows what is true.
+`regions` proposes them, `splits` draws them without overlap, `formats` and `write` put them on
+disk as the published datasets do. `oracle` knows what is true.
 """

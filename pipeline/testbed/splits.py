@@ -11,21 +11,16 @@ out of all training chains, because every hop of a training chain is also a one-
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.errors import InputError
-from pipeline.testbed import comparisons
-from pipeline.testbed.questions import (
-    Question,
-    bridge_comparison_question,
-    chain_question,
-    comparison_question,
-    involved_entities,
-    nary_question,
-)
-from pipeline.testbed.schema import Fact
+from pipeline.testbed.questions import Question
+from pipeline.testbed.regions import Region
 from pipeline.testbed.world import World
+
+Proposer = Callable[[], Iterator[Question]]
 
 SPLITS = ("train", "sampling", "dev", "test")
 DATASETS = ("nq", "musique", "hotpotqa", "wiki2")
@@ -56,9 +51,8 @@ _WIKI_TYPES = {
 _NARY_SHARE = 0.1
 # Single-hop questions about the famous core: a reader that knows it need not search there.
 _FAMOUS_SHARE = 0.2
-# A proposer makes this many attempts per call; when so many calls in a row come to nothing, or so
-# many proposals in a row were drawn before, that kind of question counts as used up.
-_ATTEMPTS = 40
+# When so many calls of a proposer in a row come to nothing, or so many proposals in a row were
+# drawn before, that kind of question counts as used up.
 _FRUITLESS_CALLS = 20
 _STALE_PROPOSALS = 3000
 
@@ -71,104 +65,6 @@ class Drawn:
     unseen: frozenset[int]
 
 
-class _Region:
-    """The part of a world whose entities all lie in a given set."""
-
-    def __init__(self, world: World, entities: frozenset[str], *, held_out: bool) -> None:
-        self.world = world
-        self.held_out = held_out
-        self.entities = entities
-        self.facts = [
-            fact
-            for fact in world.facts.values()
-            if fact.head in entities and (fact.tail not in world.entities or fact.tail in entities)
-        ]
-        self.famous = [fact for fact in self.facts if world.entities[fact.head].famous]
-        self.nary = [
-            fact
-            for fact in world.nary.values()
-            if all(value in entities for _, value in fact.arguments if value in world.entities)
-        ]
-        self.by_relation: dict[str, list[Fact]] = {}
-        self.by_tail: dict[tuple[str, str], list[Fact]] = {}
-        for fact in self.facts:
-            self.by_relation.setdefault(fact.relation, []).append(fact)
-            self.by_tail.setdefault((fact.relation, fact.tail), []).append(fact)
-        self.groups: dict[str, list[list[Fact]]] = {}
-        for (relation, _), group in self.by_tail.items():
-            if len(group) > 1:
-                self.groups.setdefault(relation, []).append(group)
-
-    def chains(self, rng: random.Random, hops: int) -> Iterator[Question]:
-        for chain in self.world.chains(rng, hops, _ATTEMPTS // 2, within=self.entities):
-            yield chain_question(self.world, rng, chain)
-
-    def inferences(self, rng: random.Random) -> Iterator[Question]:
-        first, second = rng.choice(list(comparisons.INFERENCES))
-        for start in rng.sample(
-            starts := self.by_relation.get(first, []), min(_ATTEMPTS, len(starts))
-        ):
-            end = self.world.fact_of(start.tail, second)
-            if end is not None and end.tail in self.entities and end.tail != start.head:
-                yield chain_question(self.world, rng, (start, end))
-
-    def singles(self, rng: random.Random, facts: Sequence[Fact]) -> Iterator[Question]:
-        for fact in rng.sample(facts, min(_ATTEMPTS, len(facts))):
-            yield chain_question(self.world, rng, (fact,))
-
-    def nary_singles(self, rng: random.Random) -> Iterator[Question]:
-        for fact in rng.sample(self.nary, min(_ATTEMPTS, len(self.nary))):
-            yield nary_question(self.world, rng, fact)
-
-    def _pair(self, rng: random.Random, key: str, *, alike: bool) -> tuple[Fact, Fact] | None:
-        """Two facts of a relation with different heads, with the same tail if `alike`."""
-        if alike:
-            groups = self.groups.get(key, [])
-            first, second = rng.sample(rng.choice(groups), 2) if groups else (None, None)
-        else:
-            facts = self.by_relation.get(key, [])
-            first, second = rng.sample(facts, 2) if len(facts) > 1 else (None, None)
-        return (first, second) if first and second else None
-
-    def comparisons(self, rng: random.Random) -> Iterator[Question]:
-        for _ in range(_ATTEMPTS):
-            ranked = rng.random() < 0.6
-            key = rng.choice(list(comparisons.RANKED if ranked else comparisons.SAME))
-            pair = self._pair(rng, key, alike=not ranked and rng.random() < 0.5)
-            question = pair and comparison_question(self.world, rng, *pair)
-            if question:
-                yield question
-
-    def bridge_comparisons(self, rng: random.Random) -> Iterator[Question]:
-        for _ in range(_ATTEMPTS):
-            ranked = rng.random() < 0.6
-            bridge = rng.choice(list(comparisons.BRIDGES))
-            key = "birth_date" if ranked else rng.choice(list(comparisons.BRIDGE_SAME))
-            pair = self._pair(rng, bridge, alike=False)
-            # Half of the answers should be yes, which two facts at random hardly ever give.
-            if pair and not ranked and rng.random() < 0.5:
-                pair = self._alike_ends(rng, pair[0], key)
-            question = pair and bridge_comparison_question(self.world, rng, pair, key)
-            if question and self._holds(question):
-                yield question
-
-    def _holds(self, question: Question) -> bool:
-        return involved_entities(self.world, question) <= self.entities
-
-    def _alike_ends(self, rng: random.Random, bridge: Fact, key: str) -> tuple[Fact, Fact] | None:
-        end = self.world.fact_of(bridge.tail, key)
-        if end is None:
-            return None
-        heads = [fact.head for fact in self.by_tail.get((key, end.tail), [])]
-        others = [
-            fact
-            for head in heads
-            for fact in self.by_tail.get((bridge.relation, head), [])
-            if head != bridge.tail and fact.head != bridge.head
-        ]
-        return (bridge, rng.choice(others)) if others else None
-
-
 class _Ledger:
     """Remembers what was drawn: a question is never drawn twice, in no wording."""
 
@@ -179,7 +75,7 @@ class _Ledger:
 
     def take(
         self,
-        propose: Callable[[], Iterator[Question]],
+        propose: Proposer,
         number: int,
         what: str,
         *,
@@ -218,7 +114,7 @@ class _Ledger:
         return taken
 
 
-def _repeat(propose: Callable[[], Iterator[Question]]) -> Iterator[Question]:
+def _repeat(propose: Proposer) -> Iterator[Question]:
     """Proposals without end; a proposer that yields nothing is asked a limited number of times."""
     idle = 0
     while idle < _FRUITLESS_CALLS:
@@ -236,38 +132,33 @@ def _parts(number: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def _draw(
-    ledger: _Ledger, region: _Region, rng: random.Random, dataset: str, split: str, number: int
+    ledger: _Ledger, region: Region, rng: random.Random, dataset: str, split: str, number: int
 ) -> list[Question]:
     """Questions of one dataset and split from one region, in random order."""
-    proposers: dict[str, tuple[Callable[[], Iterator[Question]], float]]
+    proposers: dict[str, tuple[Proposer, float]]
     if dataset == "nq":
         famous = _FAMOUS_SHARE if region.famous else 0.0
         proposers = {
-            "single-hop": (
-                lambda: region.singles(rng, region.facts),
-                1 - _NARY_SHARE - famous,
-            ),
-            "n-ary": (lambda: region.nary_singles(rng), _NARY_SHARE),
-            "famous": (lambda: region.singles(rng, region.famous), famous),
+            "single-hop": (partial(region.singles, rng, region.facts), 1 - _NARY_SHARE - famous),
+            "n-ary": (partial(region.nary_singles, rng), _NARY_SHARE),
+            "famous": (partial(region.singles, rng, region.famous), famous),
         }
     elif dataset == "musique":
         proposers = {
-            f"{hops}-hop": (lambda hops=hops: region.chains(rng, hops), 1 / len(_MUSIQUE_HOPS))  # type: ignore[misc]
+            f"{hops}-hop": (partial(region.chains, rng, hops), 1 / len(_MUSIQUE_HOPS))
             for hops in _MUSIQUE_HOPS
         }
     elif dataset == "hotpotqa":
         proposers = {
-            "bridge": (lambda: region.chains(rng, 2), 0.5),
-            "comparison": (lambda: region.comparisons(rng), 0.5),
+            "bridge": (partial(region.chains, rng, 2), 0.5),
+            "comparison": (partial(region.comparisons, rng), 0.5),
         }
     else:
-        by_type: dict[str, Callable[[], Iterator[Question]]] = {
-            "compositional": lambda: (
-                question for question in region.chains(rng, 2) if question.kind == "compositional"
-            ),
-            "comparison": lambda: region.comparisons(rng),
-            "bridge_comparison": lambda: region.bridge_comparisons(rng),
-            "inference": lambda: region.inferences(rng),
+        by_type: dict[str, Proposer] = {
+            "compositional": partial(region.compositional, rng),
+            "comparison": partial(region.comparisons, rng),
+            "bridge_comparison": partial(region.bridge_comparisons, rng),
+            "inference": partial(region.inferences, rng),
         }
         proposers = {name: (by_type[name], share) for name, share in _WIKI_TYPES.items()}
     parts = _parts(number, {name: share for name, (_, share) in proposers.items()})
@@ -327,8 +218,8 @@ def draw_questions(
             raise InputError(f"sizes: {name!r} is none of {', '.join(sorted(known))}")
     rng = random.Random(f"questions {world.seed}")
     held_out = _hold_out(world, rng)
-    unseen = _Region(world, held_out, held_out=True)
-    seen = _Region(world, frozenset(world.entities) - held_out, held_out=False)
+    unseen = Region(world, held_out, held_out=True)
+    seen = Region(world, frozenset(world.entities) - held_out, held_out=False)
     ledger = _Ledger()
     drawn: dict[tuple[str, str], Drawn] = {}
     for dataset, split in order:

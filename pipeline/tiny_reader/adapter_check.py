@@ -89,9 +89,9 @@ def training_texts(count: int, seed: int) -> list[tuple[list[encode.Piece], str]
             continue
         segments, at = [], 0
         for start, end, writer in TeaRag().spans(text):
-            segments.append((text[start:end], writer == "model"))
+            segments.append(encode.Piece(text[start:end], writer == "model"))
             at = end
-        segments += [(text[at:], True)] if text[at:] else []
+        segments += [encode.Piece(text[at:], True)] if text[at:] else []
         chat = [("system", SYSTEM), ("user", question.text)]
         texts.append((encode.path_pieces(chat, segments), "tearag"))
     return texts
@@ -144,7 +144,7 @@ def roll_out(
     rows, texts = [], ["" for _ in questions]
     for question in questions:
         pieces = encode.chat_pieces([("system", SYSTEM), ("user", question.text)])
-        ids = [i for piece, _ in pieces for i in greedy.ids(piece)]
+        ids = [i for piece in pieces for i in greedy.ids(piece.text)]
         rows.append(ids + greedy.ids("<|im_start|>assistant\n"))
     steps = [0 for _ in questions]
     active = list(range(len(questions)))

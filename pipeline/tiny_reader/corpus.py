@@ -28,6 +28,8 @@ from pipeline.tiny_reader.paths import write_path
 
 Text = tuple[list[Piece], str]
 WORLD_DOCUMENTS = 600
+# Loss weight of an answer read from passages, in the phases that weigh tokens.
+READ_ANSWER = 3.0
 _TOKENIZER_WORLDS = 30
 _NAMED = ("person", "person", "city", "city", "country", "company", "university", "river")
 _HOPS = (1, 1, 2, 2, 2, 3, 3, 3, 4)
@@ -95,13 +97,13 @@ def mixed_texts(rng: random.Random, world_seed: int, count: int, most: int) -> l
     texts: list[Text] = []
     while len(texts) < count:
         draw = rng.random()
-        if draw < 0.66:
+        if draw < 0.6:
             text = path_text(library, rng, most=most)
             if text is not None:
                 texts.append(text)
         elif draw < 0.80:
             chat = prompts.reading(library, rng, most=most)
-            texts.append((chat_pieces(chat), "reading"))
+            texts.append((chat_pieces(chat, READ_ANSWER), "reading"))
         elif draw < 0.85:
             texts.append((chat_pieces(prompts.repeating(library, rng)), "repeating"))
         elif draw < 0.89:
@@ -117,7 +119,7 @@ def tokenizer_texts(seed: int) -> Iterator[str]:
         world_seed = 10**9 * (seed + 1) + 9 * 10**8 + number
         rng = random.Random(f"tokenizer {seed} {number}")
         for pieces, _ in mixed_texts(rng, world_seed, 60, 5):
-            yield from (piece for piece, _ in pieces)
+            yield from (piece.text for piece in pieces)
         # Names once more, of as many kinds as possible: a syllable should be a token.
         for _ in range(500):
             yield f"{draw_name(rng, rng.choice(_NAMED))} {draw_name(rng, 'person')}"

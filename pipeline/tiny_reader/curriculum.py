@@ -35,8 +35,9 @@ class Phase:
 PHASES: tuple[Phase, ...] = (
     Phase("copying", 2000, 2048, 256, 2e-3, 2e-3),
     Phase("recall", 1200, 3072, 768, 2e-3, 2e-3),
-    Phase("paths", 6000, 4096, 1400, 2e-3, 2e-3),
-    Phase("settling", 3500, 4096, 2048, 2e-3, 2e-5),
+    Phase("paths", 1900, 4096, 1400, 2e-3, 2e-3),
+    Phase("answers", 2400, 4096, 1400, 2e-3, 2e-3),
+    Phase("settling", 2800, 4096, 2048, 2e-3, 2e-5),
 )
 _RANK_WORLDS = 10**7
 _PHASE_WORLDS = 10**8
@@ -70,7 +71,8 @@ def chunk_packs(
             texts = recall_texts(rng, world, 300, min(6, 1 + chunk // 8))
             samples = encode.samples(tokenizer, texts, context=_CONTEXT_WEIGHT)
         else:
-            samples = encode.samples(tokenizer, mixed_texts(rng, world, 200, 6))
+            stressed = phase.name != "paths"
+            samples = encode.samples(tokenizer, mixed_texts(rng, world, 200, 6), stressed=stressed)
     made = packs(samples, phase.pack, phase.longest)
     rng.shuffle(made)
     return made

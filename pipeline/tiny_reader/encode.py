@@ -8,8 +8,9 @@ weight `context` (above zero only in the phase in which the language itself is l
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.tiny_reader.packing import Sample
 
@@ -17,24 +18,33 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 START, END = "<|im_start|>", "<|im_end|>"
-Piece = tuple[str, bool]
 
 
-def chat_pieces(chat: Sequence[tuple[str, str]]) -> list[Piece]:
-    """The chat template's text in pieces, True for what the assistant writes."""
+class Piece(NamedTuple):
+    """Text of one writer; `stress` holds (start, end, weight) of characters to be weighed."""
+
+    text: str
+    model: bool
+    stress: tuple[tuple[int, int, float], ...] = ()
+
+
+def chat_pieces(chat: Sequence[tuple[str, str]], weight: float = 1.0) -> list[Piece]:
+    """The chat template's text in pieces; `weight` is that of the assistant's words."""
     pieces: list[Piece] = []
     for role, content in chat:
         if role == "assistant":
-            pieces += [(f"{START}assistant\n", False), (content + END, True), ("\n", False)]
+            pieces.append(Piece(f"{START}assistant\n", False))
+            stress = ((0, len(content), weight),) if weight != 1.0 else ()
+            pieces += [Piece(content + END, True, stress), Piece("\n", False)]
         else:
-            pieces.append((f"{START}{role}\n{content}{END}\n", False))
+            pieces.append(Piece(f"{START}{role}\n{content}{END}\n", False))
     return pieces
 
 
 def path_pieces(chat: Sequence[tuple[str, str]], segments: Sequence[Piece]) -> list[Piece]:
     """A prompt, the opened assistant turn and its segments, the last one closed."""
-    pieces = [*chat_pieces(chat), (f"{START}assistant\n", False), *segments]
-    return [*pieces, (END, True)]
+    pieces = [*chat_pieces(chat), Piece(f"{START}assistant\n", False), *segments]
+    return [*pieces, Piece(END, True)]
 
 
 def samples(
@@ -42,6 +52,7 @@ def samples(
     texts: Sequence[tuple[list[Piece], str]],
     *,
     context: float = 0.0,
+    stressed: bool = False,
 ) -> list[Sample]:
     """Samples of many texts, tokenised in one batch.
 
@@ -49,16 +60,23 @@ def samples(
         tokenizer: of the tiny reader.
         texts: pieces and kind of every sample.
         context: loss weight of the tokens that the model does not write.
+        stressed: whether the pieces' own weights count.
     """
-    flat = [piece for pieces, _ in texts for piece, _ in pieces]
-    encoded = iter(tokenizer.backend_tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+    flat = [piece.text for pieces, _ in texts for piece in pieces]
+    encoded = iter(tokenizer.backend_tokenizer.encode_batch(flat, add_special_tokens=False))
     made: list[Sample] = []
     for pieces, kind in texts:
         ids: list[int] = []
         weights: list[float] = []
-        for _, model in pieces:
-            part = next(encoded).ids
-            ids += part
-            weights += [1.0 if model else context] * len(part)
+        for piece in pieces:
+            part = next(encoded)
+            own = [1.0 if piece.model else context] * len(part.ids)
+            if stressed and piece.stress:
+                ends = [end for _, end in part.offsets]
+                for start, end, weight in piece.stress:
+                    low, high = bisect_right(ends, start), bisect_left(ends, end) + 1
+                    own[low:high] = [weight] * (min(high, len(own)) - low)
+            ids += part.ids
+            weights += own
         made.append(Sample(ids, weights, kind))
     return made

@@ -84,14 +84,3 @@ class Greedy:
                 mask = torch.cat([mask, torch.ones(len(prompts), 1, dtype=torch.long)], 1)
                 positions = positions[:, -1:] + 1
         return written
-
-    def next_probability(self, prompts: Sequence[list[int]], tokens: Sequence[int]) -> list[float]:
-        """Probability of one given token after each prompt."""
-        import torch
-
-        found: list[float] = []
-        with torch.inference_mode():
-            for prompt, token in zip(prompts, tokens, strict=True):
-                logits = self.model(input_ids=torch.tensor([prompt]), logits_to_keep=1).logits
-                found.append(float(logits[0, -1].softmax(-1)[token]))
-        return found

@@ -9,16 +9,21 @@ other words, and gives up after three tries.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pipeline.testbed import comparisons
 from pipeline.testbed.documents import state
 from pipeline.testbed.questions import Question, Step
 from pipeline.testbed.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
-from pipeline.tiny_reader.formats import Format, Tag, random_format
+from pipeline.tiny_reader.encode import Piece
+from pipeline.tiny_reader.formats import Format, random_format
 from pipeline.tiny_reader.library import Item, Library, triplet_text
 
 MISSING = 0.15
+# Loss weights: a format's tags cannot be foreseen where they occur first, and the few tokens of a
+# hop's answer are what reading comes down to.
+UNFORESEEN = 0.1
+ANSWER = 4.0
 _THOUGHTS_FIRST = (
     "I need {noun}.",
     "First I have to find {noun}.",
@@ -91,20 +96,34 @@ class Hop:
     statement: str = ""
 
 
-@dataclass
 class Segments:
-    """Text in the order of writing; True marks what the model writes."""
+    """Pieces of text in the order of writing."""
 
-    parts: list[tuple[str, bool]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
 
-    def add(self, text: str, model: bool) -> None:
-        """Append text, to the last segment if that has the same writer."""
+    def add(
+        self, text: str, model: bool, weight: float = 1.0, heavy: tuple[str, float] = ("", 1.0)
+    ) -> None:
+        """Append text, to the last piece if that has the same writer.
+
+        Args:
+            text: what is written.
+            model: whether the model writes it.
+            weight: of the loss of the text.
+            heavy: a string within the text (its first occurrence) with a weight of its own.
+        """
         if not text:
             return
-        if self.parts and self.parts[-1][1] == model:
-            self.parts[-1] = (self.parts[-1][0] + text, model)
-        else:
-            self.parts.append((text, model))
+        before, stress = "", ()
+        if self.pieces and self.pieces[-1].model == model:
+            before, _, stress = self.pieces.pop()
+        marks = [(0, len(text), weight)] if weight != 1.0 else []
+        at = text.find(heavy[0]) if heavy[0] else -1
+        if at >= 0:
+            marks.append((at, at + len(heavy[0]), heavy[1]))
+        moved = tuple((len(before) + low, len(before) + high, w) for low, high, w in marks)
+        self.pieces.append(Piece(before + text, model, stress + moved))
 
 
 def fill(text: str, answers: list[str]) -> str:
@@ -230,11 +249,6 @@ def closing_remark(library: Library, question: Question) -> str:
     return f"Between {first} and {second} the choice is {question.answer}."
 
 
-def _wrapped(shape: Format, tag: Tag, text: str) -> str:
-    tail = shape.pad if tag.close else ""
-    return f"{tag.open}{shape.pad}{text}{tail}{tag.close}"
-
-
 def render_items(shape: Format, items: list[Item]) -> str:
     """The retrieved items, numbered from 1, as the format shows them."""
     lines = []
@@ -250,8 +264,8 @@ def render_items(shape: Format, items: list[Item]) -> str:
 
 def write_path(
     library: Library, rng: random.Random, question: Question, *, most: int
-) -> list[tuple[str, bool]]:
-    """The assistant's turn: segments of text, True where the model writes.
+) -> list[Piece]:
+    """The assistant's turn. Stressed are the hops' answers; what nobody can foresee weighs little.
 
     Args:
         library: of the question's world.
@@ -267,40 +281,52 @@ def write_path(
         rng.choice(options) for options in (_THOUGHTS_FIRST, _THOUGHTS_NEXT, _THOUGHTS_AGAIN)
     )
     out = Segments()
-    out.add(shape.wrapper[0] + (shape.gap if shape.wrapper[0] else ""), True)
-    carried = ""  # the note that a merged format says in the next step's thought
+    out.add(shape.wrapper[0] + (shape.gap if shape.wrapper[0] else ""), True, UNFORESEEN)
+    carried: tuple[str, str] = ("", "")  # a note said in the next step's thought, and its answer
+    used: set[str] = set()
+
+    def write(role: str, text: str, answer: str = "") -> None:
+        """One part of a step: opening, text, closing."""
+        tag = shape.tags[role]
+        out.add(tag.open, True, 1.0 if role in used else UNFORESEEN)
+        used.add(role)
+        out.add(shape.pad + text, True, heavy=(answer, ANSWER))
+        out.add((shape.pad if tag.close else "") + tag.close, True)
+
     for number, hop in enumerate(hops, start=1):
-        out.add(shape.step.format(n=number) + (shape.gap if shape.step else ""), True)
+        header = shape.step.format(n=number) + (shape.gap if shape.step else "")
+        out.add(header, True, 1.0 if number > 1 else UNFORESEEN)
         kind = 2 if hop.again else int(number > 1)
         for part in shape.before:
             if part == "plan":
-                text = shape.name_gap.join(hop.names)
+                write(part, shape.name_gap.join(hop.names))
             elif part == "thought":
                 thought = thoughts[kind].format(noun=hop.noun)
-                text = f"{carried} {thought}".strip()
-                carried = ""
+                write(part, f"{carried[0]} {thought}".strip(), carried[1])
+                carried = ("", "")
+            elif hop.items is not None:
+                write(part, hop.question)
             else:
-                text = hop.question
-            if part == "query" and hop.items is None:
                 continue
-            out.add(_wrapped(shape, shape.tags[part], text), True)
             if not (part == shape.before[-1] and shape.asks_by_close):
                 out.add(shape.gap, True)
         if hop.items is not None:
             documents = shape.tags["documents"]
-            opening = (shape.gap if shape.asks_by_close else "") + documents.open
-            out.add(opening, not shape.asks_by_close)
+            if shape.asks_by_close:
+                out.add(shape.gap + documents.open, False)
+            else:
+                out.add(documents.open, True, 1.0 if number > 1 else UNFORESEEN)
             out.add(f"\n{render_items(shape, hop.items)}\n{documents.close}{shape.gap}", False)
         remark = _note(rng, hop, note, lost)
+        answer = hop.answer if hop.found else ""
         if number == len(hops) and solved:
             remark = f"{remark} {closing_remark(library, question)}".strip()
         if shape.merged and number < len(hops):
-            carried = remark
+            carried = (remark, answer)
         else:
-            tag = shape.tags["thought" if shape.merged else "note"]
-            out.add(_wrapped(shape, tag, remark) + shape.gap, True)
+            write("thought" if shape.merged else "note", remark, answer)
+            out.add(shape.gap, True)
         out.add(shape.step_close + (shape.gap if shape.step_close else ""), True)
     out.add(shape.wrapper[1] + (shape.gap if shape.wrapper[1] else ""), True)
-    answer = question.answer if solved else rng.choice(_UNKNOWN)
-    out.add(_wrapped(shape, shape.tags["answer"], answer), True)
-    return out.parts
+    write("answer", question.answer if solved else rng.choice(_UNKNOWN))
+    return out.pieces

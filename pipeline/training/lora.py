@@ -107,7 +107,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    device = pick_device(settings, block)
+    pick_device(settings, block)
     dtype = getattr(torch, settings.dtype)
     kwargs: dict[str, Any] = {"dtype": dtype}
     if settings.quantization != "none":
@@ -126,14 +126,13 @@ def load_base(directory: Path, settings: Trainer, block: str) -> Any:
         model = AutoModelForCausalLM.from_pretrained(directory, **kwargs)
     except (OSError, ValueError) as error:
         raise DependencyError(f"{directory}: the model does not load: {error}") from None
-    if settings.quantization != "none":
-        from peft import prepare_model_for_kbit_training
+    if settings.quantization == "none":
+        return model  # the trainer moves it to its device
+    from peft import prepare_model_for_kbit_training
 
-        model = prepare_model_for_kbit_training(
-            model, use_gradient_checkpointing=settings.gradient_checkpointing
-        )
-    model.to(device) if settings.quantization == "none" else None
-    return model
+    return prepare_model_for_kbit_training(
+        model, use_gradient_checkpointing=settings.gradient_checkpointing
+    )
 
 
 def check_positions(model: Any, longest: int, block: str) -> None:

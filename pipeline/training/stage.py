@@ -7,6 +7,7 @@ SFT gives policy 0 (eq. 4); round n continues policy n - 1 on its own pairs (eq.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pipeline.config import for_round
@@ -85,10 +86,12 @@ def train_sft(context: StageContext) -> dict[str, int]:
         "trained_tokens": sum(label >= 0 for example in examples for label in example.labels),
     }
     test = test_loss(trainer, held_out)
-    descent = {"parent": None, "reference": None, "round": 0, "method": "sft"}
-    on_main(
-        trainer, lambda: _write(context, trainer, history, base_sha(base), descent, counts, test)
-    )
+    lineage = Lineage(
+        policy="", base=config.model.base, base_sha=base_sha(base), parent=None, reference=None,
+        round=0, method="sft", seed=context.seed, counts=counts,
+        settings={**settings.model_dump(mode="json"), "lora": config.lora.model_dump()},
+    )  # fmt: skip
+    on_main(trainer, lambda: _write(context, trainer, history, lineage, test))
     return counts
 
 
@@ -141,40 +144,27 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         ),
         "trained_tokens": sum(sum(pair.chosen_mask) + sum(pair.rejected_mask) for pair in pairs),
     }
-    descent = {
-        "parent": parent.policy,
-        "reference": reference.policy,
-        "round": number,
-        "method": "dpo+sft",
-        "eta": for_round(settings.eta, number),
-        "epochs": for_round(settings.round_epochs, number),
-        "pairs_from": sorted({record.policy for record in records}),
-    }
-    on_main(trainer, lambda: _write(context, trainer, history, sha, descent, counts, {}))
+    lineage = Lineage(
+        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
+        reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
+        counts=counts,
+        settings={
+            **settings.model_dump(mode="json"),
+            "eta": for_round(settings.eta, number),
+            "epochs": for_round(settings.round_epochs, number),
+            "lora": config.lora.model_dump(),
+            "pairs_from": sorted({record.policy for record in records}),
+        },
+    )  # fmt: skip
+    on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return counts
 
 
 def _write(
-    context: StageContext,
-    trainer: Any,
-    history: History,
-    sha: str,
-    descent: dict[str, Any],
-    counts: dict[str, int],
-    test: dict[str, float],
+    context: StageContext, trainer: Any, history: History, lineage: Lineage, test: dict[str, float]
 ) -> None:
-    config = context.config
     adapter = context.output / "adapter"
     save_adapter(trainer.accelerator.unwrap_model(trainer.model), adapter)
-    block = config.sft if descent["method"] == "sft" else config.dpo
-    extra = {name: descent.pop(name) for name in ("eta", "epochs", "pairs_from") if name in descent}
-    Lineage(
-        policy=policy_fingerprint(adapter, sha),
-        base=config.model.base,
-        base_sha=sha,
-        seed=context.seed,
-        counts=counts,
-        settings={**block.model_dump(mode="json"), **extra, "lora": config.lora.model_dump()},
-        **descent,
-    ).write(context.output)
+    policy = policy_fingerprint(adapter, lineage.base_sha)
+    replace(lineage, policy=policy).write(context.output)
     history.write(context.output / "log.json", test=test)

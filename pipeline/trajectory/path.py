@@ -128,10 +128,11 @@ class Path:
 def _with_contexts(steps: list[Step], contexts: Sequence[list[ContextItem]]) -> list[Step]:
     """Give parsed steps the items that were retrieved for them: text alone has no ids or scores.
 
-    Steps without context (HiPRAG's non-search steps) are passed over.
+    Every step that asked has one recorded context, an empty one too; steps that did not ask
+    (HiPRAG's non-search steps) have none.
     """
     recorded = iter(contexts)
     for step in steps:
-        if step.context:
+        if step.subquery or step.search is not None or step.query is not None:
             step.context = next(recorded, step.context)
     return steps

@@ -31,7 +31,7 @@ def settings(kind: str, **changes) -> EngineConfig:
         kind=kind,
         dtype="float32",
         max_model_len=256,
-        max_num_seqs=8,
+        max_num_seqs=16,
         cpu_kv_cache_gib=1,
         enforce_eager=True,
         **changes,
@@ -67,10 +67,10 @@ def decoded(engine, result) -> str:
 
 
 def test_a_seeded_segment_does_not_depend_on_its_neighbours(engine):
-    together = engine.generate(requests(12))  # more than fit at once
-    alone = engine.generate(requests(12)[7:8])
+    together = engine.generate(requests(20))  # more than fit at once
+    alone = engine.generate(requests(20)[7:8])
     assert together[7].token_ids == alone[0].token_ids
-    assert len({tuple(result.token_ids) for result in together}) == 12
+    assert len({tuple(result.token_ids) for result in together}) == 20
 
 
 def test_text_is_what_the_ids_say_and_every_id_has_a_log_probability(engine):
@@ -91,8 +91,8 @@ def test_a_stop_string_ends_a_segment_inside_it(engine):
 
 
 def test_the_end_of_sequence_id_is_returned(engine):
-    ended = [r for r in engine.generate(requests(60, max_tokens=200)) if r.finish == "eos"]
-    assert ended, "none of 60 random segments of up to 200 tokens ended"
+    ended = [r for r in engine.generate(requests(40, max_tokens=60)) if r.finish == "eos"]
+    assert ended, "none of 2,400 random tokens ended a segment"
     assert all(result.token_ids[-1] == engine.tokenizer.eos_token_id for result in ended)
 
 

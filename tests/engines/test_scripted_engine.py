@@ -20,7 +20,15 @@ def test_a_token_that_says_more_than_the_stop_string_is_kept_whole():
     engine = ScriptedEngine({"Q": "<Reference>\nnever written"}, TOKENIZER)
     [result] = engine.generate([request("Q")])
     assert result.text == "<Reference>\n"
-    assert [TOKENIZER.decode([i]) for i in result.token_ids] == ["<", "Re", "f", "er", "en", "ce", ">\n"]
+    assert [TOKENIZER.decode([i]) for i in result.token_ids] == [
+        "<",
+        "Re",
+        "f",
+        "er",
+        "en",
+        "ce",
+        ">\n",
+    ]
     assert result.finish == "stop"
 
 

@@ -78,7 +78,7 @@ def test_musique_hops_chain_to_the_answer_through_their_paragraphs(records: Reco
 
 def test_no_distractor_states_a_fact_of_the_question(world: World, records: Records) -> None:
     by_text = {document.text: document for document in world.documents}
-    numbers = {number: fact for number, fact in enumerate((*world.facts, *world.nary))}
+    numbers = dict(enumerate((*world.facts, *world.nary)))
     for record in records["musique"]:
         gold = {numbers[hop["id"]] for hop in record["question_decomposition"]}
         for paragraph in record["paragraphs"]:

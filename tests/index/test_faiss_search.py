@@ -1,0 +1,91 @@
+import faiss
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, DependencyError, StoreError
+from pipeline.index.faiss_index import VectorIndex, chosen
+
+
+def unit(rows, dimension=16, seed=0):
+    vectors = np.random.default_rng(seed).normal(size=(rows, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_fewer_neighbours_than_asked_for_are_never_filled_up_with_minus_one():
+    # One cell of an inverted file is probed, so FAISS fills most of 50 places with -1.
+    vectors = unit(400)
+    index = VectorIndex.build(vectors, "ivf-pq")
+    index._index.nprobe = 1
+    raw = index._index.search(vectors[:5], 400)[1]
+    assert (raw == -1).any()
+    for rows, scores in index.search(vectors[:5], 400):
+        assert 0 < len(rows) < 400
+        assert len(rows) == len(scores)
+        assert (rows >= 0).all()
+
+
+def test_more_neighbours_than_rows_gives_every_row_once():
+    for kind in ("flat", "hnsw"):
+        ((rows, _),) = VectorIndex.build(unit(3), kind).search(unit(1, seed=1), 20)
+        assert sorted(rows.tolist()) == [0, 1, 2]
+
+
+def test_flat_finds_the_highest_cosines_best_first():
+    vectors, queries = unit(500), unit(7, seed=1)
+    expected = np.argsort(-queries @ vectors.T, axis=1, kind="stable")[:, :10]
+    found = VectorIndex.build(vectors, "flat").search(queries, 10)
+    assert [rows.tolist() for rows, _ in found] == expected.tolist()
+    assert found[0][1][0] == pytest.approx(float(queries[0] @ vectors[expected[0, 0]]), abs=1e-6)
+
+
+def test_equal_vectors_come_in_row_order():
+    vectors = np.repeat(unit(1), 6, axis=0)
+    ((rows, scores),) = VectorIndex.build(vectors, "flat").search(vectors[:1], 4)
+    assert rows.tolist() == [0, 1, 2, 3]
+    assert scores.tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
+def test_approximate_kinds_survive_saving_and_find_a_vector_itself(tmp_path, kind):
+    vectors = unit(2000)
+    VectorIndex.build(vectors, kind).save(tmp_path / "index.faiss")
+    index = VectorIndex.load(tmp_path / "index.faiss")
+    found = index.search(vectors[:50], 10)
+    assert len(index) == 2000
+    assert sum(row in rows.tolist() for row, (rows, _) in enumerate(found)) >= 45
+
+
+def test_auto_is_exact_when_small_and_compressed_when_huge():
+    assert [chosen("auto", count) for count in (0, 100_000, 100_001, 21_000_000)] == [
+        "flat", "flat", "hnsw", "ivf-pq",
+    ]  # fmt: skip
+    assert [chosen("auto", count, gpu=True) for count in (1_000_000, 21_000_000)] == [
+        "flat", "ivf-pq",
+    ]  # fmt: skip
+
+
+def test_kinds_that_cannot_work_are_refused():
+    with pytest.raises(ConfigError, match="needs at least 256 vectors to train on; there are 100"):
+        VectorIndex.build(unit(100), "ivf-pq")
+    with pytest.raises(ConfigError, match="hnsw, which FAISS has not on a GPU"):
+        VectorIndex.build(unit(100), "hnsw", gpu=True)
+
+
+def test_empty_index_finds_nothing():
+    ((rows, scores),) = VectorIndex.build(unit(0), "auto").search(unit(1), 5)
+    assert rows.tolist() == scores.tolist() == []
+
+
+@pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has a GPU build")
+def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
+    VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")
+    with pytest.raises(DependencyError, match=r"pip install 'steep\[gpu\]'"):
+        VectorIndex.load(tmp_path / "index.faiss", gpu=True)
+
+
+def test_missing_or_broken_index_says_which_stage_to_run(tmp_path):
+    with pytest.raises(StoreError, match="no such index; run the index stage"):
+        VectorIndex.load(tmp_path / "index.faiss")
+    (tmp_path / "index.faiss").write_bytes(b"not an index")
+    with pytest.raises(StoreError, match="not a FAISS index"):
+        VectorIndex.load(tmp_path / "index.faiss")

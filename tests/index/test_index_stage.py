@@ -1,0 +1,122 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config import Config
+from pipeline.errors import StoreError
+from pipeline.index.stage import run
+from pipeline.records import Chunk, Triplet, write_parquet
+from pipeline.retrieval.base import Query, open_retriever
+from pipeline.stage import StageContext
+from tests.retrieval.small_encoders import write_bi_encoder
+
+CHUNKS = [
+    Chunk("c0", "Alba", "Alba directed The Tide.", "d0"),
+    Chunk("c1", "Corte", "Corte is crossed by the Nera.", "d1"),
+]
+TRIPLETS = [
+    Triplet("t0", "Alba", "directed", "The Tide", "c0"),
+    Triplet("t1", "Corte", "crossed by", "the Nera", "c1"),
+]
+NAMES = ["Alba", "The Tide", "Corte", "the Nera"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+
+
+@pytest.fixture
+def upstream(tmp_path):
+    corpus, graph = tmp_path / "corpus", tmp_path / "graph"
+    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    write_parquet(graph / "triplets.parquet", TRIPLETS, Triplet)
+    entities = {"id": range(4), "key": [name.lower() for name in NAMES], "name": NAMES}
+    pq.write_table(pa.table(entities), graph / "entities.parquet")
+    return {"corpus": corpus, "graph": graph}
+
+
+def config(model, tmp_path, **retrieval):
+    return Config.model_validate(
+        {
+            "name": "trial",
+            "cache_dir": str(tmp_path / "cache"),
+            "data": {},
+            "corpus": {"files": []},
+            "graph": {"source": "openie", "path": "x"},
+            "index": {"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
+            "retrieval": {"reranker": {"kind": "biencoder", "scale": 10.0}, **retrieval},
+            "model": {"base": "x"},
+            "prompt": {"system": "x"},
+            "sft_data": {"sizes": {}},
+            "sft": {"learning_rate": 1.0, "batch_size": 1},
+            "dpo": {"learning_rate": 1.0, "batch_size": 1},
+        }
+    )
+
+
+def context(model, tmp_path, upstream, **retrieval):
+    output = tmp_path / "index"
+    output.mkdir(exist_ok=True)
+    settings = config(model, tmp_path, **retrieval)
+    return StageContext(settings, "index", output, tmp_path / "partial", upstream)
+
+
+def test_rows_of_vectors_are_rows_of_the_tables(model, tmp_path, upstream):
+    stage = context(model, tmp_path, upstream)
+    assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2}
+    assert np.load(stage.output / "triplets.npy").shape == (2, 32)
+    about = json.loads((stage.output / "index.json").read_text())
+    assert about["faiss"] == {"chunks": "flat", "entities": "flat"}
+    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+    # A chunk asked for by its own words has cosine 1, hence sigmoid(10).
+    item = retriever.retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])[0]
+    assert {one.id for one in item} == {"c0", "c1", "t0", "t1"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "subquery", "kinds"),
+    [
+        ("semantic", "Alba Alba directed The Tide.", ["chunk", "chunk"]),
+        ("graph", "Alba directed The Tide", ["triplet", "triplet"]),
+        ("concat", "Alba Alba directed The Tide.", ["chunk", "chunk", "triplet", "triplet"]),
+    ],
+)
+def test_every_variant_opens_and_answers(model, tmp_path, upstream, variant, subquery, kinds):
+    stage = context(model, tmp_path, upstream, variant=variant)
+    run(stage)
+    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+    # The subquery is the very text of the first item, so its cosine is 1 even for a random model.
+    items = retriever.retrieve([Query(subquery, ("Alba",))])[0]
+    assert [item.kind for item in items] == kinds
+    assert items[0].id in ("c0", "t0")
+    assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
+
+
+def test_variant_none_needs_no_index(model, tmp_path):
+    nothing = tmp_path / "nowhere"
+    retriever = open_retriever(config(model, tmp_path, variant="none"), nothing, nothing, nothing)
+    assert retriever.retrieve([Query("who")]) == [[]]
+
+
+def test_blocks_finished_before_a_kill_are_not_embedded_again(model, tmp_path, upstream):
+    stage = context(model, tmp_path, upstream)
+    run(stage)
+    block = next(stage.partial.glob("chunks-*.npy"))
+    np.save(block, np.full((2, 32), 0.5, dtype=np.float32))
+    run(stage)
+    assert np.load(stage.output / "chunks.npy").tolist() == [[0.5] * 32] * 2
+
+
+def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream):
+    stage = context(model, tmp_path, upstream)
+    run(stage)
+    other = write_bi_encoder(tmp_path / "other", seed=1)
+    with pytest.raises(StoreError, match="built by embedder .* run the index stage again"):
+        open_retriever(config(other, tmp_path), upstream["corpus"], upstream["graph"], stage.output)
+    write_parquet(upstream["corpus"] / "chunks.parquet", CHUNKS[:1], Chunk)
+    with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
+        open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)

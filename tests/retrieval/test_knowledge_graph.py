@@ -1,0 +1,185 @@
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.retrieval.kag import Candidates, ScoredChunk, ScoredTriplet, build, rank, rank_all
+
+NAMES = ["Rome", "ROME", '"Rome"', "Tiber", "Italy", "river", " Italy ", ""]
+SCORES = st.sampled_from([-40.0, -3.0, math.log(0.25), -1.0, 0.0, 0.5, 4.0, 800.0])
+
+
+def logit(probability):
+    return math.log(probability / (1 - probability))
+
+
+def chunk(name, title="", score=0.0):
+    return ScoredChunk(name, title, f"text of {name}", score)
+
+
+def triplet(name, head, tail, chunk_id=None, score=-9.0):
+    return ScoredTriplet(name, head, "relation", tail, chunk_id, score)
+
+
+@st.composite
+def candidates(draw):
+    names = st.sampled_from(NAMES)
+    chunks = [chunk(f"c{n}", draw(names), draw(SCORES)) for n in range(draw(st.integers(0, 4)))]
+    triplets = [
+        triplet(
+            f"t{n}",
+            draw(names),
+            draw(names),
+            draw(st.sampled_from(["c0", "c1", "c9", None])),
+            draw(SCORES),
+        )
+        for n in range(draw(st.integers(0, 6)))
+    ]
+    return Candidates(draw(st.lists(names, max_size=3)), chunks, triplets)
+
+
+def reference(step, tau, alpha):
+    """The definition, one sentence at a time, in networkx, with 200 power iterations."""
+    fold = lambda name: " ".join(name.casefold().replace('"', "").split())  # noqa: E731
+    probability = lambda score: float(np.exp(-np.logaddexp(0, -score)))  # noqa: E731
+    graph = nx.Graph()
+    graph.add_node("q")
+
+    def ones(pairs):
+        graph.add_edges_from(
+            (a, b, {"weight": 1.0}) for a, b in pairs if a != b and ("e", "") not in (a, b)
+        )
+
+    for one in step.chunks:
+        graph.add_node(("c", one.id))
+        graph.add_edge(("c", one.id), "q", weight=probability(one.score))
+        ones([(("c", one.id), ("e", fold(one.title)))])
+    present = {one.id for one in step.chunks}
+    for one in step.triplets:
+        node, head, tail = ("t", one.id), ("e", fold(one.head)), ("e", fold(one.tail))
+        graph.add_node(node)
+        ones([(head, tail), (node, head), (node, tail)])
+        if one.chunk_id in present:
+            source = ("c", one.chunk_id)
+            ones([(source, node), (source, head), (source, tail)])
+        if probability(one.score) - tau > 0:
+            graph.add_edge(node, "q", weight=probability(one.score) - tau)
+    keys = {("e", fold(name)) for name in step.entities if fold(name)}
+    graph.add_nodes_from(keys)
+    nodes = list(graph)
+    adjacency = nx.to_numpy_array(graph, nodes)
+    sums = adjacency.sum(axis=0)
+    walk = adjacency / np.where(sums == 0, 1, sums)
+    restart = np.array([1.0 if n == "q" else 0.5 if n in keys else 0.0 for n in nodes])
+    mass = restart
+    for _ in range(200):
+        mass = alpha * walk @ mass + (1 - alpha) * restart
+    return dict(zip(nodes, mass.tolist(), strict=True))
+
+
+@given(st.lists(candidates(), min_size=1, max_size=3), st.sampled_from([0.0, 0.2, 0.5]))
+def test_masses_are_those_of_the_definition_iterated_two_hundred_times(steps, tau):
+    for step, ranking in zip(steps, rank_all(steps, tau=tau, alpha=0.5), strict=True):
+        expected = reference(step, tau, 0.5)
+        assert len(ranking) == len(step.chunks) + len(step.triplets)
+        for node in ranking:
+            assert node.mass == pytest.approx(expected[node.kind[0], node.id], abs=1e-9)
+        rounded = [round(node.mass, 9) for node in ranking]
+        assert rounded == sorted(rounded, reverse=True)
+
+
+def test_one_chunk_by_hand():
+    # q - c with weight sigmoid(0) = 1/2 and nothing else: columns are normalised, so the weight is
+    # no matter: mass(q) = mass(c)/2 + 1/2 and mass(c) = mass(q)/2.
+    ranking, selected = rank("who?", [], [chunk("c", score=0.0)], [])
+    assert ranking[0].mass == pytest.approx(1 / 3, abs=1e-12)
+    assert selected == ["c"]
+
+
+def test_edges_of_a_chunk_with_its_triplet_are_six_ones_and_two_similarities():
+    step = Candidates(
+        ["ROME"],
+        [chunk("c", "Rome", logit(0.75))],
+        [triplet("t", "rome", "Tiber", "c", logit(0.5))],
+    )
+    graph = build(step, tau=0.2)
+    q, c, t, rome, tiber = range(5)
+    edges = {
+        (frozenset(pair), round(weight, 12))
+        for *pair, weight in zip(graph.left, graph.right, graph.weights, strict=True)
+    }
+    assert graph.nodes == 5
+    assert graph.key_entities == [rome]
+    assert edges == {
+        (frozenset({q, c}), 0.75),
+        (frozenset({q, t}), 0.3),
+        (frozenset({c, rome}), 1.0),
+        (frozenset({c, tiber}), 1.0),
+        (frozenset({c, t}), 1.0),
+        (frozenset({rome, tiber}), 1.0),
+        (frozenset({t, rome}), 1.0),
+        (frozenset({t, tiber}), 1.0),
+    }
+
+
+def test_triplet_at_or_below_tau_has_no_edge_to_the_subquery():
+    below = build(Candidates([], [], [triplet("t", "a", "b", score=logit(0.19))]), tau=0.2)
+    above = build(Candidates([], [], [triplet("t", "a", "b", score=logit(0.21))]), tau=0.2)
+    assert 0 not in below.left + below.right
+    assert 0 in above.left + above.right
+
+
+def test_same_edge_from_two_triplets_counts_once():
+    twice = [triplet("t1", "a", "b"), triplet("t2", "b", "A")]
+    ranking = next(rank_all([Candidates(["a"], [], twice)]))
+    expected = reference(Candidates(["a"], [], twice), 0.2, 0.5)
+    assert ranking[0].mass == pytest.approx(expected["t", "t1"], abs=1e-12)
+
+
+def test_head_equal_to_tail_makes_no_loop():
+    graph = build(Candidates([], [], [triplet("t", "Rome", '"ROME"', score=3.0)]), tau=0.2)
+    assert all(left != right for left, right in zip(graph.left, graph.right, strict=True))
+    assert graph.nodes == 3
+
+
+def test_ties_go_to_the_higher_score_then_to_input_order():
+    # Without entities a chunk hangs on the subquery alone; equal scores give equal masses.
+    same = [chunk("late", score=0.0), chunk("first", score=0.0)]
+    assert rank("q", [], same, [])[1] == ["late", "first"]
+    # Both sigmoids round to 1, so the masses are tied and only the raw score tells them apart.
+    far = [chunk("low", score=60.0), chunk("high", score=70.0)]
+    assert rank("q", [], far, [])[1] == ["high", "low"]
+
+
+def test_chunk_goes_before_a_triplet_of_equal_mass():
+    # Neither is reached: no key entity, and the triplet's and chunk's edges to q weigh nothing.
+    ranking, _ = rank(
+        "q", [], [chunk("c", score=-math.inf)], [triplet("t", "a", "b", score=5e-3)], tau=1.0
+    )
+    assert [(node.kind, node.mass) for node in ranking] == [("chunk", 0.0), ("triplet", 0.0)]
+
+
+def test_selected_are_the_best_k_f_of_both_kinds():
+    chunks = [chunk(f"c{n}", score=float(n)) for n in range(5)]
+    triplets = [triplet(f"t{n}", "x", f"y{n}", "c4", 1.0) for n in range(10)]
+    ranking, selected = rank("q", ["x"], chunks, triplets, keep=3)
+    assert len(ranking) == 15
+    assert selected == [node.id for node in ranking[:3]]
+
+
+def test_no_candidates_rank_nothing():
+    assert rank("q", ["a"], [], []) == ([], [])
+
+
+def test_repeated_id_is_refused():
+    with pytest.raises(InputError, match="chunk id 'c' is repeated"):
+        rank("q", [], [chunk("c"), chunk("c")], [])
+
+
+def test_score_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match="score of triplet 't' is not a number"):
+        rank("q", [], [], [triplet("t", "a", "b", score=math.nan)])

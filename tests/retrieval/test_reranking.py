@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.config import Reranker
+from pipeline.errors import ConfigError, DependencyError
+from pipeline.index.cache import ContentCache
+from pipeline.retrieval.rerank import (
+    BiEncoder,
+    CachedPairs,
+    CrossEncoderModel,
+    FlagModel,
+    RerankerSimilarity,
+)
+from tests.retrieval.small_encoders import BagOfWords, write_cross_encoder
+
+PAIRS = [
+    ("who directed the film", "alba directed the film"),
+    ("who directed the film", "the river crossed the city"),
+    ("where was alba", "alba"),
+]
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory):
+    return write_cross_encoder(tmp_path_factory.mktemp("models") / "cross")
+
+
+def logits(directory, pairs):
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    with torch.no_grad():
+        return [
+            model(**tokenizer(query, text, return_tensors="pt")).logits.item()
+            for query, text in pairs
+        ]
+
+
+class LengthModel:
+    """score = length of the text; counts the pairs that reach it."""
+
+    def __init__(self, identity="length"):
+        self.identity = identity
+        self.seen = []
+
+    def compute(self, pairs):
+        self.seen += pairs
+        return [float(len(text)) for _, text in pairs]
+
+
+def test_flag_reranker_gives_the_raw_logit_of_each_pair_in_input_order(cross_encoder):
+    model = FlagModel(Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64))
+    np.testing.assert_allclose(model.compute(PAIRS), logits(cross_encoder, PAIRS), atol=1e-4)
+    np.testing.assert_allclose(
+        model.compute(PAIRS[:1]), logits(cross_encoder, PAIRS[:1]), atol=1e-4
+    )
+
+
+def test_cross_encoder_gives_the_raw_logit_and_not_its_sigmoid(cross_encoder):
+    settings = Reranker(kind="cross-encoder", model=str(cross_encoder), device="cpu", max_length=64)
+    scores = CrossEncoderModel(settings).compute(PAIRS)
+    np.testing.assert_allclose(scores, logits(cross_encoder, PAIRS), atol=1e-4)
+
+
+def test_kinds_of_reranker_never_share_cached_scores(cross_encoder):
+    flag = FlagModel(Reranker(kind="flag", model=str(cross_encoder)))
+    cross = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(cross_encoder)))
+    shorter = FlagModel(Reranker(kind="flag", model=str(cross_encoder), max_length=32))
+    assert len({flag.identity, cross.identity, shorter.identity}) == 3
+
+
+def test_equal_pairs_reach_the_model_once_even_in_another_process_of_the_run(tmp_path):
+    pairs = [("a", "xx"), ("b", "xxx"), ("a", "xx")]
+    first, second, other = LengthModel(), LengthModel(), LengthModel("another")
+    path = tmp_path / "cache.sqlite"
+    scores = CachedPairs(first, ContentCache(path)).score(pairs)
+    assert scores.tolist() == [2.0, 3.0, 2.0]
+    assert first.seen == pairs[:2]
+    assert CachedPairs(second, ContentCache(path)).score(pairs).tolist() == [2.0, 3.0, 2.0]
+    assert second.seen == []
+    CachedPairs(other, ContentCache(path)).score(pairs)
+    assert other.seen == pairs[:2]
+
+
+def test_swapped_pair_is_another_pair(tmp_path):
+    reranker = CachedPairs(LengthModel(), ContentCache(tmp_path / "cache.sqlite"))
+    assert reranker.score([("a", "xx"), ("xx", "a")]).tolist() == [2.0, 1.0]
+
+
+def test_bi_encoder_score_is_scale_times_cosine_plus_offset():
+    reranker = BiEncoder(BagOfWords(), scale=10.0, offset=-4.0)
+    scores = reranker.score([("a b", "a b"), ("a b", "b c"), ("a", "z")])
+    np.testing.assert_allclose(scores, [6.0, 1.0, -4.0], atol=1e-4)
+
+
+def test_similarity_is_the_sigmoid_of_the_raw_score():
+    similarity = RerankerSimilarity(BiEncoder(BagOfWords(), scale=10.0, offset=-4.0))
+    expected = [1 / (1 + math.exp(-6)), 1 / (1 + math.exp(4))]
+    np.testing.assert_allclose(similarity.pairs([("a", "a"), ("a", "z")]), expected, atol=1e-6)
+    matrix = similarity.matrix(["a", "z"], ["a", "z", "a"])
+    np.testing.assert_allclose(matrix[1], [expected[1], expected[0], expected[1]], atol=1e-6)
+    assert similarity.matrix([], ["a"]).shape == (0, 1)
+    assert similarity.pairs([]).tolist() == []
+
+
+def test_reranker_without_a_model_is_a_configuration_error():
+    with pytest.raises(ConfigError, match=r"needs reranker\.model"):
+        FlagModel(Reranker(kind="flag"))
+
+
+def test_missing_reranker_names_the_remedy(tmp_path):
+    with pytest.raises(DependencyError, match=r"reranker\.model: .*name a model directory"):
+        FlagModel(Reranker(kind="flag", model=str(tmp_path / "nothing")))
+
+
+def test_model_of_several_outputs_is_no_reranker(tmp_path):
+    from transformers import AutoModelForSequenceClassification
+
+    directory = write_cross_encoder(tmp_path / "three")
+    AutoModelForSequenceClassification.from_pretrained(
+        directory, num_labels=3, ignore_mismatched_sizes=True
+    ).save_pretrained(directory)
+    model = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(directory), device="cpu"))
+    with pytest.raises(ConfigError, match="3 outputs; a reranker has one"):
+        model.compute(PAIRS)
