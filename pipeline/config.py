@@ -125,6 +125,7 @@ class Embedder(Block):
     query_prefix: str = ""
     passage_prefix: str = ""
     backend: Literal["torch", "onnx", "openvino"] = "torch"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     batch_size: Positive = 64
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_length: Positive = 256

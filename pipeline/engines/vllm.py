@@ -9,6 +9,7 @@ a name made from its content: the prefix cache is keyed by that name (vllm#42125
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
 from pathlib import Path
@@ -46,7 +47,9 @@ class VllmEngine(Engine):
             self._lora, settings = _loaded(adapter)
         self._served = Served(config, model, adapter, workspace)
         try:
-            self._engine = _start(config, str(self._served.path), seed, settings)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of PyTorch, about vLLM's own code
+                self._engine = _start(config, str(self._served.path), seed, settings)
         except Exception as error:  # vLLM raises whatever its workers raised
             self._served.remove()
             raise EngineError(
@@ -109,22 +112,27 @@ class VllmEngine(Engine):
         )
 
     def close(self) -> None:
-        """Shut the engine down and give its memory back as far as vLLM can in a process."""
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+        """Shut the engine down, so that another can be opened in this process."""
+        from vllm.distributed.parallel_state import (
+            destroy_distributed_environment,
+            destroy_model_parallel,
+        )
 
         self._engine.engine_core.shutdown()
         del self._engine
-        cleanup_dist_env_and_memory()
+        destroy_model_parallel()
+        destroy_distributed_environment()
         self._served.remove()
 
 
 def _import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # vLLM configures its logging only after the first modules have warned.
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            import vllm  # noqa: F401
+        import vllm  # noqa: F401
     except ImportError as error:
         raise DependencyError(
             f"engine.kind is vllm, but vLLM cannot be imported ({_first_line(error)}); install the "
@@ -141,6 +149,12 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, Any]
     if current_platform.is_cpu():
         # A second process would import everything once more, and take a core from the first.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        if config.enforce_eager:
+            # Ranking log-probabilities would still be compiled, by a C++ compiler that may not be
+            # there, at the first token of every process (17 s on two busy cores).
+            import torch._dynamo
+
+            torch._dynamo.config.disable = True
         settings = {
             **settings,
             "block_size": CPU_BLOCK,

@@ -1,7 +1,7 @@
 """Bootstrap intervals, and the paired test between two policies.
 
 Input: one number per question. Output: 95 % percentile intervals of means, and rows that say
-whether a policy differs from another on the same questions. TeaRAG (arXiv 2511.05385) section 6:
+whether a policy differs from another on the same questions. TeaRAG (arXiv 2511.05385) 5.5.3:
 two-sided paired t-test, p < 0.05.
 """
 

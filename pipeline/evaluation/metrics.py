@@ -2,7 +2,7 @@
 
 Input: trajectories with their gold answers. Output: one `Outcome` per question, and the metrics
 rows that a run leaves behind (``metrics.json``): EM, F1, CEM, well-formedness, steps, tokens and
-seconds, with bootstrap intervals. TeaRAG (arXiv 2511.05385) section 6 and tables 6 to 10. The row
+seconds, with bootstrap intervals. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6 to 10. The row
 ``dataset: "all"`` is the average over data sets, so that a large one does not drown a small one.
 """
 

@@ -5,7 +5,7 @@ it came from, whatever produced them. Output: `Graph`: triplets with ids, entiti
 with reasons, statistics. Output of a language model is data: a triple that is none is counted and
 kept aside, never an exception.
 
-The paper's graph (table 4): 130,931,564 triplets, 51,063,765 entities, mean degree 5.13, which is
+The paper's graph (table 5): 130,931,564 triplets, 51,063,765 entities, mean degree 5.13, which is
 2 * triplets / entities: a degree counts the ends of triplets that meet in an entity.
 """
 

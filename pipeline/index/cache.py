@@ -3,8 +3,7 @@
 Purpose: nothing is computed twice, by any of the R samples, rounds or runs. Input: keys that are
 digests of everything that the value depends on (model content, prefix, text), never of paths.
 Output: the stored bytes. SQLite in write-ahead mode: several processes may read and write at once;
-the file must be on a local disk. (LMDB reads faster, but looking up 10,000 vectors here takes
-0.1 s, not worth one more dependency.)
+the file must be on a local disk.
 """
 
 from __future__ import annotations

@@ -171,6 +171,7 @@ def open_embedder(config: Config, cache: ContentCache, model: str | None = None)
         query_prefix=settings.query_prefix,
         passage_prefix=settings.passage_prefix,
         backend=settings.backend,
+        dtype=settings.dtype,
         batch_size=settings.batch_size,
         device=settings.device,
         max_length=settings.max_length,

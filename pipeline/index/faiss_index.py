@@ -111,7 +111,7 @@ def chosen(kind: Kind, count: int, *, gpu: bool = False) -> Literal["flat", "ivf
     """The kind that ``auto`` means for so many vectors; others are checked and returned."""
     if kind == "auto":
         if count <= (_HNSW_UP_TO if gpu else _FLAT_UP_TO):
-            return "flat"  # a GPU has no HNSW, and scans two million vectors in milliseconds
+            return "flat"  # FAISS has no HNSW on a GPU
         return "hnsw" if count <= _HNSW_UP_TO else "ivf-pq"
     if kind == "hnsw" and gpu:
         raise ConfigError("index.faiss is hnsw, which FAISS has not on a GPU; use flat or ivf-pq")

@@ -22,7 +22,7 @@ from pipeline.records import Step as PathStep
 from pipeline.testbed.questions import Question
 from pipeline.testbed.schema import Fact
 from pipeline.testbed.world import generate_world
-from pipeline.tiny_reader import encode, prompts
+from pipeline.tiny_reader import encode
 from pipeline.tiny_reader.corpus import draw_question
 from pipeline.tiny_reader.evaluate import WORLD_SEED, asks_for, load
 from pipeline.tiny_reader.greedy import Greedy

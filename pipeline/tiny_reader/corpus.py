@@ -30,6 +30,17 @@ Text = tuple[list[Piece], str]
 WORLD_DOCUMENTS = 600
 # Loss weight of an answer read from passages, in the phases that weigh tokens.
 READ_ANSWER = 3.0
+KINDS = ("path", "reading", "repeating", "naming", "closed-book")
+Shares = tuple[float, float, float, float, float]
+# Shares of the kinds. Passages with many questions hold eight times as many answers per token as
+# paths do, which pays once the paths' form is known.
+PATH_SHARES: Shares = (0.6, 0.2, 0.05, 0.04, 0.11)
+READING_SHARES: Shares = (0.43, 0.43, 0.04, 0.03, 0.07)
+_PLAIN = {
+    "repeating": prompts.repeating,
+    "naming": prompts.naming,
+    "closed-book": prompts.closed_book,
+}
 _TOKENIZER_WORLDS = 30
 _NAMED = ("person", "person", "city", "city", "country", "company", "university", "river")
 _HOPS = (1, 1, 2, 2, 2, 3, 3, 3, 4)
@@ -69,7 +80,9 @@ def path_text(library: Library, rng: random.Random, *, most: int) -> Text | None
     if question is None:
         return None
     chat = [("system", prompts.looking_system(rng))]
-    chat.append(("user", rng.choice(("{q}", "{q}", "{q}", "Question: {q}")).format(q=question.text)))
+    chat.append(
+        ("user", rng.choice(("{q}", "{q}", "{q}", "Question: {q}")).format(q=question.text))
+    )
     segments = write_path(library, rng, question, most=most)
     return path_pieces(chat, segments), f"path-{len(question.steps)}"
 
@@ -91,25 +104,23 @@ def recall_texts(rng: random.Random, world_seed: int, count: int, most: int) -> 
     return [text for text in texts if text[0]]
 
 
-def mixed_texts(rng: random.Random, world_seed: int, count: int, most: int) -> list[Text]:
-    """Phase 3: whole paths, and some of everything else."""
+def mixed_texts(
+    rng: random.Random, world_seed: int, count: int, most: int, shares: Shares
+) -> list[Text]:
+    """Whole paths, and some of everything else."""
     library = Library(generate_world(world_seed, documents=WORLD_DOCUMENTS))
     texts: list[Text] = []
     while len(texts) < count:
-        draw = rng.random()
-        if draw < 0.6:
+        kind = rng.choices(KINDS, shares)[0]
+        if kind == "path":
             text = path_text(library, rng, most=most)
             if text is not None:
                 texts.append(text)
-        elif draw < 0.80:
+        elif kind == "reading":
             chat = prompts.reading(library, rng, most=most)
-            texts.append((chat_pieces(chat, READ_ANSWER), "reading"))
-        elif draw < 0.85:
-            texts.append((chat_pieces(prompts.repeating(library, rng)), "repeating"))
-        elif draw < 0.89:
-            texts.append((chat_pieces(prompts.naming(library, rng)), "naming"))
+            texts.append((chat_pieces(chat, READ_ANSWER), kind))
         else:
-            texts.append((chat_pieces(prompts.closed_book(library, rng)), "closed-book"))
+            texts.append((chat_pieces(_PLAIN[kind](library, rng)), kind))
     return [text for text in texts if text[0]]
 
 
@@ -118,7 +129,7 @@ def tokenizer_texts(seed: int) -> Iterator[str]:
     for number in range(_TOKENIZER_WORLDS):
         world_seed = 10**9 * (seed + 1) + 9 * 10**8 + number
         rng = random.Random(f"tokenizer {seed} {number}")
-        for pieces, _ in mixed_texts(rng, world_seed, 60, 5):
+        for pieces, _ in mixed_texts(rng, world_seed, 60, 5, PATH_SHARES):
             yield from (piece.text for piece in pieces)
         # Names once more, of as many kinds as possible: a syllable should be a token.
         for _ in range(500):

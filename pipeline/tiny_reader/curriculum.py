@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.tiny_reader import encode
 from pipeline.tiny_reader.copying import copying_samples
-from pipeline.tiny_reader.corpus import mixed_texts, recall_texts
+from pipeline.tiny_reader.corpus import PATH_SHARES, READING_SHARES, mixed_texts, recall_texts
 from pipeline.tiny_reader.packing import Pack, Sample, packs
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ PHASES: tuple[Phase, ...] = (
     Phase("copying", 2000, 2048, 256, 2e-3, 2e-3),
     Phase("recall", 1200, 3072, 768, 2e-3, 2e-3),
     Phase("paths", 1900, 4096, 1400, 2e-3, 2e-3),
-    Phase("answers", 2400, 4096, 1400, 2e-3, 2e-3),
-    Phase("settling", 2800, 4096, 2048, 2e-3, 2e-5),
+    Phase("answers", 900, 4096, 1400, 2e-3, 2e-3),
+    Phase("settling", 3300, 2048, 2048, 1.6e-3, 2e-5),
 )
 _RANK_WORLDS = 10**7
 _PHASE_WORLDS = 10**8
@@ -72,7 +72,10 @@ def chunk_packs(
             samples = encode.samples(tokenizer, texts, context=_CONTEXT_WEIGHT)
         else:
             stressed = phase.name != "paths"
-            samples = encode.samples(tokenizer, mixed_texts(rng, world, 200, 6), stressed=stressed)
+            shares = READING_SHARES if phase.name == "settling" else PATH_SHARES
+            samples = encode.samples(
+                tokenizer, mixed_texts(rng, world, 200, 6, shares), stressed=stressed
+            )
     made = packs(samples, phase.pack, phase.longest)
     rng.shuffle(made)
     return made

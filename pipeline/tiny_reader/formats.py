@@ -10,48 +10,43 @@ none of their tag words occurs here.
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 
+_WORD_TABLE = """
+plan: names things keys topics focus about subjects people terms objects targets who list points
+  mentions looking-at concerns key-names who-and-what actors
+thought: idea thought plan reason aim goal because why hint next todo intent logic mind
+query: ask question lookup find seek request q inquiry probe fetch call wanted sub-question need
+  look_up ask_for question-now check
+documents: docs sources results passages found material hits retrieved facts pages info data
+  library texts records snippets archive reading shelf returned
+note: note finding result so learned remark therefore insight conclude outcome lesson recap
+  derived takeaway means established
+answer: final reply solution response verdict done end output a therefore-answer conclusion-all
+  last_word finish closing
+step: part round stage hop turn move phase stage-no task block level
+item: doc item source hit passage ref no entry text fact line piece
+title: title name page about head of topic entry
+text: text body content says reads passage t
+triplet: triple relation fact link edge statement graph
+"""
 _WORDS: dict[str, tuple[str, ...]] = {
-    "plan": tuple(
-        "names things keys topics focus about subjects people terms objects targets who list "
-        "points mentions looking-at concerns key-names who-and-what actors".split()
-    ),
-    "thought": tuple(
-        "idea thought plan reason aim goal because why hint next todo intent logic mind".split()
-    ),
-    "query": tuple(
-        "ask question lookup find seek request q inquiry probe fetch call wanted sub-question "
-        "need look_up ask_for question-now check".split()
-    ),
-    "documents": tuple(
-        "docs sources results passages found material hits retrieved facts pages info data "
-        "library texts records snippets archive reading shelf returned".split()
-    ),
-    "note": tuple(
-        "note finding result so learned remark therefore insight conclude outcome lesson recap "
-        "derived takeaway means established".split()
-    ),
-    "answer": tuple(
-        "final reply solution response verdict done end output a therefore-answer conclusion-all "
-        "last_word finish closing".split()
-    ),
-    "step": tuple("part round stage hop turn move phase stage-no task block level".split()),
-    "item": tuple("doc item source hit passage ref no entry text fact line piece".split()),
-    "title": tuple("title name page about head of topic entry".split()),
-    "text": tuple("text body content says reads passage t".split()),
-    "triplet": tuple("triple relation fact link edge statement graph".split()),
+    role: tuple(words.split())
+    for role, words in re.findall(r"^(\w+):((?:.|\n )*)", _WORD_TABLE, re.MULTILINE)
 }
 # Of these the grammars in use are made; a tag never is one of them.
-RESERVED = frozenset(
-    "think query knowledge answer search context conclusion reasoning step reference subquery "
-    "evidence summary information documents".split()
-)
-_SYLLABLES = tuple(
-    "ka lo mi ter ref er ence sub que ry evi den ce sum ma ry in for con text clu sion an swer "
-    "fin al imp tant en ti ty sea rch kno led ge rea so ning ste p thi nk bo ra xu pel dri vo "
-    "gan shi mul te cor nal".split()
-)
+_RESERVED_WORDS = """
+think query knowledge answer search context conclusion reasoning step reference subquery
+evidence summary information documents
+"""
+RESERVED = frozenset(_RESERVED_WORDS.split())
+_SYLLABLE_TABLE = """
+ka lo mi ter ref er ence sub que ry evi den ce sum ma ry in for con text clu sion an swer fin
+al imp tant en ti ty sea rch kno led ge rea so ning ste p thi nk bo ra xu pel dri vo gan shi
+mul te cor nal
+"""
+_SYLLABLES: tuple[str, ...] = tuple(_SYLLABLE_TABLE.split())
 # Opening and closing of a tag; {w} is the tag word. Without a closing a line break ends the part.
 _BRACKETS: tuple[tuple[str, str], ...] = (
     ("<{w}>", "</{w}>"),
@@ -180,8 +175,22 @@ def random_format(rng: random.Random) -> Format:
         )
     )
     numbered = rng.choice(
-        ("", "", "", f"{step} {{n}}:", f"{step} {{n}}", f"({{n}})", f"{{n}}.", f"## {step} {{n}}")
-        + (f"[{step} {{n}}]", f"<{step}>", f"<{step}>", f"{step}:", "---", f"{step}#{{n}}")
+        (
+            "",
+            "",
+            "",
+            f"{step} {{n}}:",
+            f"{step} {{n}}",
+            "({n})",
+            "{n}.",
+            f"## {step} {{n}}",
+            f"[{step} {{n}}]",
+            f"<{step}>",
+            f"<{step}>",
+            f"{step}:",
+            "---",
+            f"{step}#{{n}}",
+        )
     )
     step_close = f"</{step}>" if numbered == f"<{step}>" else ""
     asks_by_close = before[-1] == "query" and bool(tags["query"].close) and rng.random() < 0.5
@@ -194,14 +203,34 @@ def random_format(rng: random.Random) -> Format:
         document = f"{title}: {quote}{{title}}{quote} {text}: {{text}}"
     else:
         document = rng.choice(
-            ('"{title}" {text}', "{title}: {text}", "({title}) {text}", "[{title}] {text}")
-            + ("{text} ({title})", "{title} - {text}", "{text}", "**{title}** {text}")
-            + ("{title} | {text}", "«{title}» {text}", "{title}; {text}", "'{title}': {text}")
+            (
+                '"{title}" {text}',
+                "{title}: {text}",
+                "({title}) {text}",
+                "[{title}] {text}",
+                "{text} ({title})",
+                "{title} - {text}",
+                "{text}",
+                "**{title}** {text}",
+                "{title} | {text}",
+                "«{title}» {text}",
+                "{title}; {text}",
+                "'{title}': {text}",
+            )
         )
     link = _cased(rng, rng.choice(_WORDS["triplet"]))
     triplet = rng.choice(
-        (f"{link}: {{triplet}}", f"{link}: {{triplet}}", "{triplet}", "({triplet})", "{triplet}.")
-        + (f"[{link}] {{triplet}}", f"{link} - {{triplet}}", "<{triplet}>", "{triplet} ;")
+        (
+            f"{link}: {{triplet}}",
+            f"{link}: {{triplet}}",
+            "{triplet}",
+            "({triplet})",
+            "{triplet}.",
+            f"[{link}] {{triplet}}",
+            f"{link} - {{triplet}}",
+            "<{triplet}>",
+            "{triplet} ;",
+        )
     )
     item = _cased(rng, rng.choice(_WORDS["item"]))
     wrapped = style is not None and rng.random() < 0.3
@@ -220,8 +249,21 @@ def random_format(rng: random.Random) -> Format:
         gap=rng.choice(("\n", "\n", "\n", "\n\n", " ")) if style else rng.choice(("\n", "\n\n")),
         name_gap=rng.choice(("; ", ", ", " | ", " / ", "; ", " and ", ",")),
         item=rng.choice(
-            (f"{item} {{n}}:", f"{item} {{n}}:", "[{n}]", "({n})", "{n}.", "{n})", "-", "*", "")
-            + (f"{item}:", f"{item}#{{n}}", f"<{item} {{n}}>", f"{item} {{n}} -")
+            (
+                f"{item} {{n}}:",
+                f"{item} {{n}}:",
+                "[{n}]",
+                "({n})",
+                "{n}.",
+                "{n})",
+                "-",
+                "*",
+                "",
+                f"{item}:",
+                f"{item}#{{n}}",
+                f"<{item} {{n}}>",
+                f"{item} {{n}} -",
+            )
         ),
         document=document,
         triplet=triplet,

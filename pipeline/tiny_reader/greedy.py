@@ -24,7 +24,10 @@ class Greedy:
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens added."""
-        return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        found: list[int] = self.tokenizer.backend_tokenizer.encode(
+            text, add_special_tokens=False
+        ).ids
+        return found
 
     def continue_(
         self, prompts: Sequence[list[int]], stops: Sequence[tuple[str, ...]], most: int

@@ -115,7 +115,8 @@ class Segments:
         """
         if not text:
             return
-        before, stress = "", ()
+        before = ""
+        stress: tuple[tuple[int, int, float], ...] = ()
         if self.pieces and self.pieces[-1].model == model:
             before, _, stress = self.pieces.pop()
         marks = [(0, len(text), weight)] if weight != 1.0 else []
@@ -202,9 +203,7 @@ def plan_hops(
             items = (
                 None
                 if known
-                else library.retrieve(
-                    rng, step.fact, rng.randint(min(3, most), most), found=found
-                )
+                else library.retrieve(rng, step.fact, rng.randint(min(3, most), most), found=found)
             )
             hop = Hop(
                 question,

@@ -22,9 +22,7 @@ VOCABULARY = 3072
 
 # A lower-case word with the spaces around it, if a capital or a digit follows; a capitalised
 # word; two digits; one mark with the space behind it under the same condition; one white space.
-_PIECES = (
-    r" ?[a-z]+(?: (?=[A-Z0-9]))?|[A-Z][a-z]*|[0-9]{1,2}|[^\sA-Za-z0-9](?: (?=[A-Z0-9]))?|\s"
-)
+_PIECES = r" ?[a-z]+(?: (?=[A-Z0-9]))?|[A-Z][a-z]*|[0-9]{1,2}|[^\sA-Za-z0-9](?: (?=[A-Z0-9]))?|\s"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"

@@ -11,9 +11,11 @@ training goes on where it was.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import queue
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.01
 CLIP = 1.0
 WARMUP = 200
+ADAPTER_EXAMPLES = 3000
 LOG_EVERY = 50
 # Without these the C library gives every freed tensor back to the kernel, which clears its pages
 # again a moment later: a sixth of the time.
@@ -147,7 +150,7 @@ def training_step(model: LlamaForCausalLM, pack: Pack) -> tuple[Any, Any, Any, A
         logits = hidden[torch.from_numpy(positions)] @ model.lm_head.weight.T
     goal, weight = torch.from_numpy(targets), torch.from_numpy(weights)
     losses = torch.nn.functional.cross_entropy(logits.float(), goal, reduction="none")
-    loss = (losses * weight).sum() / weight.sum()
+    loss: Any = (losses * weight).sum() / weight.sum()
     loss.backward()
     return loss.detach(), positions, weights, (logits.detach().argmax(-1) == goal).numpy()
 
@@ -163,7 +166,9 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
 
     torch.set_num_threads(1)
     work = Path(output) / "work"
-    store = dist.FileStore(str(work / "rendezvous"), RANKS)
+    store = dist.FileStore(  # type: ignore[attr-defined]
+        str(work / "rendezvous"), RANKS
+    )
     dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store)
     tokenizer = AutoTokenizer.from_pretrained(work)
     model = new_model(
@@ -200,7 +205,7 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
         if rank == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**state, "place": place, "places": gathered}, state_file.with_suffix(".t"))
-            os.replace(state_file.with_suffix(".t"), state_file)
+            state_file.with_suffix(".t").replace(state_file)
 
     for number in range(place["phase"], len(PHASES)):
         phase = PHASES[number]
@@ -212,7 +217,7 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
         while place["step"] < phase.steps:
             chunk, index, pack = feed.next()
             loss, *scored = training_step(model, pack)
-            flat = torch.cat([p.grad.reshape(-1) for p in parameters])  # type: ignore[union-attr]
+            flat = torch.cat([p.grad.reshape(-1) for p in parameters])
             flat = torch.cat([flat, torch.tensor([float(len(pack.ids))])])
             dist.all_reduce(flat)
             tokens = int(flat[-1])
@@ -270,6 +275,36 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return train_tokenizer(tokenizer_texts(seed))
 
 
+def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> None:
+    """Export the weights, measure them, and write the README.
+
+    Args:
+        output: model directory with the training's `work` directory in it.
+        seed: of the training.
+        shared, history: remarks for the README, see `card.write_card`.
+    """
+    from pipeline.tiny_reader import adapter_check, evaluate
+    from pipeline.tiny_reader.card import write_card
+    from pipeline.tiny_reader.export import export
+
+    place = export(output / "work", output)
+    greedy = evaluate.load(output)
+    figures = evaluate.evaluate_paths(greedy, seed, 400) | evaluate.evaluate_chats(
+        greedy, seed, 100
+    )
+    adapter = adapter_check.check(output, count=ADAPTER_EXAMPLES, seed=seed, rate=5e-3, tests=100)
+    tables = {"Paths and chats": figures, "Adapter": adapter}
+    write_card(
+        output,
+        seed=seed,
+        place=place,
+        tables=tables,
+        examples=ADAPTER_EXAMPLES,
+        shared=shared,
+        history=history,
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Train from scratch, or go on where a training of the same directory was stopped."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
@@ -282,12 +317,15 @@ def main(arguments: list[str] | None = None) -> None:
     if not (work / "tokenizer.json").exists():
         make_tokenizer(options.seed).save_pretrained(work)
     (work / "rendezvous").unlink(missing_ok=True)
-    import torch.multiprocessing as processes
+    processes: Any = importlib.import_module("torch.multiprocessing")
 
     os.environ.update(MALLOC)
     processes.spawn(
         _train, (str(options.output), options.seed, options.stop_after), nprocs=RANKS, join=True
     )
+    if options.stop_after is None:
+        finish(options.output, options.seed)
+        shutil.rmtree(work)
 
 
 if __name__ == "__main__":

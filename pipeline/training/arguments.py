@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
+from pipeline.errors import TrainingError
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.lora import pick_device
 
@@ -59,6 +60,19 @@ def shared_arguments(
         "save_steps": max(1, steps // CHECKPOINTS),
         "save_total_limit": 1,
     }
+
+
+def check_processes(arguments: Any, settings: Trainer, block: str) -> None:
+    """Refuse another number of processes than the batch size was divided by (TrainingError).
+
+    ``arguments`` are the trainer's; a launcher that starts fewer processes than asked would train
+    with a smaller batch and say nothing.
+    """
+    if arguments.world_size != settings.processes:
+        raise TrainingError(
+            f"{block}.processes is {settings.processes}, but {arguments.world_size} joined; start "
+            "the stage with steep, not under a launcher of your own"
+        )
 
 
 def sorted_steps(

@@ -26,7 +26,7 @@ import numpy as np
 
 from pipeline.config import Dpo, for_round
 from pipeline.training import monitor
-from pipeline.training.arguments import on_main, shared_arguments, sorted_steps
+from pipeline.training.arguments import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.collate import pair_collator
 from pipeline.training.encode import EncodedPair
 from pipeline.training.head import install_lean_forward
@@ -67,6 +67,7 @@ def dpo_trainer(
         loss_weights=[1.0, eta],
         disable_dropout=False,
     )  # fmt: skip
+    check_processes(arguments, settings, "dpo")
     lengths = [pair.length for pair in pairs]
     trainer = sorted_steps(_recorded_ids_trainer(), lengths, settings.batch_size, seed)(
         model=model,
@@ -111,24 +112,38 @@ def _recorded_ids_trainer() -> type[Any]:
             return dataset  # tokenising the text again would give other ids than were sampled
 
         def _compute_loss(self, model: Any, inputs: Any, return_outputs: bool) -> Any:
-            result = super()._compute_loss(model, inputs, return_outputs)
-            loss = result[0] if return_outputs else result
+            kept = _Kept(model)
+            result = super()._compute_loss(kept, inputs, return_outputs)
             metrics = self._metrics["train" if self.model.training else "eval"]
             tokens = inputs["completion_mask"][:, 1:].sum(1).float()
-            chosen, rejected = (
-                self.accelerator.gather(half.mean()).mean().item() for half in tokens.chunk(2)
+            # From the pass that was made anyway: recording costs none of its own.
+            half = tokens.size(0) // 2
+            nll = -kept.outputs.log_probs[:half].detach().sum() / tokens[:half].sum()
+            loss = (result[0] if return_outputs else result).detach()
+            terms = [nll, loss - self.loss_weights[1] * nll, *(t.mean() for t in tokens.chunk(2))]
+            nll, preference, chosen, rejected = (
+                self.accelerator.gather(term).mean().item() for term in terms
             )
-            # Derived from what TRL logs anyway, so that recording costs no pass of its own.
-            nll = -metrics["logps/chosen"][-1] / chosen
-            whole = self.accelerator.gather(loss.detach()).mean().item()
             metrics["loss/sft"].append(nll)
-            metrics["loss/dpo"].append(whole - self.loss_weights[1] * nll)
+            metrics["loss/dpo"].append(preference)
             metrics["lengths/chosen"].append(chosen)
             metrics["lengths/rejected"].append(rejected)
             metrics[monitor.DROP].append(-metrics["rewards/chosen"][-1] / self.beta)
             return result
 
     return RecordedIdsTrainer
+
+
+class _Kept:
+    """A model that remembers the outputs of its last call."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.outputs: Any = None
+
+    def __call__(self, **inputs: Any) -> Any:
+        self.outputs = self.model(**inputs)
+        return self.outputs
 
 
 def reference_logps(trainer: Any, pairs: Sequence[EncodedPair]) -> np.ndarray[Any, Any]:

@@ -53,13 +53,13 @@ def read_job(path: Path) -> tuple[Kind, StageContext]:
     )
 
 
-def command(settings: Trainer, device: str, job: Path) -> list[str]:
+def command(settings: Trainer, job: Path) -> list[str]:
     """The ``accelerate launch`` command line: one machine, ``settings.processes`` processes."""
     return [
         sys.executable, "-m", "accelerate.commands.launch",
         "--num_machines", "1",
         "--num_processes", str(settings.processes),
-        "--multi_gpu" if device == "cuda" else "--cpu",
+        "--multi_gpu",  # on a CPU too: there, --cpu would start one process without a word
         "--mixed_precision", "bf16" if settings.dtype == "bfloat16" else "no",
         "--dynamo_backend", "no",
         "--main_process_port", "0",
@@ -75,14 +75,14 @@ def launch(context: StageContext, kind: Kind) -> dict[str, int]:
     from pipeline.training.lora import pick_device
 
     settings: Trainer = context.config.sft if kind == "sft" else context.config.dpo
-    device = pick_device(settings, kind)
+    pick_device(settings, kind)  # a missing device is said before anything starts
     job = write_job(context, kind)
     result = context.partial / "result.json"
     result.unlink(missing_ok=True)
     root = str(Path(__file__).parents[2])  # workers import this same package, installed or not
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        command(settings, device, job), env={**os.environ, "PYTHONPATH": search}, check=False
+        command(settings, job), env={**os.environ, "PYTHONPATH": search}, check=False
     )
     found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
     if "error" in found:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config import Sft
 from pipeline.training import monitor
-from pipeline.training.arguments import shared_arguments, sorted_steps
+from pipeline.training.arguments import check_processes, shared_arguments, sorted_steps
 from pipeline.training.encode import EncodedSft
 from pipeline.training.head import install_lean_forward
 
@@ -43,6 +43,7 @@ def sft_trainer(
         ),
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip
+    check_processes(arguments, settings, "sft")
     lengths = [example.length for example in examples]
     trainer = sorted_steps(SFTTrainer, lengths, settings.batch_size, seed)(
         model=model,

@@ -12,12 +12,13 @@ def unit(rows, dimension=16, seed=0):
 
 
 def test_fewer_neighbours_than_asked_for_are_never_filled_up_with_minus_one():
-    # One cell of an inverted file is probed, so FAISS fills most of 50 places with -1.
+    # One cell of an inverted file is probed, so FAISS fills up 400 places with -1.
     vectors = unit(400)
-    index = VectorIndex.build(vectors, "ivf-pq")
-    index._index.nprobe = 1
-    raw = index._index.search(vectors[:5], 400)[1]
-    assert (raw == -1).any()
+    cells = faiss.index_factory(16, "IVF8,Flat", faiss.METRIC_INNER_PRODUCT)
+    cells.train(vectors)
+    cells.add(vectors)
+    assert (cells.search(vectors[:5], 400)[1] == -1).any()
+    index = VectorIndex(cells)
     for rows, scores in index.search(vectors[:5], 400):
         assert 0 < len(rows) < 400
         assert len(rows) == len(scores)

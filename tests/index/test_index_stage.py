@@ -115,7 +115,7 @@ def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream
     stage = context(model, tmp_path, upstream)
     run(stage)
     other = write_bi_encoder(tmp_path / "other", seed=1)
-    with pytest.raises(StoreError, match="built by embedder .* run the index stage again"):
+    with pytest.raises(StoreError, match=r"built by embedder .* run the index stage again"):
         open_retriever(config(other, tmp_path), upstream["corpus"], upstream["graph"], stage.output)
     write_parquet(upstream["corpus"] / "chunks.parquet", CHUNKS[:1], Chunk)
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):

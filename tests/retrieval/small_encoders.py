@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-_WORDS = "alba bruno capital city crossed directed film mother of river the was where who".split()
+_WORDS = ("alba", "bruno", "city", "crossed", "directed", "film", "mother", "river", "the", "who")
 
 
 def _tokenizer(directory: Path) -> int:

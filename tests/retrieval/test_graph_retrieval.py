@@ -102,7 +102,7 @@ def test_neighbours_name_each_triplet_once_even_when_both_ends_are_asked():
 
 
 def test_triplet_of_an_unknown_entity_means_the_graph_is_broken():
-    with pytest.raises(StoreError, match="'alba' of triplets.parquet is not in entities.parquet"):
+    with pytest.raises(StoreError, match=r"'alba' of triplets\.parquet is not in entities"):
         neighbours_of(Rows([("t", "Alba", "r", "Bruno", "c")]), ["bruno"], "graph")
 
 

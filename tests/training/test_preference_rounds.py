@@ -30,7 +30,7 @@ from pipeline.training.lora import (
 )
 from pipeline.training.monitor import DROP, History
 from pipeline.training.sft import sft_trainer
-from pipeline.training.stage import run_dpo, run_sft
+from pipeline.training.stage import run_dpo, run_sft, train_sft
 from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -294,13 +294,19 @@ def test_training_stops_when_chosen_answers_become_unlikely():
 def test_several_processes_go_through_accelerate(run):
     context = run.context("sft", "many", sft={"processes": 2, "dtype": "bfloat16"})
     job = launch.write_job(context, "sft")
-    words = launch.command(context.config.sft, "cuda", job)[1:]
+    words = launch.command(context.config.sft, job)[1:]
     assert words == [
         "-m", "accelerate.commands.launch", "--num_machines", "1", "--num_processes", "2",
         "--multi_gpu", "--mixed_precision", "bf16", "--dynamo_backend", "no",
         "--main_process_port", "0", "-m", "pipeline.training.launch", str(job),
     ]  # fmt: skip
     assert launch.read_job(job) == ("sft", context)
+
+
+def test_fewer_processes_than_asked_are_refused(run):
+    """Else the batch would be smaller than configured, without a word."""
+    with pytest.raises(TrainingError, match=r"sft\.processes is 2, but 1 joined"):
+        train_sft(run.context("sft", "alone", sft={"processes": 2}))
 
 
 def test_reference_log_probabilities_are_kept_by_content(run, tmp_path):

@@ -15,7 +15,7 @@ from typing import Protocol
 from pipeline.errors import InputError
 from pipeline.records import ContextItem, Message, Span, Step, Stop
 
-MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), table 11
+MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
 
 
 @dataclass
