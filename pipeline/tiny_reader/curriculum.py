@@ -35,8 +35,8 @@ class Phase:
 PHASES: tuple[Phase, ...] = (
     Phase("copying", 2000, 2048, 256, 2e-3, 2e-3),
     Phase("recall", 1200, 3072, 768, 2e-3, 2e-3),
-    Phase("paths", 1900, 4096, 1400, 2e-3, 2e-3),
-    Phase("answers", 900, 4096, 1400, 2e-3, 2e-3),
+    Phase("paths", 2060, 4096, 1400, 2e-3, 2e-3),
+    Phase("answers", 1100, 4096, 1400, 2e-3, 2e-3),
     Phase("settling", 3300, 2048, 2048, 1.6e-3, 2e-5),
 )
 _RANK_WORLDS = 10**7

@@ -316,6 +316,8 @@ def main(arguments: list[str] | None = None) -> None:
     work.mkdir(parents=True, exist_ok=True)
     if not (work / "tokenizer.json").exists():
         make_tokenizer(options.seed).save_pretrained(work)
+    if not (work / "state.pt").exists():
+        (options.output / "training_log.jsonl").unlink(missing_ok=True)
     (work / "rendezvous").unlink(missing_ok=True)
     processes: Any = importlib.import_module("torch.multiprocessing")
 
