@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.errors import SteepError
+from pipeline.records import GrammarName, Hop
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
@@ -240,8 +241,8 @@ def metrics(source: Input, output: Output = "-") -> None:
 def import_outputs(
     sources: Annotated[list[str], typer.Argument(help="files of outputs")],
     output: Output = "-",
-    grammar: Annotated[str, typer.Option()] = "search-r1",
-    hop: Annotated[str | None, typer.Option(help="single or multi, where files do not say")] = None,
+    grammar: Annotated[GrammarName, typer.Option()] = "search-r1",
+    hop: Annotated[Hop | None, typer.Option(help="where files do not say")] = None,
 ) -> None:
     """Outputs of other systems as trajectories that can be parsed, scored and paired."""
     from pipeline import commands
