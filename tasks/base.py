@@ -22,6 +22,7 @@ import luigi
 
 from pipeline import config as configuration
 from pipeline.config import Config
+from pipeline.cpu import MALLOC
 from pipeline.errors import SteepError
 from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
@@ -157,7 +158,7 @@ class StageTask(luigi.Task):
 
     def environment(self, shard: int) -> dict[str, str]:
         """Variables of the stage's process; shards are spread over the GPUs."""
-        extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+        extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **MALLOC}
         if self.settings.gpus and self.sharded:
             extra["CUDA_VISIBLE_DEVICES"] = str(shard % self.settings.gpus)
         return extra

@@ -109,12 +109,13 @@ def test_packs_hold_every_sample_that_fits_once_and_predict_nothing_across_sampl
 def test_packed_attention_computes_what_each_sequence_alone_gives() -> None:
     import torch
 
-    from pipeline.tiny_reader.model import hidden_states, new_model
+    from pipeline.cpu import hidden_states
+    from pipeline.tiny_reader.model import new_model
 
     model = new_model(64, eos=2, pad=0, seed=1)
     ids = torch.randint(3, 64, (700,), generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        packed = hidden_states(model, ids, [600, 100])
+        packed = hidden_states(model.model, ids, [600, 100])
         packed.float().square().sum().backward()
         gradient = model.model.layers[0].self_attn.k_proj.weight.grad.clone()
         model.zero_grad()

@@ -102,7 +102,7 @@ def train_adapter(greedy: Greedy, count: int, seed: int, rate: float) -> Any:
     import torch
     from peft import LoraConfig, get_peft_model
 
-    from pipeline.tiny_reader.model import ATTENTION, register_attention
+    from pipeline.cpu import ATTENTION, register_attention
     from pipeline.tiny_reader.train import training_step
 
     register_attention()

@@ -60,11 +60,11 @@ def _answers_right(greedy: Greedy, pack: Pack) -> Iterator[tuple[str, list[bool]
     """Kind of every sample of a pack, and which of its answers the model puts first."""
     import torch
 
-    from pipeline.tiny_reader.model import hidden_states
+    from pipeline.cpu import hidden_states
 
     ids = torch.from_numpy(pack.ids).long()
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = hidden_states(greedy.model, ids, pack.lengths)
+        hidden = hidden_states(greedy.model.model, ids, pack.lengths)
         best = (hidden @ greedy.model.lm_head.weight.T).argmax(-1)
     right = (best[:-1] == ids[1:]).tolist()
     start = 0
@@ -89,7 +89,7 @@ def evaluate_paths(greedy: Greedy, seed: int, count: int) -> dict[str, float]:
         seed: of the unseen world.
         count: paths.
     """
-    from pipeline.tiny_reader.model import ATTENTION, register_attention
+    from pipeline.cpu import ATTENTION, register_attention
 
     rng = random.Random(f"evaluation {seed}")
     library = Library(generate_world(WORLD_SEED + seed))

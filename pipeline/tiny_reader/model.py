@@ -1,81 +1,15 @@
-"""The tiny reader's network and its packed attention.
-
-Purpose: a `LlamaForCausalLM` whose attention takes several sequences laid end to end, so that no
-padding is computed on a CPU. Input: token ids (1, N), positions (1, N) that start again at every
-sequence, and the sequence boundaries. Output: hidden states (1, N, hidden). The attention is the
-usual causal softmax(QK^T / sqrt(d)) V within each sequence, in blocks of 256 queries that stay in
-the cache; measured at 512 tokens and 4 heads it takes 10 ms where torch's CPU kernel takes 24.
-"""
+"""The tiny reader's network: a small Llama whose attention is packed (`pipeline.cpu`)."""
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipeline.cpu import ATTENTION, register_attention
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-ATTENTION = "packed_cpu"
-BLOCK = 256
 INIT_STD = 0.05
-
-
-def register_attention() -> None:
-    """Make the attention known to transformers under the name `ATTENTION`."""
-    import torch
-    from transformers import AttentionInterface
-
-    half = torch.bfloat16
-    future = torch.triu(torch.full((BLOCK, BLOCK), -1e9, dtype=half), 1)
-
-    class Packed(torch.autograd.Function):
-        """q, k, v: (heads, N, d); bounds: start of every sequence, and N."""
-
-        @staticmethod
-        def forward(ctx: Any, q: Any, k: Any, v: Any, scale: float, bounds: list[int]) -> Any:
-            ctx.kinds = (q.dtype, k.dtype, v.dtype)
-            q, k, v = ((q * scale).to(half).contiguous(), k.to(half).contiguous(), v.to(half))
-            v = v.contiguous()
-            out = torch.empty_like(q)
-            weights = []
-            for start, end in itertools.pairwise(bounds):
-                for low in range(start, end, BLOCK):
-                    high = min(low + BLOCK, end)
-                    scores = torch.bmm(q[:, low:high], k[:, start:high].transpose(1, 2))
-                    scores[:, :, low - start :] += future[: high - low, : high - low]
-                    weight = torch.softmax(scores, -1)
-                    out[:, low:high] = torch.bmm(weight, v[:, start:high])
-                    weights.append(weight)
-            ctx.save_for_backward(q, k, v, *weights)
-            ctx.scale, ctx.bounds = scale, bounds
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            q, k, v, *weights = ctx.saved_tensors
-            dout = grads[0].to(half).contiguous()
-            dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-            blocks = iter(weights)
-            for start, end in zip(ctx.bounds[:-1], ctx.bounds[1:], strict=True):
-                for low in range(start, end, BLOCK):
-                    high = min(low + BLOCK, end)
-                    weight, d = next(blocks), dout[:, low:high]
-                    dv[:, start:high] += torch.bmm(weight.transpose(1, 2), d)
-                    dweight = torch.bmm(d, v[:, start:high].transpose(1, 2))
-                    ds = torch.ops.aten._softmax_backward_data(dweight, weight, -1, half)
-                    dq[:, low:high] = torch.bmm(ds, k[:, start:high])
-                    dk[:, start:high] += torch.bmm(ds.transpose(1, 2), q[:, low:high])
-            kinds = ctx.kinds
-            return (dq * ctx.scale).to(kinds[0]), dk.to(kinds[1]), dv.to(kinds[2]), None, None
-
-    def attend(
-        module: Any, q: Any, k: Any, v: Any, attention_mask: Any, scaling: float, **kwargs: Any
-    ) -> tuple[Any, None]:
-        apply: Any = Packed.apply
-        out = apply(q[0], k[0], v[0], scaling, kwargs["cu_seq_lens_q"])
-        return out.transpose(0, 1)[None], None
-
-    AttentionInterface.register(ATTENTION, attend)
 
 
 def new_model(vocabulary: int, *, eos: int, pad: int, seed: int) -> LlamaForCausalLM:
@@ -112,27 +46,3 @@ def new_model(vocabulary: int, *, eos: int, pad: int, seed: int) -> LlamaForCaus
     config._attn_implementation = ATTENTION
     torch.manual_seed(seed)
     return LlamaForCausalLM(config)
-
-
-def hidden_states(model: LlamaForCausalLM, ids: Any, lengths: list[int]) -> Any:
-    """Last hidden states (N, hidden) of sequences laid end to end.
-
-    Args:
-        model: a model with the packed attention.
-        ids: token ids (N,).
-        lengths: tokens per sequence, in order; they sum to N.
-    """
-    import torch
-
-    bounds = [0]
-    for length in lengths:
-        bounds.append(bounds[-1] + length)
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    out = model.model(
-        input_ids=ids[None],
-        position_ids=positions[None],
-        attention_mask=None,
-        use_cache=False,
-        cu_seq_lens_q=bounds,
-    )
-    return out.last_hidden_state[0]

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-GRAIN = 32
+from pipeline.cpu import GRAIN
+
 FILLER = "filler"
 
 

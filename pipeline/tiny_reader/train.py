@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cpu import MALLOC
 from pipeline.tiny_reader.curriculum import PHASES, Phase, chunk_packs
 from pipeline.tiny_reader.packing import Pack
 
@@ -33,14 +34,6 @@ CLIP = 1.0
 WARMUP = 200
 ADAPTER_EXAMPLES = 3000
 LOG_EVERY = 50
-# Without these the C library gives every freed tensor back to the kernel, which clears its pages
-# again a moment later: a sixth of the time.
-MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(4 * 2**30),
-    "MALLOC_TRIM_THRESHOLD_": str(8 * 2**30),
-    "MALLOC_TOP_PAD_": str(64 * 2**20),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
 SAVE_EVERY_S = 150.0
 
 
@@ -142,11 +135,11 @@ def training_step(model: LlamaForCausalLM, pack: Pack) -> tuple[Any, Any, Any, A
     """Loss of a pack, its gradients in place; positions trained, their weights, which are right."""
     import torch
 
-    from pipeline.tiny_reader.model import hidden_states
+    from pipeline.cpu import hidden_states
 
     positions, targets, weights = pack.targets()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = hidden_states(model, torch.from_numpy(pack.ids).long(), pack.lengths)
+        hidden = hidden_states(model.model, torch.from_numpy(pack.ids).long(), pack.lengths)
         logits = hidden[torch.from_numpy(positions)] @ model.lm_head.weight.T
     goal, weight = torch.from_numpy(targets), torch.from_numpy(weights)
     losses = torch.nn.functional.cross_entropy(logits.float(), goal, reduction="none")

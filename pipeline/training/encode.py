@@ -191,6 +191,24 @@ def check_mask(
                 )
 
 
+def without_control_tokens(tokenizer: Any, pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
+    """Keep pairs whose paths hold no control token but the closing one; returns how many did not.
+
+    A policy may sample any token, and at temperature 1 a small one does. The text shows nothing of
+    it, but training on such ids would teach it (chosen) or spend the margin on it (rejected).
+    """
+    inside = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+    kept = [
+        pair
+        for pair in pairs
+        if not any(
+            inside.intersection(_without_eos(tokenizer, ids))
+            for ids in (pair.chosen_ids, pair.rejected_ids)
+        )
+    ]
+    return kept, len(pairs) - len(kept)
+
+
 def check_control_tokens(
     tokenizer: Any, prompt: Sequence[int], completion: Sequence[int], name: str
 ) -> None:

@@ -16,7 +16,13 @@ from pipeline.records import Pair, SftExample, read_records
 from pipeline.stage import StageContext
 from pipeline.training.arguments import on_main, train
 from pipeline.training.dpo import dpo_trainer
-from pipeline.training.encode import distinct, encode_pairs, encode_sft, within_length
+from pipeline.training.encode import (
+    distinct,
+    encode_pairs,
+    encode_sft,
+    within_length,
+    without_control_tokens,
+)
 from pipeline.training.launch import launch
 from pipeline.training.lineage import (
     Lineage,
@@ -117,11 +123,14 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
     tokenizer = load_tokenizer(base, config.model)
-    kept, identical = distinct(encode_pairs(tokenizer, records), settings.over_long)
+    clean, controls = without_control_tokens(tokenizer, records)
+    kept, identical = distinct(encode_pairs(tokenizer, clean), settings.over_long)
     pairs, dropped = within_length(kept, settings.max_length, settings.over_long, "dpo")
     if not pairs:
         raise TrainingError(
-            f"round {number}: all {identical} pairs have identical sides; build the pairs again"
+            f"round {number}: of {len(records)} pairs {controls} hold control tokens and "
+            f"{identical} have identical sides, so none is left; sample again with a lower "
+            "sampling.temperature"
         )
     model = load_base(base, settings, "dpo")
     check_positions(model, max(pair.length for pair in pairs), "dpo")
@@ -136,6 +145,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     train(trainer, context.partial)
     counts = {
         "pairs": len(pairs),
+        "control_tokens": controls,
         "identical": identical,
         "over_long": dropped,
         "tokens": sum(

@@ -19,6 +19,7 @@ from pipeline.training.encode import (
     encode_pairs,
     encode_sft,
     within_length,
+    without_control_tokens,
 )
 from tests.training.tiny_policy import byte_tokenizer, example, pair
 
@@ -186,3 +187,12 @@ def test_batch_size_is_global_and_must_divide():
     said = "dpo.batch_size is 16, which is no multiple of dpo.per_device_batch_size x dpo.processes"
     with pytest.raises(ConfigError, match=re.escape(said)):
         accumulation_steps(16, per_device=3, processes=2, block="dpo")
+
+
+def test_pairs_with_a_sampled_control_token_are_left_out_and_counted(tokenizer):
+    clean, stained = pair(tokenizer, 1), pair(tokenizer, 2)
+    stained = dataclasses.replace(
+        stained,
+        rejected_ids=[stained.rejected_ids[0], tokenizer.pad_token_id, *stained.rejected_ids[1:]],
+    )
+    assert without_control_tokens(tokenizer, [clean, stained]) == ([clean], 1)
