@@ -26,12 +26,13 @@ setup: $(STAMP) ## build .venv from the lock
 
 # torch is asked for by itself: where pip's own index has no CPU wheel, PyTorch's index has it.
 $(STAMP): requirements/cpu.lock pyproject.toml
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	t=$$(grep '^torch==' requirements/cpu.lock); \
+	@echo "building $(VENV) from the lock: about two minutes"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@t=$$(grep '^torch==' requirements/cpu.lock); \
 	  $(VENV)/bin/pip install -q --no-deps $$t || $(VENV)/bin/pip install -q --no-deps --index-url $(TORCH_CPU_INDEX) $$t
-	$(VENV)/bin/pip install -q --no-deps -r requirements/cpu.lock
-	$(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
-	touch $@
+	@$(VENV)/bin/pip install -q --no-deps -r requirements/cpu.lock
+	@PYTHONWARNINGS=ignore $(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
 
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)

@@ -197,7 +197,7 @@ def without_control_tokens(tokenizer: Any, pairs: Sequence[Pair]) -> tuple[list[
     A policy may sample any token, and at temperature 1 a small one does. The text shows nothing of
     it, but training on such ids would teach it (chosen) or spend the margin on it (rejected).
     """
-    inside = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+    inside = set(tokenizer.all_special_ids)
     kept = [
         pair
         for pair in pairs

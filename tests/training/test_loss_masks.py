@@ -189,10 +189,12 @@ def test_batch_size_is_global_and_must_divide():
         accumulation_steps(16, per_device=3, processes=2, block="dpo")
 
 
-def test_pairs_with_a_sampled_control_token_are_left_out_and_counted(tokenizer):
+@pytest.mark.parametrize("control", ["<|pad|>", "<|im_start|>", "<|im_end|>"])
+def test_pairs_with_a_sampled_control_token_are_left_out_and_counted(tokenizer, control):
+    token = tokenizer.convert_tokens_to_ids(control)
     clean, stained = pair(tokenizer, 1), pair(tokenizer, 2)
     stained = dataclasses.replace(
         stained,
-        rejected_ids=[stained.rejected_ids[0], tokenizer.pad_token_id, *stained.rejected_ids[1:]],
+        rejected_ids=[stained.rejected_ids[0], token, *stained.rejected_ids[1:]],
     )
     assert without_control_tokens(tokenizer, [clean, stained]) == ([clean], 1)
