@@ -9,13 +9,11 @@ the manifest is complete. Exit status 2 and one sentence for errors that the use
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +26,7 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.errors import SteepError, StoreError
+from pipeline.process import die_with_parent
 from pipeline.stage import StageContext
 from pipeline.store import StageKey, Store
 
@@ -146,14 +145,8 @@ def _revision() -> str | None:
     return done.stdout.strip()
 
 
-def _die_with_parent() -> None:
-    """Ask Linux to end this process when the scheduler dies, so that no orphan holds the stage."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1 = PR_SET_PDEATHSIG
-
-
 def main() -> int:
-    _die_with_parent()
+    die_with_parent()
     path = Path(sys.argv[1])
     failure = path.with_name("failure.json")
     failure.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pipeline.config import Config, Trainer
 from pipeline.errors import SteepError, TrainingError
+from pipeline.process import die_with_parent
 from pipeline.stage import StageContext
 
 Kind = Literal["sft", "dpo"]
@@ -82,7 +83,10 @@ def launch(context: StageContext, kind: Kind) -> dict[str, int]:
     root = str(Path(__file__).parents[2])  # workers import this same package, installed or not
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        command(settings, job), env={**os.environ, "PYTHONPATH": search}, check=False
+        command(settings, job),
+        env={**os.environ, "PYTHONPATH": search},
+        check=False,
+        preexec_fn=die_with_parent,
     )
     found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
     if "error" in found:
@@ -100,6 +104,7 @@ def main(path: Path) -> int:
     """One worker: run the job, leave counts or the error in ``result.json``."""
     from pipeline.training.stage import train_dpo, train_sft
 
+    die_with_parent()
     kind, context = read_job(path)
     result = context.partial / "result.json"
     try:
