@@ -95,6 +95,18 @@ class Grammar(Protocol):
         ...
 
 
+class OneTurn:
+    """What grammars share in which the whole path is one assistant turn, begun by the model."""
+
+    def messages(self, system: str, question: str) -> list[Message]:
+        """One system message (the instruction) and one user message (the question)."""
+        return [Message("system", system), Message("user", question)]
+
+    def opening(self) -> str:
+        """Nothing: the model writes the first token."""
+        return ""
+
+
 def grammar(
     name: str, *, max_steps: int = MAX_STEPS, special_tokens: Sequence[str] = ()
 ) -> Grammar:

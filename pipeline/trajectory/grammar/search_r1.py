@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pipeline.records import ContextItem, Message, Span, Step
-from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, Parsed, Retrieve
+from pipeline.records import ContextItem, Span, Step
+from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
 
@@ -46,21 +46,13 @@ _FREE = frozenset({"thinking", "informed", *_FILLED})
 
 
 @dataclass(frozen=True)
-class SearchR1:
+class SearchR1(OneTurn):
     """The grammar with its budget of searches and the policy's special tokens."""
 
     max_steps: int = MAX_STEPS
     special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "search-r1"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
-
-    def messages(self, system: str, question: str) -> list[Message]:
-        """One system message (the instruction) and one user message (the question)."""
-        return [Message("system", system), Message("user", question)]
-
-    def opening(self) -> str:
-        """Nothing: the model writes the first token."""
-        return ""
 
     def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
         """Any completed search retrieves, as in Search-R1; see Grammar.next."""

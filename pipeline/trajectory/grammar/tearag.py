@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pipeline.records import ContextItem, Message, Span, Step
-from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, Parsed, Retrieve
+from pipeline.records import ContextItem, Span, Step
+from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
 
@@ -141,21 +141,13 @@ def _items(block: str) -> list[ContextItem]:
 
 
 @dataclass(frozen=True)
-class TeaRag:
+class TeaRag(OneTurn):
     """The grammar with its budget of steps and the policy's special tokens."""
 
     max_steps: int = MAX_STEPS
     special_tokens: tuple[str, ...] = ()
     name: ClassVar[str] = "tearag"
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
-
-    def messages(self, system: str, question: str) -> list[Message]:
-        """One system message (the instruction) and one user message (the question)."""
-        return [Message("system", system), Message("user", question)]
-
-    def opening(self) -> str:
-        """Nothing: the model writes the first token."""
-        return ""
 
     def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
         """Retrieve for the step whose head ends ``output``, or finish; see Grammar.next."""
