@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import random
@@ -14,19 +15,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.errors import InputError
 from pipeline.testbed.schema import Fact
-from pipeline.testbed.world import generate_world
+from pipeline.testbed.world import World, generate_world
 from pipeline.tiny_reader import copying, encode, formats, packing, paths, prompts
-from pipeline.tiny_reader.corpus import PATH_SHARES, draw_question, mixed_texts
+from pipeline.tiny_reader.corpus import PATH_SHARES, draw_question, mixed_texts, path_text
 from pipeline.tiny_reader.curriculum import PHASES, chunk_packs
 from pipeline.tiny_reader.library import Library
+from pipeline.tiny_reader.train import WARMUP, learning_rate, start_from
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny_reader"
 
 
+@functools.cache
+def _small_world() -> World:
+    return generate_world(11, documents=300)
+
+
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return Library(generate_world(11, documents=300))
+    return Library(_small_world())
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +158,68 @@ def test_no_format_uses_a_tag_of_the_grammars_or_leaves_documents_open(seed: int
         assert " ".join(words) not in formats.RESERVED
     rendered = paths.render_items(shape, [paths.Item("Tolora", "Tolora is a river.")])
     assert 'Title: "' not in rendered
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_a_told_format_names_the_tags_of_the_path_that_follows(seed: int) -> None:
+    library, rng = Library(_small_world()), random.Random(seed)
+    texts = (path_text(library, rng, most=3, told=1.0) for _ in range(20))
+    pieces, kind = next(text for text in texts if text is not None)
+    assert kind.endswith(" told")
+    system, written = pieces[0].text, "".join(p.text for p in pieces if p.model)
+    decisions = [
+        piece.text[low:high]
+        for piece in pieces
+        for low, high, weight in piece.stress
+        if weight == paths.DECISION
+    ]
+    # Numbers apart, whatever opens another step or the answer has been told, and in that order.
+    assert decisions
+    for opening in decisions:
+        assert re.sub("[0-9]+", "1", opening.strip()) in system
+    assert system.rindex(decisions[-1]) >= max(
+        system.index(re.sub("[0-9]+", "1", opening.strip())) for opening in decisions
+    )
+    assert not [w for p in pieces for _, _, w in p.stress if w == paths.UNFORESEEN]
+    assert written.rindex(decisions[-1]) >= 0
+
+
+def test_an_interview_asks_for_every_hop_and_closes_with_the_word_it_was_told(
+    library: Library,
+) -> None:
+    rng = random.Random(5)
+    for hops in (1, 2, 3):
+        question = draw_question(library.world, rng, "chain", hops)
+        assert question is not None
+        chat = prompts.interview(library, rng, question)
+        *asked, last = [text for role, text in chat if role == "assistant"]
+        assert len(asked) >= hops
+        assert "#" not in "".join(asked)
+        done = last.removesuffix(question.answer).strip()
+        assert done
+        assert done in chat[0][1]
+        assert [role for role, _ in chat[1:]] == ["user", "assistant"] * (len(asked) + 1)
+
+
+def test_a_training_goes_on_from_a_model_directory_only_with_a_phase_that_starts_fresh(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    (tmp_path / "work").mkdir()
+    fresh = next(phase for phase in PHASES[1:] if phase.fresh)
+    start_from(MODEL, fresh, tmp_path)
+    state = torch.load(tmp_path / "work" / "state.pt", weights_only=True)
+    assert (state["place"]["phase"], state["place"]["step"]) == (PHASES.index(fresh), 0)
+    assert state["place"]["tokens"] > 0
+    assert [learning_rate(fresh, step) for step in (0, WARMUP - 1)] == pytest.approx(
+        [fresh.rate / WARMUP, fresh.rate], rel=0.05
+    )
+    with pytest.raises(InputError, match="recall: only phases that start fresh"):
+        start_from(MODEL, PHASES[1], tmp_path)
+    with pytest.raises(InputError, match="is missing; name a model directory"):
+        start_from(tmp_path / "nowhere", fresh, tmp_path)
 
 
 @given(st.integers(0, 10**6), st.booleans())

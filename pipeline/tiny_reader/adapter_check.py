@@ -19,11 +19,12 @@ from typing import Any
 
 from pipeline.records import ContextItem
 from pipeline.records import Step as PathStep
-from pipeline.testbed.questions import Question
+from pipeline.testbed.questions import Question, Step
 from pipeline.testbed.schema import Fact
 from pipeline.testbed.world import generate_world
 from pipeline.tiny_reader import encode
 from pipeline.tiny_reader.corpus import draw_question
+from pipeline.tiny_reader.encode import END
 from pipeline.tiny_reader.evaluate import WORLD_SEED, asks_for, load
 from pipeline.tiny_reader.greedy import Greedy
 from pipeline.tiny_reader.library import Item, Library, triplet_text
@@ -53,17 +54,30 @@ def _context(items: Sequence[Item]) -> list[ContextItem]:
     ]
 
 
+def _page(library: Library, rng: random.Random, hop: Step) -> Item:
+    document = rng.choice(library.world.documents_of(hop.fact.id))
+    return Item(document.title, document.text)
+
+
 def _gold_path(library: Library, rng: random.Random, question: Question) -> str | None:
-    """Pieces of the path that supervised fine-tuning would show."""
+    """The path that supervised fine-tuning would show, with contexts of gold items only.
+
+    How many differs from step to step: where they are always as many, the adapter learns to stop by
+    the length of the path instead of by its hops, and stops early as soon as contexts are longer.
+    """
     world = library.world
     answers: list[str] = []
     steps: list[PathStep] = []
     for hop in question.steps:
         if not isinstance(hop.fact, Fact):
             return None
-        document = rng.choice(world.documents_of(hop.fact.id))
-        items = [Item(document.title, document.text)]
-        items += [Item("", triplet_text(world, f)) for f in library.stated(items[0])]
+        items = [_page(library, rng, hop)]
+        told = triplet_text(world, hop.fact)
+        others = (triplet_text(world, f) for f in library.stated(items[0]))
+        items += [Item("", text) for text in others if text == told or rng.random() < 0.5]
+        beside = _page(library, rng, rng.choice(question.steps))
+        if beside not in items and rng.random() < 0.5:
+            items.append(beside)
         rng.shuffle(items)
         fact = triplet_text(world, hop.fact)
         summary = rng.choice(_SUMMARIES).format(fact=fact, answer=hop.answer)
@@ -152,7 +166,7 @@ def roll_out(
         written = greedy.continue_([rows[n] for n in active], [("<Reference>",)] * len(active), 160)
         going = []
         for number, ids in zip(active, written, strict=True):
-            texts[number] += greedy.tokenizer.decode(ids, skip_special_tokens=True)
+            texts[number] += greedy.tokenizer.decode(ids).removesuffix(END)
             rows[number] += ids
             if "<Reference>" not in greedy.tokenizer.decode(ids) or steps[number] == 5:
                 continue

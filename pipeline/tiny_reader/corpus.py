@@ -23,6 +23,7 @@ from pipeline.testbed.schema import Fact
 from pipeline.testbed.world import World, generate_world
 from pipeline.tiny_reader import prompts
 from pipeline.tiny_reader.encode import Piece, chat_pieces, path_pieces
+from pipeline.tiny_reader.formats import random_format
 from pipeline.tiny_reader.library import Library
 from pipeline.tiny_reader.paths import write_path
 
@@ -30,12 +31,13 @@ Text = tuple[list[Piece], str]
 WORLD_DOCUMENTS = 600
 # Loss weight of an answer read from passages, in the phases that weigh tokens.
 READ_ANSWER = 3.0
-KINDS = ("path", "reading", "repeating", "naming", "closed-book")
-Shares = tuple[float, float, float, float, float]
+KINDS = ("path", "reading", "repeating", "naming", "closed-book", "interview")
+Shares = tuple[float, float, float, float, float, float]
 # Shares of the kinds. Passages with many questions hold eight times as many answers per token as
 # paths do, which pays once the paths' form is known.
-PATH_SHARES: Shares = (0.6, 0.2, 0.05, 0.04, 0.11)
-READING_SHARES: Shares = (0.43, 0.43, 0.04, 0.03, 0.07)
+PATH_SHARES: Shares = (0.6, 0.2, 0.05, 0.04, 0.11, 0.0)
+READING_SHARES: Shares = (0.43, 0.43, 0.04, 0.03, 0.07, 0.0)
+DECIDING_SHARES: Shares = (0.42, 0.34, 0.02, 0.02, 0.05, 0.15)
 _PLAIN = {
     "repeating": prompts.repeating,
     "naming": prompts.naming,
@@ -73,18 +75,32 @@ def draw_question(world: World, rng: random.Random, kind: str, hops: int) -> Que
     return chain_question(world, rng, chains[0]) if chains else None
 
 
-def path_text(library: Library, rng: random.Random, *, most: int) -> Text | None:
-    """A path in a random format with its prompt; None when no question was found."""
+def _any_question(world: World, rng: random.Random) -> Question | None:
     kind = rng.choices(("chain", "comparison", "nary"), (0.8, 0.14, 0.06))[0]
-    question = draw_question(library.world, rng, kind, rng.choice(_HOPS))
+    return draw_question(world, rng, kind, rng.choice(_HOPS))
+
+
+def path_text(library: Library, rng: random.Random, *, most: int, told: float = 0.0) -> Text | None:
+    """A path in a random format with its prompt; None when no question was found.
+
+    Args:
+        library: of a world.
+        rng: source of randomness.
+        most: items per retrieval at most.
+        told: share of the paths whose prompt tells the format; their kind ends in "told".
+    """
+    question = _any_question(library.world, rng)
     if question is None:
         return None
-    chat = [("system", prompts.looking_system(rng))]
-    chat.append(
-        ("user", rng.choice(("{q}", "{q}", "{q}", "Question: {q}")).format(q=question.text))
-    )
-    segments = write_path(library, rng, question, most=most)
-    return path_pieces(chat, segments), f"path-{len(question.steps)}"
+    system = prompts.looking_system(rng)
+    user = rng.choice(("{q}", "{q}", "{q}", "Question: {q}")).format(q=question.text)
+    shape = random_format(rng)
+    tells = told > 0 and rng.random() < told
+    if tells:
+        system = prompts.told_system(rng, shape)
+    segments = write_path(library, rng, question, shape, most=most, told=tells)
+    kind = f"path-{len(question.steps)}{' told' if tells else ''}"
+    return path_pieces([("system", system), ("user", user)], segments), kind
 
 
 def recall_texts(rng: random.Random, world_seed: int, count: int, most: int) -> list[Text]:
@@ -105,20 +121,29 @@ def recall_texts(rng: random.Random, world_seed: int, count: int, most: int) -> 
 
 
 def mixed_texts(
-    rng: random.Random, world_seed: int, count: int, most: int, shares: Shares
+    rng: random.Random,
+    world_seed: int,
+    count: int,
+    most: int,
+    shares: Shares,
+    told: float = 0.0,
 ) -> list[Text]:
-    """Whole paths, and some of everything else."""
+    """Whole paths (a share `told` with the format in the prompt), and some of everything else."""
     library = Library(generate_world(world_seed, documents=WORLD_DOCUMENTS))
     texts: list[Text] = []
     while len(texts) < count:
         kind = rng.choices(KINDS, shares)[0]
         if kind == "path":
-            text = path_text(library, rng, most=most)
+            text = path_text(library, rng, most=most, told=told)
             if text is not None:
                 texts.append(text)
         elif kind == "reading":
             chat = prompts.reading(library, rng, most=most)
             texts.append((chat_pieces(chat, READ_ANSWER), kind))
+        elif kind == "interview":
+            question = _any_question(library.world, rng)
+            if question is not None:
+                texts.append((chat_pieces(prompts.interview(library, rng, question)), kind))
         else:
             texts.append((chat_pieces(_PLAIN[kind](library, rng)), kind))
     return [text for text in texts if text[0]]

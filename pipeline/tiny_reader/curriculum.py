@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from pipeline.tiny_reader import encode
 from pipeline.tiny_reader.copying import copying_samples
-from pipeline.tiny_reader.corpus import PATH_SHARES, READING_SHARES, mixed_texts, recall_texts
+from pipeline.tiny_reader.corpus import (
+    DECIDING_SHARES,
+    PATH_SHARES,
+    READING_SHARES,
+    Shares,
+    mixed_texts,
+    recall_texts,
+)
 from pipeline.tiny_reader.packing import Pack, Sample, packs
 
 if TYPE_CHECKING:
@@ -22,7 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase: optimiser steps, tokens per pack, longest sample, learning rate from and to."""
+    """One phase.
+
+    Attributes:
+        name: of the phase.
+        steps: of the optimiser.
+        pack: tokens of a pack; every process trains on one per step.
+        longest: tokens of a sample at most.
+        rate, last_rate: learning rate at its begin and end, linear between them.
+        fresh: whether it starts with a warm-up and empty moments, as the first phase does.
+        shares: of the kinds of text.
+        stressed: whether tokens have weights of their own.
+        told: share of the paths whose prompt tells the format.
+    """
 
     name: str
     steps: int
@@ -30,14 +49,24 @@ class Phase:
     longest: int
     rate: float
     last_rate: float
+    fresh: bool = False
+    shares: Shares = PATH_SHARES
+    stressed: bool = True
+    told: float = 0.0
 
 
 PHASES: tuple[Phase, ...] = (
-    Phase("copying", 2000, 2048, 256, 2e-3, 2e-3),
+    Phase("copying", 2000, 2048, 256, 2e-3, 2e-3, fresh=True),
     Phase("recall", 1200, 3072, 768, 2e-3, 2e-3),
-    Phase("paths", 2060, 4096, 1400, 2e-3, 2e-3),
+    Phase("paths", 2060, 4096, 1400, 2e-3, 2e-3, stressed=False),
     Phase("answers", 1100, 4096, 1400, 2e-3, 2e-3),
-    Phase("settling", 3300, 2048, 2048, 1.6e-3, 2e-5),
+    Phase("settling", 3300, 2048, 2048, 1.6e-3, 2e-5, shares=READING_SHARES),
+    Phase(
+        *("deciding", 9000, 2048, 2048, 1.6e-3, 1e-5),
+        fresh=True,
+        shares=DECIDING_SHARES,
+        told=0.65,
+    ),
 )
 _RANK_WORLDS = 10**7
 _PHASE_WORLDS = 10**8
@@ -71,11 +100,8 @@ def chunk_packs(
             texts = recall_texts(rng, world, 300, min(6, 1 + chunk // 8))
             samples = encode.samples(tokenizer, texts, context=_CONTEXT_WEIGHT)
         else:
-            stressed = phase.name != "paths"
-            shares = READING_SHARES if phase.name == "settling" else PATH_SHARES
-            samples = encode.samples(
-                tokenizer, mixed_texts(rng, world, 200, 6, shares), stressed=stressed
-            )
+            texts = mixed_texts(rng, world, 200, 6, phase.shares, phase.told)
+            samples = encode.samples(tokenizer, texts, stressed=phase.stressed)
     made = packs(samples, phase.pack, phase.longest)
     rng.shuffle(made)
     return made

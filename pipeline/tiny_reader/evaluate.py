@@ -16,6 +16,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.testbed.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
 from pipeline.testbed.world import World, generate_world
@@ -24,7 +25,7 @@ from pipeline.tiny_reader.corpus import path_text
 from pipeline.tiny_reader.greedy import Greedy
 from pipeline.tiny_reader.library import Library
 from pipeline.tiny_reader.packing import Pack, packs
-from pipeline.tiny_reader.paths import ANSWER
+from pipeline.tiny_reader.paths import ANSWER, DECISION
 
 WORLD_SEED = 7_000_000
 _PACK = 4096
@@ -45,19 +46,27 @@ def asks_for(world: World, question: str, fact: Fact | NaryFact) -> bool:
     )
 
 
-def _runs(weights: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """[start, end) of every stretch of tokens of weight `ANSWER`."""
+class Read(NamedTuple):
+    """One path read along: its kind, which answers and which decisions the model puts first."""
+
+    kind: str
+    answers: list[bool]
+    decisions: list[bool]
+
+
+def _runs(weights: Sequence[float], value: float) -> Iterator[tuple[int, int]]:
+    """[start, end) of every stretch of tokens of a weight."""
     start = None
     for at, weight in enumerate([*weights, 0.0]):
-        if weight == ANSWER and start is None:
+        if weight == value and start is None:
             start = at
-        elif weight != ANSWER and start is not None:
+        elif weight != value and start is not None:
             yield start, at
             start = None
 
 
-def _answers_right(greedy: Greedy, pack: Pack) -> Iterator[tuple[str, list[bool]]]:
-    """Kind of every sample of a pack, and which of its answers the model puts first."""
+def _read(greedy: Greedy, pack: Pack) -> Iterator[Read]:
+    """Every sample of a pack, read along."""
     import torch
 
     from pipeline.cpu import hidden_states
@@ -70,19 +79,27 @@ def _answers_right(greedy: Greedy, pack: Pack) -> Iterator[tuple[str, list[bool]
     start = 0
     for length, kind in zip(pack.lengths, pack.kinds, strict=True):
         weights = pack.weights[start : start + length].tolist()
-        yield (
+        answers, decisions = (
+            [(all(right[start + a - 1 : start + b - 1]), start + a) for a, b in _runs(weights, w)]
+            for w in (ANSWER, DECISION)
+        )
+        yield Read(
             kind,
             [
-                all(right[start + a - 1 : start + b - 1])
-                for a, b in _runs(weights)
-                if any(map(str.islower, greedy.tokenizer.decode(int(pack.ids[start + a - 1]))))
+                hit
+                for hit, at in answers
+                if any(map(str.islower, greedy.tokenizer.decode(int(pack.ids[at - 1]))))
             ],
+            [hit for hit, _ in decisions],
         )
         start += length
 
 
 def evaluate_paths(greedy: Greedy, seed: int, count: int) -> dict[str, float]:
     """Shares of right hop answers and of wholly right paths, by number of hops.
+
+    The format of every other path is told in its prompt; of these also the shares of right
+    decisions to open another step and to open the answer.
 
     Args:
         greedy: model and tokenizer.
@@ -95,7 +112,7 @@ def evaluate_paths(greedy: Greedy, seed: int, count: int) -> dict[str, float]:
     library = Library(generate_world(WORLD_SEED + seed))
     texts: list[tuple[list[encode.Piece], str]] = []
     while len(texts) < count:
-        text = path_text(library, rng, most=6)
+        text = path_text(library, rng, most=6, told=0.5)
         if text is not None:
             texts.append(text)
     register_attention()
@@ -105,10 +122,14 @@ def evaluate_paths(greedy: Greedy, seed: int, count: int) -> dict[str, float]:
     wholes: dict[str, list[bool]] = {}
     made = encode.samples(greedy.tokenizer, texts, stressed=True)
     for pack in packs(made, _PACK, _PACK):
-        for kind, right in _answers_right(greedy, pack):
+        for kind, right, decisions in _read(greedy, pack):
+            kind = kind.removesuffix(" told")
             if right:
                 hops.setdefault(kind, []).extend(right)
                 wholes.setdefault(f"{kind} whole", []).append(all(right))
+            if decisions:
+                hops.setdefault("decision to go on", []).extend(decisions[:-1])
+                hops.setdefault("decision to stop", []).append(decisions[-1])
     greedy.model.config._attn_implementation = attention
     return {k: round(sum(v) / len(v), 3) for k, v in sorted((hops | wholes).items())}
 

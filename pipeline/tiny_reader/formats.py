@@ -4,7 +4,7 @@ Purpose: a reader that was taught one grammar reads in no other; one that was ta
 with every path only needs an adapter to learn the next. Input: a random generator. Output: a
 `Format`: tag words, bracket style, order and presence of the parts of a step, labels and order of
 retrieved items, separators. The structure is that of the grammars in `trajectory.grammar`, but
-none of their tag words occurs here.
+none of their tag words occurs here. A format can be told in words or by a skeleton of a path.
 """
 
 from __future__ import annotations
@@ -201,6 +201,8 @@ def random_format(rng: random.Random) -> Format:
     elif fields < 0.5:
         quote = rng.choice(('"', "'", "*"))
         document = f"{title}: {quote}{{title}}{quote} {text}: {{text}}"
+        if document.startswith('Title: "'):  # as a grammar in use has it
+            document = document.replace('"', "'")
     else:
         document = rng.choice(
             (
@@ -270,3 +272,44 @@ def random_format(rng: random.Random) -> Format:
         item_gap=rng.choice(("\n", "\n", "\n", "\n\n", " ")),
         wrapper=wrapper,
     )
+
+
+_PLACES = {
+    "plan": ("names", "names of things", "what it is about"),
+    "thought": ("thoughts", "what is needed", "a remark"),
+    "query": ("one question", "what to look up", "a question"),
+    "documents": ("texts", "what was found", "retrieved texts"),
+    "note": ("what follows", "what the texts say", "a short remark"),
+    "answer": ("the answer", "the final answer", "answer to the question"),
+}
+_LISTED = ("The parts are", "Parts:", "Use these marks:", "Each step holds", "Write:")
+_BEGUN = ("A step begins with", "Begin a step with", "Steps open with")
+_ENDED = ("End with", "Finish with", "At the end:", "Close with")
+
+
+def told_format(shape: Format, rng: random.Random) -> str:
+    """What a system message says of a format: a skeleton of a path, or its parts in a list."""
+    dots = rng.choice(("...", "…", "")) if rng.random() < 0.4 else None
+    places = {part: dots or rng.choice(words) for part, words in _PLACES.items()}
+
+    def shown(part: str) -> str:
+        tag = shape.tags[part]
+        close = (shape.pad if tag.close else "") + tag.close
+        return f"{tag.open}{shape.pad}{places[part]}{close}"
+
+    after = "thought" if shape.merged else "note"
+    parts = [*shape.before, "documents"] + ([] if shape.merged else [after])
+    if rng.random() < 0.5:
+        step = [shape.step.format(n=1)] if shape.step else []
+        step += [shown(part) for part in parts]
+        step += [shape.step_close] if shape.step_close else []
+        again = rng.choice(("...", "(more of these)", "and so on", "as often as needed"))
+        skeleton = [shape.wrapper[0], *step, again, shape.wrapper[1], shown("answer")]
+        opening = rng.choice(("Format:", "Write like this:", "Use this form:", "Template:"))
+        return "\n".join([opening, *(line for line in skeleton if line)])
+    gap = rng.choice((", ", "; ", " then ", "\n"))
+    sentences = [f"{rng.choice(_LISTED)} {gap.join(map(shown, dict.fromkeys(parts)))}"]
+    if shape.step:
+        sentences.append(f"{rng.choice(_BEGUN)} {shape.step.format(n=1)}")
+    sentences.append(f"{rng.choice(_ENDED)} {shown('answer')}")
+    return rng.choice((" ", "\n")).join(sentences)

@@ -16,14 +16,16 @@ from pipeline.testbed.documents import state
 from pipeline.testbed.questions import Question, Step
 from pipeline.testbed.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
 from pipeline.tiny_reader.encode import Piece
-from pipeline.tiny_reader.formats import Format, random_format
+from pipeline.tiny_reader.formats import Format
 from pipeline.tiny_reader.library import Item, Library, triplet_text
 
 MISSING = 0.15
-# Loss weights: a format's tags cannot be foreseen where they occur first, and the few tokens of a
-# hop's answer are what reading comes down to.
+# Loss weights: a format's tags cannot be foreseen where they occur first unless the prompt tells
+# them, the few tokens of a hop's answer are what reading comes down to, and the opening of another
+# step or of the answer is the decision to go on or to stop.
 UNFORESEEN = 0.1
 ANSWER = 4.0
+DECISION = 3.0
 _THOUGHTS_FIRST = (
     "I need {noun}.",
     "First I have to find {noun}.",
@@ -149,7 +151,7 @@ def _noun(library: Library, rng: random.Random, fact: Fact | NaryFact) -> str:
     return noun.format(head=library.world.surface(fact.head))
 
 
-def _reworded(library: Library, rng: random.Random, fact: Fact | NaryFact, old: str) -> str:
+def reworded(library: Library, rng: random.Random, fact: Fact | NaryFact, old: str) -> str:
     """Another wording of a hop's question."""
     if isinstance(fact, NaryFact):
         shown = {role: library.world.surface(value) for role, value in fact.arguments}
@@ -219,7 +221,7 @@ def plan_hops(
             hops.append(hop)
             if found:
                 break
-            question = _reworded(library, rng, step.fact, question)
+            question = reworded(library, rng, step.fact, question)
         else:
             return hops, False
         answers.append(step.answer)
@@ -262,17 +264,26 @@ def render_items(shape: Format, items: list[Item]) -> str:
 
 
 def write_path(
-    library: Library, rng: random.Random, question: Question, *, most: int
+    library: Library,
+    rng: random.Random,
+    question: Question,
+    shape: Format,
+    *,
+    most: int,
+    told: bool = False,
 ) -> list[Piece]:
     """The assistant's turn. Stressed are the hops' answers; what nobody can foresee weighs little.
 
     Args:
         library: of the question's world.
-        rng: source of randomness; it also draws the format.
+        rng: source of randomness.
         question: with its steps.
+        shape: the path's format.
         most: items per retrieval at most.
+        told: whether the prompt tells the format, so that its tags can be foreseen and the
+            decision between another step and the answer is weighed.
     """
-    shape = random_format(rng)
+    new, decided = (1.0, DECISION) if told else (UNFORESEEN, 1.0)
     recall = "thought" in shape.before and rng.random() < 0.5
     hops, solved = plan_hops(library, rng, question.steps, recall=recall, most=most)
     note, lost = rng.choice(_NOTES), rng.choice(_NOT_FOUND)
@@ -280,33 +291,35 @@ def write_path(
         rng.choice(options) for options in (_THOUGHTS_FIRST, _THOUGHTS_NEXT, _THOUGHTS_AGAIN)
     )
     out = Segments()
-    out.add(shape.wrapper[0] + (shape.gap if shape.wrapper[0] else ""), True, UNFORESEEN)
+    out.add(shape.wrapper[0] + (shape.gap if shape.wrapper[0] else ""), True, new)
     carried: tuple[str, str] = ("", "")  # a note said in the next step's thought, and its answer
     used: set[str] = set()
 
-    def write(role: str, text: str, answer: str = "") -> None:
+    def write(role: str, text: str, answer: str = "", *, decides: bool = False) -> None:
         """One part of a step: opening, text, closing."""
         tag = shape.tags[role]
-        out.add(tag.open, True, 1.0 if role in used else UNFORESEEN)
+        out.add(tag.open, True, decided if decides else 1.0 if role in used else new)
         used.add(role)
         out.add(shape.pad + text, True, heavy=(answer, ANSWER))
         out.add((shape.pad if tag.close else "") + tag.close, True)
 
     for number, hop in enumerate(hops, start=1):
         header = shape.step.format(n=number) + (shape.gap if shape.step else "")
-        out.add(header, True, 1.0 if number > 1 else UNFORESEEN)
+        out.add(header, True, decided if number > 1 else new)
+        opens = number > 1 and not header  # then the first part's tag says that a step follows
         kind = 2 if hop.again else int(number > 1)
         for part in shape.before:
             if part == "plan":
-                write(part, shape.name_gap.join(hop.names))
+                write(part, shape.name_gap.join(hop.names), decides=opens)
             elif part == "thought":
                 thought = thoughts[kind].format(noun=hop.noun)
-                write(part, f"{carried[0]} {thought}".strip(), carried[1])
+                write(part, f"{carried[0]} {thought}".strip(), carried[1], decides=opens)
                 carried = ("", "")
             elif hop.items is not None:
-                write(part, hop.question)
+                write(part, hop.question, decides=opens)
             else:
                 continue
+            opens = False
             if not (part == shape.before[-1] and shape.asks_by_close):
                 out.add(shape.gap, True)
         if hop.items is not None:
@@ -314,7 +327,7 @@ def write_path(
             if shape.asks_by_close:
                 out.add(shape.gap + documents.open, False)
             else:
-                out.add(documents.open, True, 1.0 if number > 1 else UNFORESEEN)
+                out.add(documents.open, True, 1.0 if number > 1 else new)
             out.add(f"\n{render_items(shape, hop.items)}\n{documents.close}{shape.gap}", False)
         remark = _note(rng, hop, note, lost)
         answer = hop.answer if hop.found else ""
@@ -327,5 +340,6 @@ def write_path(
             out.add(shape.gap, True)
         out.add(shape.step_close + (shape.gap if shape.step_close else ""), True)
     out.add(shape.wrapper[1] + (shape.gap if shape.wrapper[1] else ""), True)
-    write("answer", question.answer if solved else rng.choice(_UNKNOWN))
+    # Where the format is not told, nobody can know the answer's tag before it has come.
+    write("answer", question.answer if solved else rng.choice(_UNKNOWN), decides=told)
     return out.pieces

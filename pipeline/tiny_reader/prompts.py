@@ -1,19 +1,21 @@
 """Plain chat prompts: what an instruct model answers without any grammar.
 
 Purpose: make the base answer ordinary prompts, read passages it is shown, know the famous facts by
-heart, and repeat text to the letter. Input: a library and a random generator. Output: chats, lists
-of messages whose assistant turns are trained.
+heart, repeat text to the letter, and take a question apart with someone who knows every fact.
+Input: a library and a random generator. Output: chats, lists of messages whose assistant turns are
+trained.
 """
 
 from __future__ import annotations
 
 import random
 
-from pipeline.testbed.questions import chain_question, nary_question
+from pipeline.testbed.documents import state
+from pipeline.testbed.questions import Question, chain_question, nary_question
 from pipeline.testbed.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
-from pipeline.tiny_reader.formats import random_format, tag_word
+from pipeline.tiny_reader.formats import Format, random_format, tag_word, told_format
 from pipeline.tiny_reader.library import Item, Library, triplet_text
-from pipeline.tiny_reader.paths import render_items
+from pipeline.tiny_reader.paths import fill, render_items, reworded
 
 Chat = list[tuple[str, str]]
 
@@ -74,6 +76,13 @@ def looking_system(rng: random.Random) -> str:
                 f"{tag.open} {tag_word(rng, role)} {tag.close}".strip(),
             )
     return rng.choice((" ", "\n")).join(sentences)
+
+
+def told_system(rng: random.Random, shape: Format) -> str:
+    """A system message that asks to look things up and tells the format of the answer."""
+    sentences = rng.sample(_LOOKING, rng.choice((0, 1, 1, 2, 3, 5)))
+    sentences.insert(rng.choice((0, len(sentences))), told_format(shape, rng))
+    return "\n".join(sentences)
 
 
 def _ask(library: Library, rng: random.Random, fact: Fact | NaryFact) -> tuple[str, str]:
@@ -204,6 +213,40 @@ def repeating(library: Library, rng: random.Random) -> Chat:
     text = _scrap(library, rng)
     ask = rng.choice(("Repeat: {t}", "Repeat this:\n{t}", "{t}\n\nSay that again.", "Copy:\n{t}"))
     return [("user", ask.format(t=text)), ("assistant", text)]
+
+
+_INTERVIEWS = (
+    "Ask me one question at a time. When you know the answer, write {done} and the answer.",
+    "Take the question apart. I answer every part. Close with {done} and the answer.",
+    "What do you have to look up next? Once nothing is left, say {done} and then the answer.",
+    "Put single questions to me until the whole question is answered; then {done} comes first.",
+)
+_SILENT = ("Not found.", "I do not know that.", "Nothing found.", "?", "No answer.")
+
+
+def interview(library: Library, rng: random.Random, question: Question) -> Chat:
+    """A question taken apart: the assistant asks for each hop, the user answers, nothing is read.
+
+    All that is to be learned are the hops, their order, and when the question is answered.
+    """
+    world = library.world
+    done = rng.choice(("{w}:", "[{w}]", "<{w}>", "{w} -", "{w}")).format(w=tag_word(rng, "answer"))
+    system = rng.choice(_INTERVIEWS).format(done=done)
+    chat: Chat = [("system", system), ("user", _shown(rng, question.text))]
+    answers: list[str] = []
+    for step in question.steps:
+        asked = fill(step.question, answers)
+        chat.append(("assistant", asked))
+        if rng.random() < 0.1:
+            asked = reworded(library, rng, step.fact, asked)
+            chat += [("user", rng.choice(_SILENT)), ("assistant", asked)]
+        told = step.answer
+        if isinstance(step.fact, Fact) and rng.random() < 0.5:
+            draw = rng.random() < 0.5
+            told = triplet_text(world, step.fact) if draw else state(world, step.fact, rng)
+        chat.append(("user", told))
+        answers.append(step.answer)
+    return [*chat, ("assistant", f"{done} {question.answer}")]
 
 
 def nary_facts(library: Library) -> list[NaryFact]:

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cpu import MALLOC
+from pipeline.errors import InputError
 from pipeline.tiny_reader.curriculum import PHASES, Phase, chunk_packs
+from pipeline.tiny_reader.export import WEIGHTS
 from pipeline.tiny_reader.packing import Pack
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 RANKS = 2
+LOG = "training_log.jsonl"
 BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.01
 CLIP = 1.0
@@ -37,10 +40,10 @@ LOG_EVERY = 50
 SAVE_EVERY_S = 150.0
 
 
-def learning_rate(phase: Phase, step: int, *, first: bool) -> float:
-    """Linear from `rate` to `last_rate` over the phase, after a warm-up in the first phase."""
+def learning_rate(phase: Phase, step: int) -> float:
+    """Linear from `rate` to `last_rate` over the phase, after a warm-up if it starts fresh."""
     rate = phase.rate + (phase.last_rate - phase.rate) * step / phase.steps
-    return rate * min(1.0, (step + 1) / WARMUP) if first else rate
+    return rate * min(1.0, (step + 1) / WARMUP) if phase.fresh else rate
 
 
 def _feed(
@@ -185,7 +188,8 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)
         model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        if state["optimizer"] is not None:
+            optimizer.load_state_dict(state["optimizer"])
         place, places = state["place"], [tuple(p) for p in state["places"]]
     feed = _Packs(str(work), seed, rank)
     begun = saved = time.monotonic()
@@ -204,6 +208,8 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
         phase = PHASES[number]
         if number > place["phase"]:
             place["phase"], place["step"], places = number, 0, [(0, 0)] * RANKS
+            if phase.fresh:
+                optimizer.state.clear()
         chunk, index = places[rank]
         feed.start(number, chunk, index)
         tally, marked, marked_tokens = _Tally(), time.monotonic(), place["tokens"]
@@ -221,7 +227,7 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
             for p in parameters:
                 p.grad = flat[offset : offset + p.numel()].view_as(p)
                 offset += p.numel()
-            rate = learning_rate(phase, place["step"], first=number == 0)
+            rate = learning_rate(phase, place["step"])
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
@@ -244,7 +250,7 @@ def _train(rank: int, output: str, seed: int, stop_after: str | None) -> None:
                     "rate": rate,
                     "accuracy": tally.accuracy(),
                 }
-                with (Path(output) / "training_log.jsonl").open("a") as log:
+                with (Path(output) / LOG).open("a") as log:
                     log.write(json.dumps(line) + "\n")
                 tally, marked, marked_tokens = _Tally(), now, place["tokens"]
             due = torch.tensor([float(rank == 0 and now - saved > SAVE_EVERY_S)])
@@ -266,6 +272,42 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     from pipeline.tiny_reader.tokenizer import train_tokenizer
 
     return train_tokenizer(tokenizer_texts(seed))
+
+
+def start_from(weights: Path, phase: Phase, output: Path) -> None:
+    """Prepare a training that begins with a phase, from the weights of a finished one.
+
+    Args:
+        weights: model directory with its training log.
+        phase: to begin with; it must start with a fresh optimiser, for none was kept.
+        output: model directory of the training.
+
+    Raises:
+        InputError: the phase needs the optimiser of the one before, or the directory lacks a file.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    if not phase.fresh:
+        raise InputError(f"--phase {phase.name}: only phases that start fresh can be begun with")
+    for name in (WEIGHTS, LOG, "tokenizer.json"):
+        if not (weights / name).is_file():
+            raise InputError(f"--weights {weights}: {name} is missing; name a model directory")
+    last = json.loads((weights / LOG).read_text().splitlines()[-1])
+    place = {key: last[key] for key in ("total", "tokens", "seconds")}
+    work = output / "work"
+    for file in weights.glob("tokenizer*"):
+        shutil.copy(file, work)
+    if weights != output:
+        shutil.copy(weights / LOG, output)
+    state: dict[str, Any] = {
+        "model": load_file(weights / WEIGHTS),
+        "optimizer": None,
+        "place": {**place, "phase": PHASES.index(phase), "step": 0},
+        "places": [(0, 0)] * RANKS,
+    }
+    state["model"]["lm_head.weight"] = state["model"]["model.embed_tokens.weight"]  # tied
+    torch.save(state, work / "state.pt")
 
 
 def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> None:
@@ -303,14 +345,24 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="model directory")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stop-after", choices=[phase.name for phase in PHASES])
+    names = [phase.name for phase in PHASES]
+    parser.add_argument("--stop-after", choices=names, help="phase that ends the training")
+    parser.add_argument("--weights", type=Path, help="model directory to go on from")
+    parser.add_argument("--phase", choices=names, help="with --weights: the phase to begin with")
     options = parser.parse_args(arguments)
+    if (options.weights is None) != (options.phase is None):
+        parser.error("--weights and --phase belong together")
     work = options.output / "work"
     work.mkdir(parents=True, exist_ok=True)
+    if options.weights and not (work / "state.pt").exists():
+        try:
+            start_from(options.weights, PHASES[names.index(options.phase)], options.output)
+        except InputError as error:
+            parser.error(str(error))
     if not (work / "tokenizer.json").exists():
         make_tokenizer(options.seed).save_pretrained(work)
     if not (work / "state.pt").exists():
-        (options.output / "training_log.jsonl").unlink(missing_ok=True)
+        (options.output / LOG).unlink(missing_ok=True)
     (work / "rendezvous").unlink(missing_ok=True)
     processes: Any = importlib.import_module("torch.multiprocessing")
 
