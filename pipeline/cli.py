@@ -237,6 +237,21 @@ def metrics(source: Input, output: Output = "-") -> None:
     commands.metrics(source, output)
 
 
+@app.command()
+def causes(
+    source: Input,
+    output: Output = "-",
+    questions: Annotated[
+        Path | None, typer.Option(help="the paths' questions, as the stage corpus writes them")
+    ] = None,
+) -> None:
+    """Why each path is right or wrong: form, stopping, decomposition, retrieval or reading."""
+    from pipeline.evaluation import command
+
+    counts = command.causes(source, output, questions=questions)
+    typer.echo(", ".join(f"{n} {cause.value}" for cause, n in counts.items()), err=True)
+
+
 @app.command("import")
 def import_outputs(
     sources: Annotated[list[str], typer.Argument(help="files of outputs")],

@@ -22,6 +22,7 @@ class EvaluatePolicy(StageTask):
     """Greedy roll-outs of one policy over the test questions, and their metrics."""
 
     stage = "evaluate-policy"
+    version = 2
     entry = "pipeline.evaluation.stage:run"
     reads = (
         "evaluation",
@@ -54,6 +55,7 @@ class Evaluate(StageTask):
     """Metrics, intervals and comparisons over all policies."""
 
     stage = "evaluate"
+    version = 2
     entry = "pipeline.evaluation.stage:merge"
     reads = ("evaluation", "seed")
 

@@ -19,6 +19,7 @@ class Report(StageTask):
     """One HTML page and the same numbers as JSON, over everything that was run."""
 
     stage = "report"
+    version = 2
     entry = "pipeline.evaluation.report:run"
     reads = ("name", "rounds", "until")
 

@@ -59,6 +59,11 @@ def read_json(path: Path) -> Any:
         raise StoreError(f"{path}: not JSON ({error}); rerun its stage with --force") from None
 
 
+def policy_title(policy: str) -> str:
+    """How people call a policy: "SFT", "Round 2"."""
+    return "SFT" if policy == "sft" else policy.replace("round-", "Round ")
+
+
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
     """Directories of a stage's rounds, by round, in order."""
     found = {
@@ -198,10 +203,14 @@ def _change(before: Trajectory, after: Trajectory) -> str:
 
 def _example(label: str, left: tuple[Trajectory, str], right: tuple[Trajectory, str]) -> Example:
     path = left[0]
-    return Example(label, path.question, path.answers, _shown(*left), _shown(*right))
+    return Example(label, path.question, path.answers, shown(*left), shown(*right))
 
 
-def _shown(path: Trajectory, title: str) -> Shown:
+def shown(path: Trajectory, title: str) -> Shown:
+    """A path cut into who wrote what, with its steps, its end and its reward terms.
+
+    Raises InputError when its spans do not cover its text.
+    """
     facts = {"steps": str(len(path.steps)), "stopped by": path.stop.replace("_", " ")}
     if not path.format_ok:
         facts["malformed"] = path.format_error or "yes"

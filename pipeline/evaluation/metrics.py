@@ -2,20 +2,23 @@
 
 Input: trajectories with their gold answers. Output: one `Outcome` per question, and the metrics
 rows that a run leaves behind (``metrics.json``): EM, F1, CEM, well-formedness, steps, tokens and
-seconds, with bootstrap intervals. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6 to 10. The row
-``dataset: "all"`` is the average over data sets, so that a large one does not drown a small one.
+seconds, with bootstrap intervals, and how many paths ended for which cause (`causes`). TeaRAG (arXiv
+2511.05385) 5.1.1 and tables 6 to 10. The row ``dataset: "all"`` is the average over data sets, so
+that a large one does not drown a small one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pipeline.evaluation.causes import Cause, diagnose
 from pipeline.evaluation.compare import interval
-from pipeline.records import Stop, Trajectory
+from pipeline.records import Question, Stop, Trajectory
 from pipeline.rewards.answer import cover_exact_match, exact_match, f1
 
 ALL = "all"
@@ -25,7 +28,11 @@ MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "re
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one roll-out achieved and cost; ``thinking`` and ``retrieved`` count tokens."""
+    """What one roll-out achieved and cost; ``thinking`` and ``retrieved`` count tokens.
+
+    ``cause`` says why it ended as it did, ``failed_hop`` (from 1, of ``hops``) where; all three are
+    None in evaluations that are older than they are.
+    """
 
     question_id: str
     dataset: str
@@ -39,6 +46,9 @@ class Outcome:
     thinking: int
     retrieved: int
     stop: Stop
+    cause: Cause | None = None
+    failed_hop: int | None = None
+    hops: int | None = None
 
     def values(self) -> list[float]:
         """The numbers in the order of `MEASURES`."""
@@ -46,12 +56,14 @@ class Outcome:
         return [float(getattr(self, name)) for name in MEASURES[:-1]] + [float(total)]
 
 
-def measure(trajectory: Trajectory, part: str | None) -> Outcome:
+def measure(trajectory: Trajectory, part: str | None, question: Question | None = None) -> Outcome:
     """Measure one roll-out; ``part`` is the question's part of its split ("unseen"), if any.
 
     A roll-out without an answer scores 0; one that was cut still counts its steps and tokens.
+    ``question`` adds its decomposition to the gold by which causes are told.
     """
     answer, gold = trajectory.answer, trajectory.answers
+    found = diagnose(trajectory, question)
     return Outcome(
         question_id=trajectory.question_id,
         dataset=trajectory.dataset,
@@ -65,6 +77,9 @@ def measure(trajectory: Trajectory, part: str | None) -> Outcome:
         thinking=trajectory.tokens.thinking,
         retrieved=trajectory.tokens.retrieved,
         stop=trajectory.stop,
+        cause=found.cause,
+        failed_hop=found.hop,
+        hops=found.hops,
     )
 
 
@@ -93,21 +108,26 @@ def rows(
 def _rows_of(
     policy: str, split: str, outcomes: Sequence[Outcome], resamples: int, seed: int
 ) -> list[dict[str, Any]]:
-    values_QM = {
-        dataset: np.array([o.values() for o in outcomes if o.dataset == dataset])
+    groups = {
+        dataset: [outcome for outcome in outcomes if outcome.dataset == dataset]
         for dataset in _in_order(outcome.dataset for outcome in outcomes)
     }
     result = [
-        _row(policy, dataset, split, [values], resamples, seed)
-        for dataset, values in values_QM.items()
+        _row(policy, dataset, split, [group], resamples, seed) for dataset, group in groups.items()
     ]
-    return [*result, _row(policy, ALL, split, list(values_QM.values()), resamples, seed)]
+    return [*result, _row(policy, ALL, split, list(groups.values()), resamples, seed)]
 
 
 def _row(
-    policy: str, dataset: str, split: str, samples: list[np.ndarray], resamples: int, seed: int
+    policy: str,
+    dataset: str,
+    split: str,
+    groups: Sequence[Sequence[Outcome]],
+    resamples: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """One row; each of ``samples`` [questions, measures] is a data set of equal weight."""
+    """One row; each of ``groups`` holds the outcomes of a data set, all of equal weight."""
+    samples = [np.array([outcome.values() for outcome in group]) for group in groups]
     mean = dict(zip(MEASURES, np.mean([s.mean(axis=0) for s in samples], axis=0), strict=True))
     bounds_M2 = interval(samples, resamples=resamples, seed=seed)
     return {
@@ -129,6 +149,21 @@ def _row(
             name: None if bounds_M2 is None else [float(bound) for bound in bounds_M2[column]]
             for column, name in enumerate(MEASURES)
         },
+        "causes": _causes(groups),
+    }
+
+
+def _causes(groups: Sequence[Sequence[Outcome]]) -> dict[str, dict[str, float]] | None:
+    """Paths per cause, and their share, averaged over data sets; None where any is not known."""
+    counts = [Counter(outcome.cause for outcome in group) for group in groups]
+    if any(None in count for count in counts):
+        return None
+    return {
+        cause.value: {
+            "n": sum(count[cause] for count in counts),
+            "share": float(np.mean([count[cause] / count.total() for count in counts])),
+        }
+        for cause in Cause
     }
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.evaluation.causes import Cause
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -24,7 +26,10 @@ INK, MUTED, LINE = "#010203", "#010204", "#010205"
 _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
 EM, F1 = 62, 63  # series numbers with colours of their own
 THINKING, RETRIEVED = 60, 61
-_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"}
+CAUSES = {cause: 40 + place for place, cause in enumerate(Cause)}
+_NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieved"} | {
+    number: f"--{cause.value.replace('_', '-')}" for cause, number in CAUSES.items()
+}
 
 Bounds = tuple[float, float] | None
 
@@ -106,6 +111,20 @@ def stacked(names: Sequence[str], parts: Mapping[int, Sequence[float]], label: s
     axes.set_xlim(0, (left.max() or 1) * 1.14)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x", color=LINE, linewidth=0.7)
+    return _svg(figure, len(names))
+
+
+def shares(names: Sequence[str], parts: Mapping[int, Sequence[float]]) -> str:
+    """Horizontal bars that add up to 100: ``parts[series number][row]`` in percent."""
+    figure, axes = _figure(3.5, 0.6 + 0.3 * len(names), left=0.75, bottom=0.25)
+    left = np.zeros(len(names))
+    places = np.arange(len(names))[::-1]
+    for number, widths in parts.items():
+        axes.barh(places, widths, 0.72, left=left, color=_placeholder(number))
+        left = left + np.asarray(widths)
+    axes.set_yticks(places, names)
+    axes.set_xlim(0, 100)
+    axes.grid(visible=False)
     return _svg(figure, len(names))
 
 

@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.evaluation import collect, plots
+from pipeline.evaluation import cause_section, collect, plots
+from pipeline.evaluation.collect import policy_title
 from pipeline.evaluation.metrics import ALL
 from pipeline.records import replace_text
 from pipeline.stage import StageContext
@@ -76,6 +77,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "config": context.config,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
+        **cause_section.values(rows, inputs["evaluate"] if rows else None),
         **_rewards(inputs),
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
@@ -115,11 +117,6 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             evaluate, policy_title(first), policy_title(last)
         ),
     }
-
-
-def policy_title(policy: str) -> str:
-    """How people call a policy: "SFT", "Round 2"."""
-    return "SFT" if policy == "sft" else policy.replace("round-", "Round ")
 
 
 def duration(seconds: float) -> str:

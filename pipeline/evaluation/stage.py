@@ -3,7 +3,8 @@
 `run` reads ``questions/<split>.parquet`` and a policy and writes ``trajectories.parquet`` and
 ``rows.json`` (one `Outcome` per question, and seconds). `merge` reads those of every policy and
 writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385), ``comparison.json``
-(paired tests), ``distributions.json`` (steps and stops) and ``examples.parquet``.
+(paired tests), ``distributions.json`` (steps and stops), ``examples.parquet``, and the last policy's
+failures: ``failures.parquet`` with their causes in ``failures.json``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 
 from pipeline.errors import InputError, StoreError
 from pipeline.evaluation.compare import compare
+from pipeline.evaluation.examples import changed, failed
 from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, rows
-from pipeline.inspection.paths import read_paths
 from pipeline.records import (
     Question,
     Trajectory,
@@ -28,8 +29,6 @@ from pipeline.records import (
     write_parquet,
 )
 from pipeline.stage import StageContext
-
-EXAMPLES_PER_KIND = 3
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -56,8 +55,10 @@ def run(context: StageContext) -> dict[str, int]:
         temperature=settings.temperature,
         samples=1,
     )
-    parts = {question.question_id: question.split_part for question in questions}
-    outcomes = [measure(t, parts[t.question_id]) for t in trajectories]
+    asked = {question.question_id: question for question in questions}
+    outcomes = [
+        measure(t, asked[t.question_id].split_part, asked[t.question_id]) for t in trajectories
+    ]
     write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
     measured = {
         "split": settings.split,
@@ -112,8 +113,12 @@ def merge_policies(
     _write_json(output / "comparison.json", comparison)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
     _write_json(output / "distributions.json", distributions)
-    examples = _examples(outcomes, directories)
+    examples = changed(outcomes, directories)
     write_parquet(output / "examples.parquet", examples, Trajectory)
+    last = next(reversed(outcomes))
+    failures, paths = failed(outcomes[last], directories[last])
+    _write_json(output / "failures.json", failures)
+    write_parquet(output / "failures.parquet", paths, Trajectory)
     return {"rows": len(metrics), "tests": len(comparison), "examples": len(examples)}
 
 
@@ -145,34 +150,6 @@ def _distributions(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[str,
             "stops": dict(Counter(str(outcome.stop) for outcome in inside).most_common()),
         }
     return result
-
-
-def _examples(
-    outcomes: Mapping[str, Sequence[Outcome]], directories: Mapping[str, Path]
-) -> list[Trajectory]:
-    """Roll-outs of the first and the last policy for the questions on which they differ most.
-
-    Both directions are shown, what training mended and what it broke, and the questions that got
-    cheaper at equal F1; each by size of the difference, then by question id.
-    """
-    first, last = next(iter(outcomes)), list(outcomes)[-1]
-    if first == last:
-        return []
-    before = {outcome.question_id: outcome for outcome in outcomes[first]}
-    after = {outcome.question_id: outcome for outcome in outcomes[last]}
-    gain = {i: after[i].f1 - before[i].f1 for i in sorted(before)}
-    saved = {i: before[i].steps - after[i].steps for i in gain if gain[i] == 0 < after[i].f1}
-    kinds: list[list[str]] = [
-        sorted((i for i in gain if gain[i] > 0), key=lambda i: -gain[i]),
-        sorted((i for i in gain if gain[i] < 0), key=lambda i: gain[i]),
-        sorted((i for i in saved if saved[i] > 0), key=lambda i: -saved[i]),
-    ]
-    chosen = [i for kind in kinds for i in kind[:EXAMPLES_PER_KIND]]
-    found = {
-        policy: read_paths(directories[policy] / "trajectories.parquet", "question_id", chosen)
-        for policy in (first, last)
-    }
-    return [found[policy][i] for i in chosen for policy in (first, last)]
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -88,7 +88,7 @@ def test_the_page_is_well_formed_and_asks_nothing_of_the_network(page: str) -> N
 
 def test_figures_follow_the_colours_of_the_page(page: str) -> None:
     figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(figures) == 4 + 2 + 6 + 6  # learning, cost, reward terms, training
+    assert len(figures) == 4 + 4 + 2 + 6 + 6  # learning, causes, cost, reward terms, training
     assert [figure for figure in figures if re.search(r":\s*#[0-9a-f]{3}", figure)] == []
 
 

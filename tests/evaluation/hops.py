@@ -1,0 +1,61 @@
+"""Hand-made questions and paths about an invented film, its director and her city."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.records import ContextItem, Decomposed, Question, Step, Trajectory
+
+FILM = "Where was the director of Silver Lantern born?"
+DIRECTED = ContextItem("chunk", "c1", "Silver Lantern", "It was made by Mara Venn in 1950.", 0.5)
+BORN = ContextItem("triplet", "t1", "", "Mara Venn was born in Vell", 0.4)
+ELSEWHERE = ContextItem("chunk", "c2", "Ostar", "Vell is the capital of Ostar.", 0.3)
+EVIDENCE = ["Silver Lantern: It was made by Mara Venn in 1950.", "Mara Venn: She was born in Vell."]
+
+
+def musique() -> Question:
+    """Two hops with their answers: Mara Venn, Vell."""
+    return Question(
+        "q",
+        "musique",
+        FILM,
+        ["Vell", "City of Vell"],
+        "multi",
+        EVIDENCE,
+        hops=2,
+        decomposition=[
+            Decomposed("Who directed Silver Lantern?", "Mara Venn", "Silver Lantern"),
+            Decomposed("Where was #1 born?", "Vell", "Mara Venn"),
+        ],
+    )
+
+
+def first(*context: ContextItem, says: str = "Mara Venn") -> Step:
+    """A step that asks for the first hop."""
+    return Step(
+        ["Silver Lantern"], "Who directed Silver Lantern?", list(context), f"It was {says}."
+    )
+
+
+def second(*context: ContextItem, says: str = "Vell", about: str = "Mara Venn") -> Step:
+    """A step that asks for the second hop."""
+    return Step([about], f"Where was {about} born?", list(context), f"The place is {says}.")
+
+
+def path(answer: str | None, *steps: Step, **other: Any) -> Trajectory:
+    """A path of the film question; ``other`` replaces any field."""
+    fields: dict[str, Any] = {
+        "trajectory_id": "q-0",
+        "question_id": "q",
+        "dataset": "musique",
+        "question": FILM,
+        "hop": "multi",
+        "answers": ["Vell", "City of Vell"],
+        "evidence": EVIDENCE,
+        "grammar": "tearag",
+        "output": "",
+        "steps": list(steps),
+        "answer": answer,
+        "format_ok": answer is not None,
+    }
+    return Trajectory(**(fields | other))
