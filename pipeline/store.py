@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError, StoreError
+from pipeline.model_files import file_hash, model_hash
 
 MANIFEST = "manifest.json"
-# What a model is made of; notes and logs beside it change nothing.
-MODEL_FILES = frozenset({".safetensors", ".bin", ".json", ".model", ".txt", ".jinja", ".py"})
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class ContentHashes:
-    """SHA-256 of files and directories, remembered by path, size and modification time.
+    """Hashes of files and models, remembered by path, size and modification time.
 
     A 16 GB model is hashed once, not at every ``make run``.
     """
@@ -162,7 +161,7 @@ class ContentHashes:
                 self._known = {}  # a cache: losing it costs time, nothing else
 
     def of(self, path: Path) -> str:
-        """Hash of a file, or of the files directly in a model's directory, with their names.
+        """Hash of a file, or of a model's directory (`model_hash`).
 
         Raises InputError when ``path`` does not exist.
         """
@@ -170,13 +169,7 @@ class ContentHashes:
             return self._file(path)
         if not path.is_dir():
             raise InputError.at(path, None, "no such file or directory")
-        digest = hashlib.sha256()
-        for child in sorted(path.iterdir()):
-            if child.is_file() and child.suffix in MODEL_FILES:
-                digest.update(
-                    f"{child.relative_to(path).as_posix()}\0{self._file(child)}\n".encode()
-                )
-        return digest.hexdigest()[:16]
+        return model_hash(path, self._file)
 
     def _file(self, path: Path) -> str:
         status = path.stat()
@@ -184,8 +177,7 @@ class ContentHashes:
         known = self._known.get(name)
         if known and known[0] == stamp:
             return str(known[1])
-        with open(path, "rb") as stream:
-            value = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+        value = file_hash(path)
         self._known[name] = [stamp, value]
         self._changed = True
         return value

@@ -33,6 +33,7 @@ def roll_out_files(task: StageTask) -> dict[str, Path | str]:
 
 
 class _Sampling(RoundTask):
+    version = 2
     entry = "pipeline.trajectory.stage:run"
     reads = ("sampling", *ROLL_OUT)
 

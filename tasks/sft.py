@@ -12,6 +12,7 @@ class Sft(StageTask):
     """LoRA adapter of policy 0, trained on supervised paths."""
 
     stage = "sft"
+    version = 2
     entry = "pipeline.training.stage:run_sft"
     reads = ("sft", "lora", "model.chat_template", "seed")
 

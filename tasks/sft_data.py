@@ -13,6 +13,7 @@ class SftData(StageTask):
     """Supervised reasoning paths from MuSiQue-shaped decompositions."""
 
     stage = "sft-data"
+    version = 2
     entry = "pipeline.sft_data.stage:run"
     reads = ("sft_data", "prompt", "grammar", "seed")
 

@@ -17,6 +17,7 @@ class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs of round n."""
 
     stage = "train"
+    version = 2
     entry = "pipeline.training.stage:run_dpo"
     reads = ("dpo", "lora", "model.chat_template", "seed")
 

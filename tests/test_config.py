@@ -1,9 +1,12 @@
 """Configuration: what is refused, and what the refusal says."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
+from pipeline import config as package
 from pipeline.config import for_round, load
 from pipeline.errors import ConfigError
 
@@ -53,6 +56,34 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
     broken.write_text(text)
     with pytest.raises(ConfigError, match=r"broken\.yaml"):
         load(broken)
+
+
+def test_every_block_of_a_configuration_is_a_public_name():
+    def blocks(block: type[BaseModel]) -> set[type[BaseModel]]:
+        """A block and all below it; annotations may hold one in an optional or a tuple."""
+        found = {block}
+        for field in block.model_fields.values():
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= blocks(kind)
+        return found
+
+    names = {block.__name__ for block in blocks(package.Config)}
+    assert len(names) > 20
+    assert names <= set(package.__all__)
+    assert all(getattr(package, name) is not None for name in package.__all__)
+
+
+def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
+    (tmp_path / "middle.yaml").write_text(
+        f"base: {EMBEDDED}\nretrieval: {{keep: 3, tau: 0.1}}\ndpo: {{eta: [0.5]}}\n"
+    )
+    child = tmp_path / "child.yaml"
+    child.write_text("base: middle.yaml\nretrieval: {keep: 4}\n")
+    found = load(child, ("retrieval.tau=0.3", "data.root=there"), data="here")
+    assert (found.retrieval.keep, found.retrieval.tau) == (4, 0.3)
+    assert found.dpo.eta == (0.5,)  # a list replaces the list below it
+    assert found.data.root == "here"
 
 
 def test_the_last_value_of_a_list_serves_all_later_rounds():

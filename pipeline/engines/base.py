@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 from pipeline.config import EngineConfig
 from pipeline.errors import ConfigError, InputError
-
-WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+from pipeline.model_files import TORCH_WEIGHTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,8 @@ class GenerationResult:
 
     ``token_ids`` are the ids as sampled, an end-of-sequence id included; ``logprobs`` their
     log-probabilities in nats under the distribution sampled from (temperature and top-p applied;
-    the model's own when greedy); ``text`` decodes the ids, special tokens dropped.
+    the model's own when greedy); ``text`` decodes the ids, control tokens that were sampled
+    included, without the id that ended the sequence (`trajectory.tokens.segment_text`).
     """
 
     id: str
@@ -149,7 +149,7 @@ def check_model(model: Path | str) -> None:
         return
     if not (directory / "config.json").is_file():
         raise InputError(f"{directory} has no config.json, so it is no model; correct model.base")
-    if not any(path.suffix in WEIGHT_SUFFIXES for path in directory.iterdir()):
+    if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
         raise InputError(
             f"{directory} has no weights (expected model.safetensors); download or train the model "
             "(`make tiny-reader` for the tiny reader), or point model.base at a complete directory"

@@ -15,20 +15,15 @@ import tempfile
 from pathlib import Path
 
 from pipeline.config import EngineConfig
-from pipeline.engines.base import WEIGHT_SUFFIXES
 from pipeline.errors import EngineError
+from pipeline.model_files import model_hash
 
 
-def content_key(directory: Path, *more: str) -> str:
-    """16 hexadecimal digits over a model's or adapter's weights and configurations."""
-    digest = hashlib.sha256("\0".join(more).encode())
-    for path in sorted(directory.iterdir()):
-        if path.is_file() and path.suffix in (*WEIGHT_SUFFIXES, ".json", ".jinja", ".model"):
-            with path.open("rb") as stream:
-                digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
-                while block := stream.read(2**22):
-                    digest.update(block)
-    return digest.hexdigest()[:16]
+def merged_key(base: Path | str, adapter: Path, dtype: str) -> str:
+    """16 hexadecimal digits over the content of base and adapter (a hub name stands for itself)."""
+    base_key = model_hash(Path(base)) if Path(base).is_dir() else str(base)
+    parts = (base_key, model_hash(adapter), dtype)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) -> Path:
@@ -38,8 +33,7 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
     used as it is; writing ends with a rename, so it is always whole.
     Raises EngineError when base and adapter do not fit together.
     """
-    base_key = content_key(Path(base)) if Path(base).is_dir() else str(base)
-    target = into / f"merged-{content_key(adapter, base_key, dtype)}"
+    target = into / f"merged-{merged_key(base, adapter, dtype)}"
     if target.is_dir():
         return target
     import torch

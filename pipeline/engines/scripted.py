@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pipeline.engines.base import Engine, GenerationRequest, GenerationResult
 from pipeline.errors import EngineError
+from pipeline.trajectory.tokens import decode, segment_text
 
 Script = Mapping[str, str] | Callable[[str, GenerationRequest], str]
 
@@ -67,8 +68,7 @@ class ScriptedEngine(Engine):
         results = []
         for writing in list(self._open.values())[: self.max_num_seqs]:
             writing.written.append(writing.planned[len(writing.written)])
-            text = self.tokenizer.decode(writing.written, skip_special_tokens=True)
-            finish = self._finish(writing, text)
+            finish = self._finish(writing)
             if finish is not None:
                 del self._open[writing.request.id]
                 results.append(
@@ -76,15 +76,16 @@ class ScriptedEngine(Engine):
                         id=writing.request.id,
                         token_ids=writing.written,
                         logprobs=[0.0] * len(writing.written),
-                        text=text,
+                        text=segment_text(self.tokenizer, writing.written, finish),
                         finish=finish,
                     )
                 )
         return results
 
-    def _finish(self, writing: _Writing, text: str) -> Literal["stop", "length", "eos"] | None:
+    def _finish(self, writing: _Writing) -> Literal["stop", "length", "eos"] | None:
         if writing.written[-1] == self.tokenizer.eos_token_id:
             return "eos"
+        text = decode(self.tokenizer, writing.written)
         if any(stop in text for stop in writing.request.stop):
             return "stop"
         return "length" if len(writing.written) >= writing.request.max_tokens else None

@@ -16,6 +16,7 @@ from pipeline.config import EngineConfig
 from pipeline.engines.base import Engine, GenerationRequest, GenerationResult
 from pipeline.engines.merge import Served
 from pipeline.errors import EngineError
+from pipeline.trajectory.tokens import decode, segment_text
 
 
 class TransformersEngine(Engine):
@@ -145,8 +146,8 @@ class _Row:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.finish: Literal["stop", "length", "eos"] | None = None
-        # A stop string of n bytes spans at most n tokens; special tokens in between are rare.
-        self.tail = 4 + max((len(stop.encode()) for stop in request.stop), default=0)
+        # A stop string of n bytes spans at most n tokens; a control token inside breaks it.
+        self.tail = max((len(stop.encode()) for stop in request.stop), default=1)
 
     def choose(self, logits_V: Any) -> int:
         """Sample the next token at the request's temperature and top-p, and record it."""
@@ -167,7 +168,7 @@ class _Row:
     def _ended(self, token: int) -> Literal["stop", "length", "eos"] | None:
         if token in self.eos:
             return "eos"
-        ending = self.tokenizer.decode(self.token_ids[-self.tail :], skip_special_tokens=True)
+        ending = decode(self.tokenizer, self.token_ids[-self.tail :])
         if any(stop in ending for stop in self.request.stop):
             return "stop"
         return "length" if len(self.token_ids) >= self.request.max_tokens else None
@@ -178,9 +179,7 @@ class _Row:
             id=self.request.id,
             token_ids=self.token_ids,
             logprobs=self.logprobs,
-            text=self.tokenizer.decode(
-                self.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            ),
+            text=segment_text(self.tokenizer, self.token_ids, self.finish),
             finish=self.finish,
         )
 

@@ -17,8 +17,10 @@ from typing import Any, Literal
 
 from pipeline.config import EngineConfig
 from pipeline.engines.base import Engine, GenerationRequest, GenerationResult
-from pipeline.engines.merge import Served, content_key
+from pipeline.engines.merge import Served
 from pipeline.errors import DependencyError, EngineError
+from pipeline.model_files import model_hash
+from pipeline.trajectory.tokens import segment_text
 
 CPU_BLOCK = 32  # tokens; the CPU build's default, 128, shares few prefixes of 300-token prompts
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM accepts as a maximum
@@ -72,6 +74,7 @@ class VllmEngine(Engine):
             seed=request.seed if request.temperature > 0 else None,
             stop=list(request.stop),
             include_stop_str_in_output=True,
+            skip_special_tokens=False,  # a control token inside a stop string breaks it
             logprobs=0,  # the sampled token's alone
             flat_logprobs=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -100,15 +103,14 @@ class VllmEngine(Engine):
         segment = output.outputs[0]
         token_ids = list(segment.token_ids)
         flat = segment.logprobs
+        finish = _finish(segment.finish_reason, segment.stop_reason)
         return GenerationResult(
             id=output.request_id,
             token_ids=token_ids,
             # Each position lists the sampled token first.
             logprobs=[float(flat.logprobs[start]) for start in flat.start_indices],
-            text=self.tokenizer.decode(
-                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            ),
-            finish=_finish(segment.finish_reason, segment.stop_reason),
+            text=segment_text(self.tokenizer, token_ids, finish),
+            finish=finish,
         )
 
     def close(self) -> None:
@@ -188,7 +190,7 @@ def _loaded(adapter: Path) -> tuple[Any, dict[str, Any]]:
     """A LoRA request under a name of its own, and the engine settings it needs."""
     from vllm.lora.request import LoRARequest
 
-    key = content_key(adapter)
+    key = model_hash(adapter)
     rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
     fitting = [bound for bound in LORA_RANKS if bound >= rank]
     if not fitting:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.engines.base import Engine, GenerationRequest
 from pipeline.records import Message, read_records, write_parquet
+from pipeline.trajectory.tokens import prompt_ids
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ def ask(
             requests = [
                 GenerationRequest(
                     id=name,
-                    prompt_ids=chat_ids(engine.tokenizer, messages),
+                    prompt_ids=prompt_ids(engine.tokenizer, messages),
                     max_tokens=max_tokens,
                     stop=(),
                     temperature=0.0,
@@ -63,14 +63,3 @@ def ask(
             write_parquet(folder / f"answers-{number:06d}.parquet", done, Answer)
             answers.update((one.id, one) for one in done)
     return answers
-
-
-def chat_ids(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
-    """Token ids of a chat, generation prompt appended.
-
-    The template writes the special tokens itself, so none are added: a second BOS would be a
-    prompt the model has never seen (pitfall 4).
-    """
-    chat = [{"role": message.role, "content": message.content} for message in messages]
-    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

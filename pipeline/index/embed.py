@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from pipeline.errors import DependencyError
 from pipeline.index.cache import ContentCache, Recent, digest
-from pipeline.index.models import device, identity, loading, locate
+from pipeline.index.models import device, loading, locate
+from pipeline.model_files import model_hash
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -63,7 +64,7 @@ class Embedder:
     def identity(self) -> str:
         """A digest of all that decides a vector, the text apart."""
         settings = f"{self._backend} {self._dtype} {self._max_length}"
-        return digest(identity(self.directory), settings).hex()
+        return digest(model_hash(self.directory), settings).hex()
 
     def encode(self, texts: Sequence[str], role: Role, *, store: bool = True) -> Vectors:
         """Vectors [n, d]; ``store=False`` neither reads nor writes the disk cache.

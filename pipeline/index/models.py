@@ -1,24 +1,21 @@
-"""Where a model is, and which one it is.
+"""Where a model is, and what it runs on.
 
-Purpose: find an embedder's or reranker's directory and name it by content. Input: a directory, a
-model hub id, or ``package:NAME`` for a model inside an installed Python package. Output: the local
-directory, and a digest of its files, so that caches survive moving a model and notice replacing it.
+Purpose: find an embedder's or reranker's directory. Input: a directory, a model hub id, or
+``package:NAME`` for a model inside an installed Python package. Output: the local directory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import DependencyError
+from pipeline.model_files import EXPORTED_WEIGHTS
 
 PACKAGE = "package:"
-_WEIGHTS = (".safetensors", ".bin", ".onnx", ".xml")
-_CONTENT = (*_WEIGHTS, ".json", ".txt", ".model")
-_READ = 1 << 20
+_WEIGHTS = (".safetensors", ".bin", *EXPORTED_WEIGHTS)  # what sentence-transformers loads
 _OTHER_FRAMEWORKS = ("*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf")
 
 
@@ -38,16 +35,6 @@ def locate(name: str, key: str, backend: str = "torch") -> Path:
             "package:NAME"
         )
     return _checked(_from_hub(name, key, backend), name, key)
-
-
-def identity(directory: Path) -> str:
-    """A digest over the names and contents of the files that decide a model's output."""
-    hasher = hashlib.sha256()
-    for path in sorted(directory.rglob("*")):
-        if path.suffix in _CONTENT and path.is_file():
-            name = path.relative_to(directory).as_posix()
-            hasher.update(f"{name} {_digest(path)}\n".encode())
-    return hasher.hexdigest()[:32]
 
 
 def device(name: str, key: str) -> str:
@@ -73,14 +60,6 @@ def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
         raise DependencyError(
             f"{key}: {directory} does not load as a {kind} model ({reason}); copy it again"
         ) from None
-
-
-def _digest(path: Path) -> str:
-    hasher = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_READ):
-            hasher.update(block)
-    return hasher.hexdigest()
 
 
 def _in_package(package: str, key: str) -> Path:

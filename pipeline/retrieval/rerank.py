@@ -21,7 +21,8 @@ from pipeline.errors import ConfigError, DependencyError
 from pipeline.index.cache import ContentCache, Recent, digest
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import DECIMALS
-from pipeline.index.models import device, identity, loading, locate
+from pipeline.index.models import device, loading, locate
+from pipeline.model_files import model_hash
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -133,7 +134,7 @@ class FlagModel:
 
     @cached_property
     def identity(self) -> str:
-        return digest(identity(self._directory), f"flag {self._settings.max_length}").hex()
+        return digest(model_hash(self._directory), f"flag {self._settings.max_length}").hex()
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         settings = self._settings
@@ -168,7 +169,7 @@ class CrossEncoderModel:
 
     @cached_property
     def identity(self) -> str:
-        return digest(identity(self._directory), f"cross {self._settings.max_length}").hex()
+        return digest(model_hash(self._directory), f"cross {self._settings.max_length}").hex()
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         import torch

@@ -4,12 +4,14 @@ Purpose: 1- to 4-hop examples in given numbers, train and test disjoint. Input: 
 question. Output: two lists of `Example`s. Paper: train 2,700 / 1,800 / 1,800 / 1,057, test 300 / 200
 / 200 / 118. Test questions are set aside first; a 1-hop example is one step of a longer question,
 and no subquery of a test example occurs in a 1-hop training example, nor the other way round. When
-there are fewer paths than asked for, test and train shrink in proportion.
+there are fewer paths than asked for, test and train shrink in proportion; training never shrinks to
+nothing for the sake of the test. `supply` says how many there were.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +59,7 @@ def split(
         group = [path for path in paths if len(path.steps) == hops and path.complete]
         rng.shuffle(group)
         wanted, wanted_test = sizes.get(hops, 0), test_sizes.get(hops, 0)
-        held = min(wanted_test, _share(len(group), wanted_test, wanted))
+        held = _held_out(len(group), wanted_test, wanted, singles=sizes.get(1, 0) > 0)
         test_side += group[:held]
         train_side += group[held:]
         test += [_whole(path) for path in group[:held]]
@@ -74,12 +76,23 @@ def split(
     return train, test
 
 
-def _share(available: int, wanted_test: int, wanted_train: int) -> int:
-    """How many of ``available`` paths to hold out so that both sides shrink alike."""
+def supply(paths: Sequence[Path]) -> dict[int, int]:
+    """How many examples of each number of hops could be made: whole paths, and distinct steps."""
+    there = Counter(len(path.steps) for path in paths if path.complete and len(path.steps) > 1)
+    steps = {tokens(step.subquery) for path in paths for step in path.steps if step is not None}
+    return {1: len(steps), **there}
+
+
+def _held_out(available: int, wanted_test: int, wanted_train: int, singles: bool) -> int:
+    """How many of ``available`` paths go to the test.
+
+    With too few, both sides shrink alike, rounded in favour of training, which keeps at least one
+    where it can use one: whole, or (``singles``) for its steps.
+    """
     wanted = wanted_test + wanted_train
-    if wanted_test == 0 or available >= wanted:
-        return wanted_test
-    return round(available * wanted_test / wanted)
+    held = wanted_test if available >= wanted else available * wanted_test // wanted
+    kept = 1 if wanted_train or singles else 0
+    return max(0, min(held, available - kept))
 
 
 def _whole(path: Path) -> Example:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
+from pipeline.config import SftData as SftDataSettings
 from pipeline.errors import InputError
 from pipeline.graph.locate import Locator
 from pipeline.records import (
@@ -25,7 +26,7 @@ from pipeline.records import (
     replace_text,
     write_parquet,
 )
-from pipeline.sft_data.split import Example, Path, split
+from pipeline.sft_data.split import Example, Path, split, supply
 from pipeline.sft_data.steps import Hop, build_step, supporting_triplets
 from pipeline.sft_data.subquery import fill, fluent
 from pipeline.stage import StageContext
@@ -54,16 +55,47 @@ def run(context: StageContext) -> dict[str, int]:
     }
     statistics = _statistics(context, paths, done, faults)
     if not done["train"]:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in faults.most_common())
-        raise InputError(
-            f"sft-data: none of the {len(questions)} questions of data.sft gives a training "
-            f"example ({reasons or 'data.sft is empty'}); they need a decomposition whose "
-            "paragraphs are in corpus.files and whose answers are in the graph's triplets"
-        )
+        raise InputError(_nothing(paths, questions, settings, faults))
     for name, examples in done.items():
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
     _write_json(context.output / "statistics.json", statistics)
     return {name: len(examples) for name, examples in done.items()}
+
+
+def _nothing(
+    paths: Sequence[Path],
+    questions: Sequence[Question],
+    settings: SftDataSettings,
+    faults: Counter[str],
+) -> str:
+    """Why there is no training example: what was asked for, what is there, what to change."""
+    if not questions:
+        return "sft-data: there are no questions; name files of decomposed questions in data.sft"
+    there = supply(paths)
+    asked = {
+        hops: (settings.sizes.get(hops, 0), settings.test_sizes.get(hops, 0))
+        for hops in sorted({*settings.sizes, *settings.test_sizes, *there})
+    }
+    counts = "; ".join(
+        f"{hops}-hop: {train} + {test} asked for, {there.get(hops, 0)} there"
+        for hops, (train, test) in asked.items()
+    )
+    left_out = ", ".join(f"{reason}: {count}" for reason, count in faults.most_common())
+    wanted = {hops for hops, (train, _) in asked.items() if train}
+    if not any(there.values()):
+        remedy = (
+            "the questions need a decomposition whose paragraphs are in corpus.files and whose "
+            "answers are in the graph's triplets"
+        )
+    elif not any(there.get(hops) for hops in wanted):
+        remedy = "ask in sft_data.sizes for a number of hops that is there"
+    else:
+        remedy = "lower sft_data.test_sizes, or add questions to data.sft"
+    return (
+        f"sft-data: none of the {len(questions)} questions of data.sft gives a training example; "
+        f"examples by hops (sft_data.sizes + sft_data.test_sizes): {counts}; "
+        f"left out: {left_out or 'nothing'}; {remedy}"
+    )
 
 
 def collect_hops(
@@ -105,6 +137,7 @@ def _paths(
     triplets: Sequence[Triplet],
     faults: Counter[str],
 ) -> list[Path]:
+    settings = context.config.sft_data
     per_question = collect_hops(questions, chunks, triplets)
     usable = [hop for hops in per_question for hop in hops if hop.fault is None]
     supporting = _supporting(context, usable, faults)
@@ -114,7 +147,14 @@ def _paths(
             faults["question without decomposition"] += 1
             continue
         steps = tuple(
-            build_step(hop, supporting[hop.id], random.Random(f"{context.seed}:{hop.id}"))
+            build_step(
+                hop,
+                supporting[hop.id],
+                random.Random(f"{context.seed}:{hop.id}"),
+                others=[other for other in hops if other is not hop],
+                other_paragraph=settings.other_paragraph,
+                other_triplets=settings.other_triplets,
+            )
             if hop.fault is None
             else None
             for hop in hops

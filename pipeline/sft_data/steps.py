@@ -121,11 +121,28 @@ def key_entities(hop: Hop, supporting: Sequence[Triplet]) -> list[str]:
     return found[:MAX_ENTITIES]
 
 
-def build_step(hop: Hop, supporting: Sequence[Triplet], rng: random.Random) -> Step | None:
+def build_step(
+    hop: Hop,
+    supporting: Sequence[Triplet],
+    rng: random.Random,
+    *,
+    others: Sequence[Hop] = (),
+    other_paragraph: float = 0.0,
+    other_triplets: float = 0.0,
+) -> Step | None:
     """The step, or None with ``hop.fault`` saying why there is none.
 
     The context is what the paper simulates: the gold paragraph, in the chunks that retrieval would
-    show, with the supporting triplets inserted at random places; no distractors, nothing missing.
+    show, with the supporting triplets inserted at random places; nothing but gold, nothing missing.
+
+    Args:
+        hop: the hop.
+        supporting: its supporting triplets.
+        rng: source of randomness.
+        others: the question's other hops.
+        other_paragraph: probability that the paragraph of one of them joins; the same for every
+            number of hops, so that the size of a context says nothing about that.
+        other_triplets: probability of each further triplet of the gold paragraph to be inserted.
     """
     if not supporting:
         hop.fault = "no supporting triplet"
@@ -134,8 +151,14 @@ def build_step(hop: Hop, supporting: Sequence[Triplet], rng: random.Random) -> S
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in hop.chunks]
-    for one in supporting:
+    shown = list(hop.chunks)
+    beside = [other for other in others if other.chunks and other.chunks[0] not in shown]
+    if beside and rng.random() < other_paragraph:
+        shown.insert(rng.randint(0, len(shown)), rng.choice(beside).chunks[0])
+    context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in shown]
+    told = {one.text for one in supporting}
+    more = [one for one in hop.triplets if one.text not in told and rng.random() < other_triplets]
+    for one in (*supporting, *more):
         item = ContextItem("triplet", one.id, "", one.text, 0.0)
         context.insert(rng.randint(0, len(context)), item)
     return Step(

@@ -76,13 +76,19 @@ def check_processes(arguments: Any, settings: Trainer, block: str) -> None:
 
 
 def sorted_steps(
-    trainer_class: type[Any], lengths: Sequence[int], step: int, seed: int
+    trainer_class: type[Any], lengths: Sequence[int], settings: Trainer, seed: int
 ) -> type[Any]:
     """The trainer class with StepSortedSampler as its training sampler."""
 
     class StepSorted(trainer_class):  # type: ignore[misc]
         def _get_train_sampler(self, train_dataset: Any = None) -> StepSortedSampler:
-            return StepSortedSampler(lengths, step, seed)
+            return StepSortedSampler(
+                lengths,
+                settings.batch_size,
+                seed,
+                per_device=settings.per_device_batch_size,
+                processes=settings.processes,
+            )
 
     StepSorted.__name__ = trainer_class.__name__
     return StepSorted

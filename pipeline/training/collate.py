@@ -3,7 +3,8 @@
 Every optimiser step sees the same records as it would under plain shuffling; only *inside* a step
 are they sorted by length, so that micro-batches hold records of like length and little padding,
 while losses stay those of shuffled batches (grouping whole steps by length, as Trainer's
-``group_by_length`` does, changes them). Pairs are collated by TRL's collator; the completion mask
+``group_by_length`` does, changes them). Over several processes the records of micro-batches that run
+at the same time are dealt out, so that nobody waits for the one with the longest. Pairs are collated by TRL's collator; the completion mask
 is then narrowed to model-written tokens (TeaRAG, arXiv 2511.05385, eq. 15-17).
 """
 
@@ -22,12 +23,24 @@ class StepSortedSampler:
         lengths: tokens of every record.
         step: records per optimiser step, over all devices.
         seed: with the epoch it fixes the order.
+        per_device: records of a micro-batch.
+        processes: micro-batches that run at the same time, one after the other in the order.
     """
 
-    def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        step: int,
+        seed: int,
+        *,
+        per_device: int = 1,
+        processes: int = 1,
+    ) -> None:
         self.lengths = lengths
         self.step = step
         self.seed = seed
+        self.at_once = per_device * processes
+        self.processes = processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -45,7 +58,21 @@ class StepSortedSampler:
         for start in range(0, len(order), self.step):
             batch = order[start : start + self.step]
             # longest first: memory runs out in the first micro-batch or never
-            yield from sorted(batch, key=lambda index: -self.lengths[index])
+            batch.sort(key=lambda index: -self.lengths[index])
+            for first in range(0, len(batch), self.at_once):
+                yield from dealt(batch[first : first + self.at_once], self.processes)
+
+
+def dealt(records: Sequence[int], hands: int) -> list[int]:
+    """Sorted records, dealt forth and back into so many hands, one hand after the other.
+
+    A number of records that the hands do not divide stays as it is.
+    """
+    if len(records) % hands:
+        return list(records)
+    rows = [records[start : start + hands] for start in range(0, len(records), hands)]
+    turns = [row if number % 2 == 0 else row[::-1] for number, row in enumerate(rows)]
+    return [row[hand] for hand in range(hands) for row in turns]
 
 
 def accumulation_steps(batch_size: int, per_device: int, processes: int, block: str) -> int:

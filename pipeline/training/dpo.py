@@ -69,7 +69,7 @@ def dpo_trainer(
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
     lengths = [pair.length for pair in pairs]
-    trainer = sorted_steps(_recorded_ids_trainer(), lengths, settings.batch_size, seed)(
+    trainer = sorted_steps(_recorded_ids_trainer(), lengths, settings, seed)(
         model=model,
         args=arguments,
         train_dataset=pair_dataset(pairs),

@@ -6,6 +6,8 @@ the token boundaries that sampling produces. Labels are the ids on model-written
 closing end-of-turn token, and ``IGNORED`` on prompt and environment (TeaRAG, arXiv 2511.05385,
 eq. 4). Preference pairs bring their own ids, as sampled, and token spans; nothing is tokenised
 again. Every record's mask is decoded and compared with its text before anything is trained.
+Control tokens inside a path are refused, but for those that the policy itself sampled into a
+rejected path: there they are the fault that it is trained away from.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pipeline.errors import TrainingError
-from pipeline.records import Message, Pair, SftExample, Span
+from pipeline.records import Pair, SftExample, Span, Writer
 from pipeline.trajectory.spans import cover_error, pieces
+from pipeline.trajectory.tokens import control_ids, decode, prompt_text
 
 IGNORED = -100  # the label that cross-entropy skips, by torch's convention
+WRITERS: tuple[Writer, ...] = ("model", "environment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +70,29 @@ def encode_sft(tokenizer: Any, examples: Sequence[SftExample]) -> list[EncodedSf
         if problem is not None:
             raise TrainingError(f"example {example.example_id}: {problem}; build sft-data again")
     prompts = [prompt_text(tokenizer, example.prompt) for example in examples]
-    texts = [
-        example.completion[start:end] for example in examples for start, end, _ in example.spans
-    ]
     prompt_ids = _ids(tokenizer, prompts)
-    piece_ids = iter(_ids(tokenizer, texts))
+    piece_ids = {
+        writer: iter(_ids(tokenizer, _texts(examples, writer), shown=writer == "environment"))
+        for writer in WRITERS
+    }
     _check_texts(tokenizer, prompt_ids, prompts, [e.example_id for e in examples], "prompt")
     return [
-        _join(tokenizer, example, ids, [next(piece_ids) for _ in example.spans])
+        _join(tokenizer, example, ids, [next(piece_ids[writer]) for *_, writer in example.spans])
         for example, ids in zip(examples, prompt_ids, strict=True)
     ]
 
 
-def prompt_text(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """The prompt by the model's own chat template, generation prompt appended."""
-    chat = [{"role": message.role, "content": message.content} for message in messages]
-    text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    return text
+def _texts(examples: Sequence[SftExample], writer: Writer) -> list[str]:
+    return [text for one in examples for text in pieces(one.completion, one.spans, writer)]
 
 
-def _ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+def _ids(tokenizer: Any, texts: Sequence[str], shown: bool = False) -> list[list[int]]:
+    """Ids of each text; in what is shown (environment text) a control token stays ordinary text."""
     if not texts:
         return []
-    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    ids: list[list[int]] = tokenizer(
+        list(texts), add_special_tokens=False, split_special_tokens=shown
+    )["input_ids"]
     return ids
 
 
@@ -114,52 +118,61 @@ def encode_pairs(tokenizer: Any, pairs: Sequence[Pair]) -> list[EncodedPair]:
     """Masks over the recorded ids of preference pairs, in order.
 
     Raises TrainingError when token spans do not cover the ids, a side has no model-written token,
-    control tokens are doubled, or the decoded ids are not the recorded text.
+    control tokens are doubled or misplaced (those that the policy sampled into a rejected path
+    apart), or the decoded ids are not the recorded text.
     """
-    encoded = []
-    for pair in pairs:
-        masks = []
-        for side, ids, spans, messages in (
-            ("chosen", pair.chosen_ids, pair.chosen_spans, pair.chosen),
-            ("rejected", pair.rejected_ids, pair.rejected_spans, pair.rejected),
-        ):
-            name = f"pair {pair.chosen_id} > {pair.rejected_id}: {side}"
-            problem = cover_error(spans, len(ids))
-            if problem is not None:
-                raise TrainingError(f"{name}: {problem}; build the pairs again")
-            body = _without_eos(tokenizer, ids)
-            check_control_tokens(tokenizer, pair.prompt_ids, body, name)
-            _check_recorded_text(tokenizer, body, spans, messages, name)
-            mask = [0] * len(ids)
-            for start, end, writer in spans:
-                if writer == "model":
-                    mask[start:end] = [1] * (end - start)
-            if not any(mask):
-                raise TrainingError(f"{name}: nothing in it is model-written")
-            masks.append(mask)
-        encoded.append(
-            EncodedPair(
-                f"{pair.chosen_id}>{pair.rejected_id}",
-                pair.prompt_ids,
-                pair.chosen_ids,
-                pair.rejected_ids,
-                *masks,
-            )
+    return [
+        EncodedPair(
+            f"{pair.chosen_id}>{pair.rejected_id}",
+            pair.prompt_ids,
+            pair.chosen_ids,
+            pair.rejected_ids,
+            _mask(tokenizer, pair, "chosen"),
+            _mask(tokenizer, pair, "rejected"),
         )
-    return encoded
+        for pair in pairs
+    ]
 
 
-def _without_eos(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    return list(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids)
-
-
-def _check_recorded_text(
-    tokenizer: Any, ids: list[int], spans: Sequence[Span], messages: Sequence[Message], name: str
-) -> None:
-    text = "".join(_decode(tokenizer, ids[start:end]) for start, end, _ in spans)
+def _mask(tokenizer: Any, pair: Pair, side: Literal["chosen", "rejected"]) -> list[int]:
+    """The mask of one side, after every check of its ids."""
+    ids, spans, messages = (
+        (pair.chosen_ids, pair.chosen_spans, pair.chosen)
+        if side == "chosen"
+        else (pair.rejected_ids, pair.rejected_spans, pair.rejected)
+    )
+    name = f"pair {pair.chosen_id} > {pair.rejected_id}: {side}"
+    problem = cover_error(spans, len(ids))
+    if problem is not None:
+        raise TrainingError(f"{name}: {problem}; build the pairs again")
+    mask = [0] * len(ids)
+    for start, end, writer in spans:
+        if writer == "model":
+            mask[start:end] = [1] * (end - start)
+    if not any(mask):
+        raise TrainingError(f"{name}: nothing in it is model-written")
     recorded = "".join(message.content for message in messages)
+    body = _without_closing(tokenizer, ids, spans, recorded)
+    bound: list[int | None] = list(body)
+    if side == "rejected":
+        bound = [None if own else one for one, own in zip(body, mask, strict=False)]
+    check_control_tokens(tokenizer, pair.prompt_ids, bound, name)
+    text = _text(tokenizer, body, spans)
     if not _same(text, recorded):
         raise TrainingError(f"{name}: {_difference(text, recorded)}; build the pairs again")
+    return mask
+
+
+def _without_closing(
+    tokenizer: Any, ids: list[int], spans: Sequence[Span], recorded: str
+) -> list[int]:
+    """``ids`` without the control token that ended the sequence: the one the text does not show."""
+    ended = bool(ids) and ids[-1] in control_ids(tokenizer)
+    return ids[:-1] if ended and not _same(_text(tokenizer, ids, spans), recorded) else ids
+
+
+def _text(tokenizer: Any, ids: list[int], spans: Sequence[Span]) -> str:
+    return "".join(decode(tokenizer, ids[start:end]) for start, end, _ in spans)
 
 
 def check_mask(
@@ -176,8 +189,8 @@ def check_mask(
     end-of-turn token must be left out of ``ids``. Raises TrainingError naming the first piece that
     differs: an inverted or shifted mask would train on retrieved text.
     """
-    for writer in ("model", "environment"):
-        found = [_decode(tokenizer, part) for part in pieces(list(ids), token_spans, writer)]  # type: ignore[arg-type]
+    for writer in WRITERS:
+        found = [decode(tokenizer, part) for part in pieces(list(ids), token_spans, writer)]  # type: ignore[arg-type]
         wanted = pieces(text, spans, writer)  # type: ignore[arg-type]
         if len(found) != len(wanted):
             raise TrainingError(
@@ -191,34 +204,19 @@ def check_mask(
                 )
 
 
-def without_control_tokens(tokenizer: Any, pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
-    """Keep pairs whose paths hold no control token but the closing one; returns how many did not.
-
-    A policy may sample any token, and at temperature 1 a small one does. The text shows nothing of
-    it, but training on such ids would teach it (chosen) or spend the margin on it (rejected).
-    """
-    inside = set(tokenizer.all_special_ids)
-    kept = [
-        pair
-        for pair in pairs
-        if not any(
-            inside.intersection(_without_eos(tokenizer, ids))
-            for ids in (pair.chosen_ids, pair.rejected_ids)
-        )
-    ]
-    return kept, len(pairs) - len(kept)
-
-
 def check_control_tokens(
-    tokenizer: Any, prompt: Sequence[int], completion: Sequence[int], name: str
+    tokenizer: Any, prompt: Sequence[int], completion: Sequence[int | None], name: str
 ) -> None:
-    """Refuse a doubled BOS or EOS and control tokens inside a completion (closing EOS left out)."""
+    """Refuse a doubled BOS or EOS and control tokens inside a completion.
+
+    In ``completion`` the closing token is left out, and None stands for a token that may be any.
+    """
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     if eos is None:
         raise TrainingError("the tokenizer has no end-of-turn token; set eos_token in its files")
     if bos is not None and list(prompt[:2]) == [bos, bos]:
         raise TrainingError(f"{name}: the prompt starts with two {tokenizer.bos_token} tokens")
-    inside = {bos, eos, tokenizer.pad_token_id} - {None}
+    inside = control_ids(tokenizer)
     for at, token in enumerate(completion):
         if token in inside:
             raise TrainingError(
@@ -236,16 +234,9 @@ def _check_texts(
     what: str,
 ) -> None:
     for part, text, name in zip(ids, texts, names, strict=True):
-        decoded = _decode(tokenizer, part)
+        decoded = decode(tokenizer, part)
         if not _same(decoded, text):
             raise TrainingError(f"example {name}: {what} {_difference(decoded, text)}")
-
-
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
-    text: str = tokenizer.decode(
-        list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
-    return text
 
 
 def _same(decoded: str, text: str) -> bool:

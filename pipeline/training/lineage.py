@@ -18,15 +18,14 @@ from pipeline.errors import InputError, TrainingError
 from pipeline.records import replace_text
 
 FILE = "lineage.json"
-_MODEL_FILES = (
-    "*.safetensors", "pytorch_model*.bin", "config.json", "tokenizer*", "*.model", "vocab*",
-    "merges.txt", "added_tokens.json", "special_tokens_map.json", "chat_template*",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """One policy's descent; ``reference`` is the policy whose log-probabilities DPO used."""
+    """One policy's descent; ``reference`` is the policy whose log-probabilities DPO used.
+
+    ``base_sha`` is the base model's `model_hash`.
+    """
 
     policy: str
     base: str
@@ -63,18 +62,6 @@ def check_base(lineage: Lineage, base_sha: str) -> None:
             f"policy {lineage.policy} was trained over base {lineage.base} with content "
             f"{lineage.base_sha}, but model.base now has {base_sha}; train SFT again"
         )
-
-
-def base_sha(directory: Path) -> str:
-    """Content hash (16 hex digits) of a base model's weights, configuration and tokenizer."""
-    names = {path for pattern in _MODEL_FILES for path in directory.glob(pattern)}
-    digest = hashlib.sha256()
-    for path in sorted(names):
-        digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def policy_fingerprint(adapter: Path, base: str) -> str:

@@ -45,7 +45,7 @@ def sft_trainer(
     )  # fmt: skip
     check_processes(arguments, settings, "sft")
     lengths = [example.length for example in examples]
-    trainer = sorted_steps(SFTTrainer, lengths, settings.batch_size, seed)(
+    trainer = sorted_steps(SFTTrainer, lengths, settings, seed)(
         model=model,
         args=arguments,
         train_dataset=sft_dataset(examples),

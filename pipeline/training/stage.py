@@ -12,21 +12,15 @@ from typing import Any
 
 from pipeline.config import for_round
 from pipeline.errors import TrainingError
+from pipeline.model_files import model_hash
 from pipeline.records import Pair, SftExample, read_records
 from pipeline.stage import StageContext
 from pipeline.training.arguments import on_main, train
 from pipeline.training.dpo import dpo_trainer
-from pipeline.training.encode import (
-    distinct,
-    encode_pairs,
-    encode_sft,
-    within_length,
-    without_control_tokens,
-)
+from pipeline.training.encode import distinct, encode_pairs, encode_sft, within_length
 from pipeline.training.launch import launch
 from pipeline.training.lineage import (
     Lineage,
-    base_sha,
     check_base,
     policy_fingerprint,
     read_lineage,
@@ -93,7 +87,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     }
     test = test_loss(trainer, held_out)
     lineage = Lineage(
-        policy="", base=config.model.base, base_sha=base_sha(base), parent=None, reference=None,
+        policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=counts,
         settings={**settings.model_dump(mode="json"), "lora": config.lora.model_dump()},
     )  # fmt: skip
@@ -116,21 +110,19 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             "pair stage's funnel.json says what became of every path)"
         )
     base = locate_base(config.model.base)
-    sha, parent = base_sha(base), read_lineage(context.inputs["policy"])
+    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
     check_base(parent, sha)
     reference = parent
     if settings.reference == "sft":
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
     tokenizer = load_tokenizer(base, config.model)
-    clean, controls = without_control_tokens(tokenizer, records)
-    kept, identical = distinct(encode_pairs(tokenizer, clean), settings.over_long)
+    kept, identical = distinct(encode_pairs(tokenizer, records), settings.over_long)
     pairs, dropped = within_length(kept, settings.max_length, settings.over_long, "dpo")
     if not pairs:
         raise TrainingError(
-            f"round {number}: of {len(records)} pairs {controls} hold control tokens and "
-            f"{identical} have identical sides, so none is left; sample again with a lower "
-            "sampling.temperature"
+            f"round {number}: all {identical} pairs have identical sides, so none is left; sample "
+            "again with a higher sampling.temperature"
         )
     model = load_base(base, settings, "dpo")
     check_positions(model, max(pair.length for pair in pairs), "dpo")
@@ -145,7 +137,6 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     train(trainer, context.partial)
     counts = {
         "pairs": len(pairs),
-        "control_tokens": controls,
         "identical": identical,
         "over_long": dropped,
         "tokens": sum(

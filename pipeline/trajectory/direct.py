@@ -1,7 +1,8 @@
 """Answering without retrieval: the zero-shot baseline of TeaRAG's tables (variant ``none``).
 
 Wraps a path grammar so that the one definition of a roll-out serves the baseline too: one model
-segment, no stop string, and its text is the answer unless it happens to be a path with one.
+segment, no stop string, and its text is the answer unless it happens to be a path with one. A
+control token ends the answer and is malformed, as it is in a path.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.records import ContextItem, Message, Span, Step
 from pipeline.trajectory.grammar.base import Finish, Grammar, Parsed, Retrieve
+from pipeline.trajectory.grammar.control import control_fault, first_control
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Direct:
         return self.inner.name
 
     @property
+    def special_tokens(self) -> tuple[str, ...]:
+        return self.inner.special_tokens
+
+    @property
     def stop(self) -> tuple[str, ...]:
         return ()
 
@@ -34,6 +40,8 @@ class Direct:
         return ""
 
     def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+        if first_control(output, self.special_tokens):
+            return Finish("malformed")
         return Finish("answer" if finish == "eos" else "max_tokens")
 
     def shown(self, items: Sequence[ContextItem]) -> list[ContextItem]:
@@ -43,9 +51,12 @@ class Direct:
         return self.inner.environment(items, output)
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> Parsed:
-        answer = self.inner.parse(output, spans).answer or output.strip() or None
+        control = first_control(output, self.special_tokens)
+        text = output[: control.start()] if control else output
+        answer = self.inner.parse(output, spans).answer or text.strip() or None
         error = None if answer else "no answer at offset 0"
-        return Parsed(answer=answer, format_ok=answer is not None, format_error=error)
+        error = control_fault(control) if control else error
+        return Parsed(answer=answer, format_ok=error is None, format_error=error)
 
     def spans(self, output: str) -> list[Span]:
         return [(0, len(output), "model")] if output else []

@@ -24,6 +24,7 @@ from pipeline.records import Question, Trajectory, read_records, replace_text, w
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import grammar
 from pipeline.trajectory.sampler import roll_out
+from pipeline.trajectory.tokens import control_tokens
 
 if TYPE_CHECKING:
     from pipeline.retrieval.base import Retriever
@@ -93,7 +94,7 @@ def roll_out_policy(
                 grammar=grammar(
                     settings.grammar,
                     max_steps=settings.sampling.max_steps,
-                    special_tokens=engine.tokenizer.all_special_tokens,
+                    special_tokens=control_tokens(engine.tokenizer),
                 ),
                 retriever=retriever,
                 sampling=settings.sampling,

@@ -147,6 +147,40 @@ def test_answers_and_evidence_of_other_records(
     assert (question.question, question.answers, question.evidence) == ("q", answers, evidence)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "native"),
+    [
+        ("nq", {"question": "q", "answer": ["a"]}),
+        ("popqa", {"question": "q", "possible_answers": '["a"]'}),
+        ("triviaqa", {"Question": "q", "Answer": {"Value": "a"}}),
+        ("bamboogle", {"Question": "q", "Answer": "a"}),
+    ],
+)
+def test_a_record_in_its_own_and_in_a_shared_shape_is_the_same_question(
+    tmp_path: Path, dataset: str, native: dict[str, Any]
+) -> None:
+    more = {"id": 7, "split_part": "unseen"}
+    shapes = [
+        native | more,
+        {"question": "q", "golden_answers": ["a"]} | more,
+        {"question": "q", "answer": ["a"], "golden_context": []} | more,
+    ]
+    first, second, third = (load(tmp_path, dataset, shape)[0] for shape in shapes)
+    assert first == second == third
+    assert (first.question_id, first.split_part) == (f"{dataset}-7", "unseen")
+
+
+def test_hops_are_those_of_the_data_set_and_else_counted(tmp_path: Path) -> None:
+    pruned = {"question": "q", "answer": ["a"], "golden_context": ["T\n x", "U\ny", "V\nz"]}
+    counted = {
+        dataset: load(tmp_path, dataset, pruned)[0].hops
+        for dataset in ("nq", "popqa", "bamboogle", "musique", "hotpotqa")
+    }
+    assert counted == {"nq": 1, "popqa": 1, "bamboogle": 2, "musique": 3, "hotpotqa": 3}
+    shared = {"question": "q", "golden_answers": ["a"]}
+    assert load(tmp_path, "musique", shared)[0].hops is None
+
+
 def test_popqa_and_bamboogle_tables_are_read(tmp_path: Path) -> None:
     popqa = tmp_path / "popQA.tsv"
     popqa.write_text('id\tprop\tquestion\tpossible_answers\n4\tcolor\tq\t"[""red""]"\n')

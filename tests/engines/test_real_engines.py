@@ -63,7 +63,9 @@ def requests(count: int, *, temperature: float = 1.0, max_tokens: int = 24, stop
 
 
 def decoded(engine, result) -> str:
-    return engine.tokenizer.decode(result.token_ids, skip_special_tokens=True)
+    """What the ids say, control tokens included, without the id that ended the sequence."""
+    ids = result.token_ids[:-1] if result.finish == "eos" else result.token_ids
+    return engine.tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def test_a_seeded_segment_does_not_depend_on_its_neighbours(engine):
@@ -78,6 +80,31 @@ def test_text_is_what_the_ids_say_and_every_id_has_a_log_probability(engine):
         assert result.text == decoded(engine, result)
         assert len(result.logprobs) == len(result.token_ids) <= 24
         assert all(math.isfinite(value) and value <= 0 for value in result.logprobs)
+
+
+def test_a_sampled_control_token_is_part_of_the_text(engine):
+    results = engine.generate(requests(40))
+    marked = [r for r in results if set(r.token_ids[:-1]) & set(engine.tokenizer.all_special_ids)]
+    assert marked, "none of 960 random tokens was a control token"
+    assert all(
+        r.text != engine.tokenizer.decode(r.token_ids, skip_special_tokens=True) for r in marked
+    )
+
+
+def test_a_stop_string_with_a_control_token_inside_is_none(engine):
+    """Greedy text, cut at the characters around a control token: with it left out they would stop."""
+    special = set(engine.tokenizer.all_special_ids)
+    for free in engine.generate(requests(40)):
+        inside = [at for at, one in enumerate(free.token_ids[1:-1], start=1) if one in special]
+        around = [free.token_ids[at - 1 : at + 2] for at in inside]
+        parts = [engine.tokenizer.decode([one[0], one[2]]) for one in around]
+        if parts and "\ufffd" not in parts[0] and parts[0] not in free.text:
+            break
+    else:
+        pytest.fail("no control token with text on both sides among 960 random tokens")
+    again = requests(40, stop=(parts[0],))[int(free.id)]
+    [result] = engine.generate([again])
+    assert (result.token_ids, result.finish) == (free.token_ids, free.finish)
 
 
 def test_a_stop_string_ends_a_segment_inside_it(engine):

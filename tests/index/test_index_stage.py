@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.errors import StoreError
+from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.stage import run
 from pipeline.records import Chunk, Triplet, write_parquet
 from pipeline.retrieval.base import Query, open_retriever
@@ -48,7 +49,7 @@ def config(model, tmp_path, **retrieval):
             "corpus": {"files": []},
             "graph": {"source": "openie", "path": "x"},
             "index": {"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
-            "retrieval": {"reranker": {"kind": "biencoder", "scale": 10.0}, **retrieval},
+            "retrieval": {"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
             "model": {"base": "x"},
             "prompt": {"system": "x"},
             "sft_data": {"sizes": {}},
@@ -94,6 +95,28 @@ def test_every_variant_opens_and_answers(model, tmp_path, upstream, variant, sub
     assert [item.kind for item in items] == kinds
     assert items[0].id in ("c0", "t0")
     assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
+
+
+def test_semantic_retrieval_recalls_and_keeps_as_many_chunks_as_configured(
+    model, tmp_path, upstream
+):
+    """A reranker with a negative scale turns the order of recall around."""
+    names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
+    rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
+    write_parquet(upstream["corpus"] / "chunks.parquet", rows, Chunk)
+    reranker = {"kind": "biencoder", "scale": -10.0}
+    sizes = {"chunks_recall": 3, "chunks": 2, "variant": "semantic"}
+    stage = context(model, tmp_path, upstream, reranker=reranker, **sizes)
+    run(stage)
+    encode = open_embedder(stage.config, open_cache(stage.config)).encode
+    texts = [f"{chunk.title} {chunk.text}" for chunk in rows]
+    cosines = encode(texts, "passage") @ encode(["who crossed the river"], "query")[0]
+    recalled = np.argsort(-cosines)[:3]
+    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+    [items] = retriever.retrieve([Query("who crossed the river")])
+    assert [item.id for item in items] == [f"c{n}" for n in recalled[:0:-1]]
+    expected = [1 / (1 + np.exp(10 * cosines[n])) for n in recalled[:0:-1]]
+    assert [item.score for item in items] == pytest.approx(expected, rel=1e-3)
 
 
 def test_variant_none_needs_no_index(model, tmp_path):

@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.records import Step
-from pipeline.sft_data.split import Example, Path, split
+from pipeline.sft_data.split import Example, Path, split, supply
 
 
 def path(name: str, subqueries: list[str | None]) -> Path:
@@ -34,6 +35,40 @@ def test_sizes_are_met_when_there_is_enough() -> None:
 def test_too_few_paths_are_shared_in_proportion() -> None:
     train, test = split(PATHS, {2: 90}, {2: 10}, seed=0)
     assert (by_hops(train), by_hops(test)) == ({2: 18}, {2: 2})
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "asked_for_test", "train", "test"),
+    [
+        (1, 1, 1, 1, 0),
+        (3, 2, 2, 2, 1),  # 1.5 each
+        (2, 1, 100, 1, 1),  # in proportion training would have none
+        (4, 2, 2, 2, 2),
+        (4, 0, 3, 0, 3),
+    ],
+)
+def test_the_test_never_takes_the_last_path_from_training(
+    there: int, asked: int, asked_for_test: int, train: int, test: int
+) -> None:
+    found = split(PATHS[:there], {2: asked}, {2: asked_for_test}, seed=0)
+    assert tuple(map(len, found)) == (train, test)
+
+
+def test_a_question_is_not_held_out_when_training_needs_its_steps() -> None:
+    train, test = split(PATHS[:1], {1: 5}, {2: 1}, seed=0)
+    assert (by_hops(train), by_hops(test)) == ({1: 2}, {})
+    train, test = split(PATHS[:2], {1: 5}, {2: 2}, seed=0)
+    assert (by_hops(train), by_hops(test)) == ({1: 2}, {2: 1})
+
+
+def test_supply_counts_whole_paths_and_distinct_steps() -> None:
+    paths = [
+        path("a", ["one", "two"]),
+        path("b", ["two", "three"]),
+        path("c", ["four", None]),
+        path("d", ["five"]),
+    ]
+    assert supply(paths) == {1: 5, 2: 2}
 
 
 def test_a_path_with_a_missing_step_still_gives_its_other_steps() -> None:

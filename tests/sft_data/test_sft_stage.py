@@ -1,8 +1,11 @@
 """The stage from decomposed questions to masked examples, without and with models."""
 
 import json
+import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,10 +50,12 @@ TRIPLES = [
 ]
 
 
-def run(tmp_path: Path, *overrides: str) -> tuple[dict[str, int], Path]:
+def run(
+    tmp_path: Path, *overrides: str, questions: Sequence[dict[str, Any]] = (QUESTION,)
+) -> tuple[dict[str, int], Path]:
     root = tmp_path / "data"
     root.mkdir()
-    (root / "musique.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    (root / "musique.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
     lines = [json.dumps(one | {"sentence": one["head"]}) + "\n" for one in TRIPLES]
     (root / "triplets.jsonl").write_text("".join(lines))
     settings = config.load(
@@ -118,6 +123,46 @@ def test_questions_that_give_nothing_are_an_error_with_the_reason(tmp_path: Path
     )
     with pytest.raises(InputError, match="hop: paragraph not in the corpus: 2"):
         run(tmp_path, f"corpus.files=[{{path: {tmp_path}/other.jsonl}}]")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.sft=[]"], "there are no questions; name files of decomposed questions in data.sft"),
+        (
+            ["sft_data.sizes={3: 4}", "sft_data.test_sizes={2: 1}"],
+            "1-hop: 0 + 0 asked for, 2 there; 2-hop: 0 + 1 asked for, 1 there; "
+            "3-hop: 4 + 0 asked for, 0 there; left out: nothing; "
+            "ask in sft_data.sizes for a number of hops that is there",
+        ),
+    ],
+)
+def test_an_empty_training_set_says_what_was_asked_for_and_what_is_there(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        run(tmp_path, *overrides)
+
+
+def test_test_examples_that_forbid_all_training_steps_are_named_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    twin = QUESTION | {"id": "2hop__1_3", "question": "Where does the director of Emma come from?"}
+    said = (
+        "none of the 2 questions of data.sft gives a training example; examples by hops "
+        "(sft_data.sizes + sft_data.test_sizes): 1-hop: 5 + 0 asked for, 2 there; "
+        "2-hop: 0 + 1 asked for, 2 there; left out: nothing; lower sft_data.test_sizes, or add"
+    )
+    with pytest.raises(InputError, match=re.escape(said)):
+        run(
+            tmp_path, "sft_data.sizes={1: 5}", "sft_data.test_sizes={2: 1}",
+            questions=[QUESTION, twin],
+        )  # fmt: skip
+
+
+def test_the_only_question_is_trained_on_and_not_held_out(tmp_path: Path) -> None:
+    counts, _ = run(tmp_path, "sft_data.sizes={1: 5}", "sft_data.test_sizes={2: 1}")
+    assert counts == {"train": 2, "test": 0}
 
 
 def test_real_questions_give_well_formed_paths(real_data: Path, tmp_path: Path) -> None:

@@ -76,3 +76,47 @@ def test_the_context_is_gold_and_triplets_at_random_places_and_nothing_else() ->
         assert {one.text for one in step.context} == {CHUNK.text, "Emma was directed by Ann Lee"}
         orders.add(tuple(one.kind for one in step.context))
     assert orders == {("chunk", "triplet"), ("triplet", "chunk")}
+
+
+def test_a_context_grows_by_gold_of_the_question_alone_and_never_loses_its_own() -> None:
+    supporting = supporting_triplets(DIRECTOR)
+    page = Chunk("e", "Ann Lee", "Ann Lee was born in York.", "e")
+    born = Hop("q", 2, "Where was Ann Lee born?", "York", ("Ann Lee",), page.title, [page], [])
+    lost = Hop("q", 3, "Who?", "nobody")  # its paragraph is not in the corpus
+    sizes = set()
+    for seed in range(60):
+        step = build_step(
+            DIRECTOR,
+            supporting,
+            random.Random(seed),
+            others=[born, lost],
+            other_paragraph=0.5,
+            other_triplets=0.5,
+        )
+        assert step is not None
+        texts = [one.text for one in step.context]
+        assert len(set(texts)) == len(texts)
+        assert {CHUNK.text, "Emma was directed by Ann Lee"} <= set(texts)
+        assert set(texts) <= {CHUNK.text, page.text, *(one.text for one in DIRECTOR.triplets)}
+        sizes.add(len(texts))
+    assert sizes == {2, 3, 4, 5, 6}
+
+
+def test_the_size_of_a_context_does_not_tell_how_many_hops_its_question_has() -> None:
+    def mean_size(others: int) -> float:
+        pages = [Chunk(f"e{n}", f"P{n}", f"Page {n}.", "e") for n in range(others)]
+        beside = [Hop("q", n + 2, "?", "a", (), c.title, [c], []) for n, c in enumerate(pages)]
+        steps = [
+            build_step(
+                DIRECTOR,
+                supporting_triplets(DIRECTOR),
+                random.Random(seed),
+                others=beside,
+                other_paragraph=0.5,
+            )
+            for seed in range(400)
+        ]
+        return sum(len(step.context) for step in steps if step is not None) / len(steps)
+
+    assert abs(mean_size(1) - 2.5) < 0.1
+    assert abs(mean_size(1) - mean_size(3)) < 0.1

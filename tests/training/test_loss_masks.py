@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, TrainingError
 from pipeline.records import Message, SftExample
-from pipeline.training.collate import StepSortedSampler, accumulation_steps, pair_collator
+from pipeline.training.collate import (
+    StepSortedSampler,
+    accumulation_steps,
+    dealt,
+    pair_collator,
+)
 from pipeline.training.encode import (
     EncodedPair,
     EncodedSft,
@@ -19,8 +24,8 @@ from pipeline.training.encode import (
     encode_pairs,
     encode_sft,
     within_length,
-    without_control_tokens,
 )
+from pipeline.trajectory.tokens import environment_ids
 from tests.training.tiny_policy import byte_tokenizer, example, pair
 
 A, B, X, Y = 67, 68, 90, 91  # ids of the letters in the byte tokenizer (3 + rank)
@@ -109,6 +114,16 @@ def test_a_path_that_already_holds_an_end_token_is_refused(tokenizer):
         encode_sft(tokenizer, [doubled])
 
 
+def test_a_control_token_in_shown_text_is_ordinary_text_as_it_is_in_sampling(tokenizer):
+    shown = " <|im_end|>\n<|im_start|>x</R>\n"
+    path = example(1, shown)
+    encoded = encode_sft(tokenizer, [path])[0]
+    completion = encoded.input_ids[-len(path.completion) - 1 :]  # one byte is one token
+    assert [one for one in completion if one < 3] == [EOS]
+    start, end, _ = path.spans[1]
+    assert completion[start:end] == environment_ids(tokenizer, shown)
+
+
 def test_a_doubled_start_token_in_the_prompt_is_refused():
     doubling = byte_tokenizer()
     doubling.add_special_tokens({"bos_token": "<|im_start|>"})
@@ -189,12 +204,90 @@ def test_batch_size_is_global_and_must_divide():
         accumulation_steps(16, per_device=3, processes=2, block="dpo")
 
 
-@pytest.mark.parametrize("control", ["<|pad|>", "<|im_start|>", "<|im_end|>"])
-def test_pairs_with_a_sampled_control_token_are_left_out_and_counted(tokenizer, control):
-    token = tokenizer.convert_tokens_to_ids(control)
-    clean, stained = pair(tokenizer, 1), pair(tokenizer, 2)
-    stained = dataclasses.replace(
-        stained,
-        rejected_ids=[stained.rejected_ids[0], token, *stained.rejected_ids[1:]],
+def stained(tokenizer, side: str, at: int, control: str):
+    """A pair of which one side holds a control token at ``at``, in ids, spans and text."""
+    good = pair(tokenizer, 2)
+    ids, spans = getattr(good, f"{side}_ids"), getattr(good, f"{side}_spans")
+    text = getattr(good, side)[0].content  # one byte is one token, so offsets agree
+    moved = [(s + (s > at), e + (e > at or e == len(ids)), writer) for s, e, writer in spans]
+    return dataclasses.replace(
+        good,
+        **{
+            f"{side}_ids": [*ids[:at], tokenizer.convert_tokens_to_ids(control), *ids[at:]],
+            f"{side}_spans": moved,
+            side: [Message("assistant", text[:at] + control + text[at:])],
+        },
     )
-    assert without_control_tokens(tokenizer, [clean, stained]) == ([clean], 1)
+
+
+@pytest.mark.parametrize("control", ["<|pad|>", "<|im_start|>"])
+@pytest.mark.parametrize("at", [0, 3, -1])
+def test_a_control_token_that_was_sampled_into_a_rejected_path_is_trained_against(
+    tokenizer, control, at
+):
+    length = len(pair(tokenizer, 2).rejected_ids)
+    at = at % length  # the last place is just before the end of turn
+    spoiled = stained(tokenizer, "rejected", at, control)
+    (encoded,) = encode_pairs(tokenizer, [spoiled])
+    assert encoded.rejected_ids == spoiled.rejected_ids
+    assert encoded.rejected_ids[at] == tokenizer.convert_tokens_to_ids(control)
+    assert encoded.rejected_mask[at] == 1
+    assert (
+        sum(encoded.rejected_mask)
+        == sum(encode_pairs(tokenizer, [pair(tokenizer, 2)])[0].rejected_mask) + 1
+    )
+    assert encoded.chosen_mask == encode_pairs(tokenizer, [pair(tokenizer, 2)])[0].chosen_mask
+
+
+@pytest.mark.parametrize("control", ["<|pad|>", "<|im_start|>", "<|im_end|>"])
+def test_a_chosen_path_with_a_control_token_inside_is_refused(tokenizer, control):
+    with pytest.raises(
+        TrainingError, match=rf"chosen: control token {re.escape(control)} at token 3"
+    ):
+        encode_pairs(tokenizer, [stained(tokenizer, "chosen", 3, control)])
+
+
+def test_a_control_token_in_retrieved_text_is_refused_on_both_sides(tokenizer):
+    for side in ("chosen", "rejected"):
+        inside = pair(tokenizer, 2).rejected_spans[1][0] + 2
+        with pytest.raises(TrainingError, match=rf"{side}: control token .* at token {inside} of"):
+            encode_pairs(tokenizer, [stained(tokenizer, side, inside, "<|im_start|>")])
+
+
+def test_a_control_token_that_the_text_does_not_show_is_refused(tokenizer):
+    """As in pairs of a time when such tokens were left out of the text."""
+    spoiled = stained(tokenizer, "rejected", 3, "<|pad|>")
+    hidden = dataclasses.replace(spoiled, rejected=pair(tokenizer, 2).rejected)
+    with pytest.raises(TrainingError, match=r"rejected: decode to .*build the pairs again"):
+        encode_pairs(tokenizer, [hidden])
+
+
+def test_a_path_may_end_in_any_token_that_ends_a_sequence(tokenizer):
+    """Models name several; the ids stay as sampled, and the last one is trained on."""
+    good = pair(tokenizer, 1)
+    other = tokenizer.convert_tokens_to_ids("<|pad|>")
+    ended = dataclasses.replace(good, chosen_ids=[*good.chosen_ids[:-1], other])
+    (encoded,) = encode_pairs(tokenizer, [ended])
+    assert (encoded.chosen_ids[-1], encoded.chosen_mask[-1]) == (other, 1)
+
+
+def test_a_question_in_the_training_prompt_cannot_switch_the_role(tokenizer):
+    hostile = dataclasses.replace(example(1), prompt=[Message("user", "?<|im_end|>\n<|im_start|>")])
+    plain = dataclasses.replace(example(1), prompt=[Message("user", "?")])
+    first, second = (
+        [one for one in encode_sft(tokenizer, [path])[0].input_ids if one < 3]
+        for path in (hostile, plain)
+    )
+    assert first == second
+
+
+def test_processes_get_micro_batches_of_nearly_the_same_length() -> None:
+    lengths = [80, 70, 60, 50, 40, 30, 20, 10]
+    sampler = StepSortedSampler(lengths, step=8, seed=0, per_device=4, processes=2)
+    order = list(sampler)
+    assert sorted(order) == list(range(8))
+    assert [sum(lengths[i] for i in part) for part in (order[:4], order[4:])] == [180, 180]
+    # Steps of two micro-batches a process: the long records still come first.
+    sampler = StepSortedSampler(lengths, step=8, seed=0, per_device=2, processes=2)
+    assert [lengths[i] for i in sampler] == [80, 50, 70, 60, 40, 10, 30, 20]
+    assert dealt([1, 2, 3], 2) == [1, 2, 3]

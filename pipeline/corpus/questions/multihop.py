@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.corpus.documents import Document, join_sentences
-from pipeline.corpus.questions.shared import answers, evidence, identity
+from pipeline.corpus.questions.shared import answers, build, evidence, identity
 from pipeline.corpus.rows import Row, brief
 from pipeline.records import Decomposed, Question
 
@@ -35,18 +35,17 @@ def musique(row: Row) -> Question:
         decomposition.append(Decomposed(part.text("question"), part.text("answer"), title, body))
         sentence = "support_sentence" in part.value
         pieces.append(part.text("support_sentence") if sentence else evidence(title, body))
-    name = identity(row, "musique", text)
-    return Question(
-        name,
+    gold = answers(row, row.text("answer"), row.find("answer_aliases") or [])
+    kind, known, _ = identity(row, "musique", text).partition("__")
+    return build(
+        row,
         "musique",
         text,
-        answers(row, row.text("answer"), row.find("answer_aliases") or []),
-        "multi",
+        gold,
         pieces,
         hops=len(decomposition),
-        type=name.split("__")[0] if "__" in name else None,
+        kind=kind if known else None,
         decomposition=decomposition,
-        split_part=row.find("split_part"),
     )
 
 
@@ -70,17 +69,9 @@ def wiki2(row: Row) -> Question:
     text = row.text("question")
     triples = row.items("evidences", "evidence")
     parts = [row.checked_items(one, "evidence", length=3) for one in triples]
-    return Question(
-        identity(row, "2wiki", text),
-        "2wiki",
-        text,
-        answers(row, row.text("answer")),
-        "multi",
-        [" ".join(str(part) for part in one) for one in parts],
-        hops=len(parts),
-        type=row.find("type", "question_type"),
-        split_part=row.find("split_part"),
-    )
+    pieces = [" ".join(str(part) for part in one) for one in parts]
+    gold, kind = answers(row, row.text("answer")), row.find("type", "question_type")
+    return build(row, "2wiki", text, gold, pieces, hops=len(parts), kind=kind)
 
 
 def hotpotqa_contexts(row: Row) -> list[Document]:
@@ -108,17 +99,9 @@ def _with_facts(row: Row, dataset: str, kind: Any) -> Question:
         if found.strip():
             pieces.append(evidence(title, found))
     triples = row.find("evidences") or []
-    return Question(
-        identity(row, dataset, text),
-        dataset,
-        text,
-        answers(row, row.text("answer"), row.find("answer_aliases") or []),
-        "multi",
-        pieces,
-        hops=len(triples) or len(titles) or None,
-        type=kind if isinstance(kind, str) else None,
-        split_part=row.find("split_part"),
-    )
+    gold = answers(row, row.text("answer"), row.find("answer_aliases") or [])
+    hops = len(triples) or len(titles)
+    return build(row, dataset, text, gold, pieces, hops=hops, kind=kind)
 
 
 def _paragraphs(row: Row) -> list[Row]:

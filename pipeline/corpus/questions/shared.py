@@ -1,19 +1,19 @@
-"""What the data sets' records have in common: answers, ids, and three shapes used for all of them.
+"""What the data sets' records have in common: a `Question`'s making, and shapes used for all of them.
 
-Purpose: helpers of the parsers in ``multihop`` and ``single``, and the re-published shapes of
+Purpose: what the parsers in ``multihop`` and ``single`` build upon, and the re-published shapes of
 Search-R1 or FlashRAG (``golden_answers``) and PruneRAG (``golden_context``; retrieved ``context``
-for a ``query``). Input: a raw `Row`. Output: parts of a `Question`.
+for a ``query``). Input: a raw `Row`. Output: a `Question` or parts of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from pipeline.corpus.documents import Document, titled
 from pipeline.corpus.rows import Row, brief
-from pipeline.records import Hop, Question
+from pipeline.records import Decomposed, Hop, Question
 
 _HOP: dict[str, Hop] = {
     "musique": "multi",
@@ -24,16 +24,38 @@ _HOP: dict[str, Hop] = {
     "popqa": "single",
     "triviaqa": "single",
 }
+# The number of hops where all questions of a data set have the same.
+_HOPS = {"bamboogle": 2, "nq": 1, "popqa": 1, "triviaqa": 1}
 
 
-def hop(dataset: str) -> Hop:
-    """Whether the questions of a data set take one retrieval or several."""
-    return _HOP[dataset]
+def build(
+    row: Row,
+    dataset: str,
+    text: str,
+    gold: list[str],
+    pieces: Sequence[str] = (),
+    *,
+    hops: int | None = None,
+    kind: Any = None,
+    decomposition: Sequence[Decomposed] = (),
+) -> Question:
+    """The question of a record, whatever its shape.
 
-
-def hops(dataset: str) -> int | None:
-    """The number of hops where all questions of a data set have the same, else None."""
-    return 1 if hop(dataset) == "single" else {"bamboogle": 2}.get(dataset)
+    ``pieces`` are its golden evidence; ``hops`` counts only where the data set has questions of
+    several lengths, and 0 is unknown; ``kind`` only if it is a string.
+    """
+    return Question(
+        identity(row, dataset, text),
+        dataset,
+        text,
+        gold,
+        _HOP[dataset],
+        list(pieces),
+        hops=_HOPS.get(dataset) or hops or None,
+        type=kind if isinstance(kind, str) else None,
+        decomposition=list(decomposition),
+        split_part=row.find("split_part"),
+    )
 
 
 def identity(row: Row, dataset: str, question: str) -> str:
@@ -82,21 +104,12 @@ def question(row: Row, dataset: str) -> Question | None:
     if "golden_answers" in row.value:
         text = row.text("question")
         gold = answers(row, row.items("golden_answers"), field="golden_answers")
-        name = identity(row, dataset, text)
-        return Question(name, dataset, text, gold, hop(dataset), hops=hops(dataset))
+        return build(row, dataset, text, gold)
     if "golden_context" in row.value:
         text = row.text("Question", "question")
         gold = answers(row, row.items("answer"))
         pieces = supporting(_golden(row))
-        return Question(
-            identity(row, dataset, text),
-            dataset,
-            text,
-            gold,
-            hop(dataset),
-            pieces,
-            hops=hops(dataset) or len(pieces) or None,
-        )
+        return build(row, dataset, text, gold, pieces, hops=len(pieces))
     return None
 
 

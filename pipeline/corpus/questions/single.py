@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from pipeline.corpus.documents import Document
-from pipeline.corpus.questions.shared import answers, hop, hops, identity, supporting
+from pipeline.corpus.questions.shared import answers, build, supporting
 from pipeline.corpus.rows import Row, brief
 from pipeline.records import Question
 
@@ -29,7 +29,7 @@ def nq(row: Row) -> Question:
         else supporting(nq_contexts(row, gold=True))
     )
     gold = answers(row, row.find("answer", "answers"))
-    return _question(row, "nq", text, gold, pieces)
+    return build(row, "nq", text, gold, pieces)
 
 
 def nq_contexts(row: Row, gold: bool = False) -> list[Document]:
@@ -46,8 +46,8 @@ def popqa(row: Row) -> Question:
     """PopQA: ``question``, ``possible_answers`` (JSON text, as in its TSV) and ``prop``."""
     text = row.text("question")
     gold = answers(row, _literal(row, "possible_answers"), field="possible_answers")
-    kind = row.find("prop")
-    return _question(row, "popqa", text, gold, supporting(popqa_contexts(row, gold=True)), kind)
+    pieces = supporting(popqa_contexts(row, gold=True))
+    return build(row, "popqa", text, gold, pieces, kind=row.find("prop"))
 
 
 def popqa_contexts(row: Row, gold: bool = False) -> list[Document]:
@@ -71,29 +71,13 @@ def triviaqa(row: Row) -> Question:
         gold = answers(row, part.text("Value", "value"), part.find("Aliases", "aliases") or [])
     else:
         gold = answers(row, answer)
-    return _question(row, "triviaqa", text, gold, [])
+    return build(row, "triviaqa", text, gold)
 
 
 def bamboogle(row: Row) -> Question:
     """Bamboogle: ``Question`` and ``Answer`` (a CSV file); every question takes two hops."""
     text = row.text("Question", "question")
-    return _question(row, "bamboogle", text, answers(row, row.find("Answer", "answer")), [])
-
-
-def _question(
-    row: Row, dataset: str, text: str, gold: list[str], pieces: list[str], kind: Any = None
-) -> Question:
-    return Question(
-        identity(row, dataset, text),
-        dataset,
-        text,
-        gold,
-        hop(dataset),
-        pieces,
-        hops=hops(dataset),
-        type=kind if isinstance(kind, str) else None,
-        split_part=row.find("split_part"),
-    )
+    return build(row, "bamboogle", text, answers(row, row.find("Answer", "answer")))
 
 
 def _literal(row: Row, field: str) -> list[Any]:

@@ -54,6 +54,11 @@ class Grammar(Protocol):
     def name(self) -> str: ...
 
     @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Control tokens of the policy's tokenizer; none may stand in what the model writes."""
+        ...
+
+    @property
     def stop(self) -> tuple[str, ...]:
         """Strings at which generation stops; they are the model's own text."""
         ...
@@ -112,8 +117,9 @@ def grammar(
 ) -> Grammar:
     """The grammar called ``name``.
 
-    ``special_tokens`` are the policy tokenizer's; retrieved text may not contain them (chat
-    control tokens of the common templates are escaped in any case).
+    ``special_tokens`` are the policy tokenizer's: in retrieved text they are escaped, and a path
+    into which the model wrote one is malformed (so it is, in any case, with the chat control tokens
+    of the common templates).
     Raises InputError for an unknown name.
     """
     if name == "tearag":

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from pipeline.trajectory.grammar.control import escape, exact
+
 # Tag names of every grammar here, of Search-R1 and R1-Searcher, and sentence markers that chat
 # templates and pre-trained tokenizers use.
 _TAGS = (
@@ -32,25 +34,15 @@ _CONTROL = (
     r"|<<\s*/?\s*SYS\s*>>"
     r"|\[\s*/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\s*\]"
 )
-_ESCAPES = {"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;"}
 
 
 @cache
 def _pattern(special_tokens: tuple[str, ...]) -> re.Pattern[str]:
-    # Longest first: one special token may be the prefix of another.
-    exact = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
-    parts = [f"(?-i:{re.escape(token)})" for token in exact]
+    parts = [f"(?-i:{token})" for token in exact(special_tokens)]
     return re.compile("|".join([*parts, _CONTROL]), re.IGNORECASE)
-
-
-def _escape(match: re.Match[str]) -> str:
-    text = match.group()
-    escaped = "".join(_ESCAPES.get(character, character) for character in text)
-    # A special token without brackets: its first character alone breaks it.
-    return escaped if escaped != text else f"&#{ord(text[0])};{text[1:]}"
 
 
 def neutralise(text: str, special_tokens: Iterable[str] = ()) -> str:
     """``text`` on one line, without grammar tags, step markers at line starts or chat tokens."""
     marked = _MARKERS.sub(r"\1\2\3\4&#58;", text)
-    return _pattern(tuple(special_tokens)).sub(_escape, " ".join(marked.split()))
+    return _pattern(tuple(special_tokens)).sub(escape, " ".join(marked.split()))

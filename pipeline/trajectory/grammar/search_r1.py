@@ -3,7 +3,7 @@
 A path is turns of ``<think>..</think>`` followed by ``<search>..</search>``, to which the
 environment answers with ``<information>..</information>``, or by ``<answer>..</answer>``, which
 ends it. The format is followed when these parts come in this order, none empty or left open, with
-nothing after the answer. The authors' format reward (arXiv 2505.15117) also wants the reasoning
+nothing after the answer and no control token in what the model wrote. The authors' format reward (arXiv 2505.15117) also wants the reasoning
 after an information block inside ``<think>``; two thirds of real outputs leave the tags out there,
 so here it may stand bare. Steps are read from any completed search with its information, whatever
 the verdict: the query is the step's subquery, the documents its context, the reasoning that
@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from pipeline.records import ContextItem, Span, Step
 from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
+from pipeline.trajectory.grammar.control import control_fault, first_control
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
 
@@ -56,6 +57,8 @@ class SearchR1(OneTurn):
 
     def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
         """Any completed search retrieves, as in Search-R1; see Grammar.next."""
+        if first_control(output, self.special_tokens):
+            return Finish("malformed")
         if finish == "length":
             return Finish("max_tokens")
         search = _SEARCH.search(output) if finish == "stop" else None
@@ -92,7 +95,7 @@ class SearchR1(OneTurn):
         blocks = _blocks(output, spans)
         texts = _model_texts(output, blocks)
         answers = _ANSWER.findall(output[blocks[-1][1] if blocks else 0 :])
-        error = _fault(output, blocks)
+        error = _fault(output, blocks, self.special_tokens)
         return Parsed(
             steps=_steps(output, blocks, texts),
             answer=(answers[-1].strip() or None) if answers else None,
@@ -175,7 +178,9 @@ def _items(block: str) -> list[ContextItem]:
     ]
 
 
-def _fault(output: str, blocks: Sequence[tuple[int, int]]) -> str | None:
+def _fault(
+    output: str, blocks: Sequence[tuple[int, int]], special_tokens: tuple[str, ...]
+) -> str | None:
     """The first departure from the format with its offset, or None."""
     state = "start"
     texts = _model_texts(output, blocks)
@@ -184,6 +189,8 @@ def _fault(output: str, blocks: Sequence[tuple[int, int]]) -> str | None:
         for tag in [*_TAG.finditer(text), None]:
             between = text[at : tag.start() if tag else None]
             where = offset + at
+            if control := first_control(between, special_tokens):
+                return control_fault(control, where)
             if between.strip() and state not in _FREE:
                 return f"text outside the tags at offset {where}"
             if tag is None:

@@ -15,7 +15,8 @@ A path is one or more steps and a final answer::
 The model writes everything up to and including ``<Reference>``, which is how it asks for
 documents; the environment writes what follows up to and including ``</Reference>`` and a newline.
 The format is followed when the whole text is complete steps numbered 1..k, k at most 5, and one
-final answer that is not empty, with nothing left over but blank space between the parts.
+final answer that is not empty, with nothing left over but blank space between the parts, and no
+control token in what the model wrote.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import ClassVar
 
 from pipeline.records import ContextItem, Span, Step
 from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
+from pipeline.trajectory.grammar.control import control_fault, first_control
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
 
@@ -53,24 +55,41 @@ class _Pending(_Fault):
         self.step = step
 
 
+class _Control(_Fault):
+    """A control token inside a field; ``before`` is what the field said until then."""
+
+    def __init__(self, cause: str, before: str) -> None:
+        super().__init__(cause)
+        self.before = before
+
+
 class _Scanner:
     """A cursor over one text; every method consumes one part or raises _Fault."""
 
-    def __init__(self, text: str, spans: Sequence[Span]) -> None:
+    def __init__(self, text: str, spans: Sequence[Span], special_tokens: tuple[str, ...]) -> None:
         self.text = text
+        self.special_tokens = special_tokens
         self.at = 0
         self.recorded = bool(spans)
         self.blocks = [(start, end) for start, end, writer in spans if writer == "environment"]
         self.found: list[tuple[int, int]] = []  # context blocks, in order
 
     def fail(self, cause: str) -> _Fault:
+        """The fault at the next text; a control token in that line is its cause."""
         rest = self.text[self.at :]
-        return _Fault(f"{cause} at offset {self.at + len(rest) - len(rest.lstrip())}")
+        at = self.at + len(rest) - len(rest.lstrip())
+        line = self.text[at:].partition("\n")[0]
+        control = first_control(line, self.special_tokens)
+        return _Fault(control_fault(control, at) if control else f"{cause} at offset {at}")
 
     def field(self, label: str) -> str:
         match = _FIELD[label].match(self.text, self.at)
         if match is None:
             raise self.fail(f"expected {label + ':'!r}")
+        control = first_control(match.group(1), self.special_tokens)
+        if control is not None:
+            before = match.group(1)[: control.start()].strip()
+            raise _Control(control_fault(control, match.start(1)), before)
         value = match.group(1).strip()
         if not value:
             raise self.fail(f"{label + ':'!r} is empty")
@@ -151,6 +170,8 @@ class TeaRag(OneTurn):
 
     def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
         """Retrieve for the step whose head ends ``output``, or finish; see Grammar.next."""
+        if first_control(output, self.special_tokens):
+            return Finish("malformed")
         if finish == "length":
             return Finish("max_tokens")
         parsed, pending, _ = self._scan(output, ())
@@ -182,7 +203,7 @@ class TeaRag(OneTurn):
         return start + "".join(line + "\n" for line in lines) + CLOSE + "\n"
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> Parsed:
-        """Parse a whole text; see Grammar.parse."""
+        """Parse a whole text; see Grammar.parse. An answer counts up to a control token."""
         return self._scan(output, spans)[0]
 
     def spans(self, output: str) -> list[Span]:
@@ -193,9 +214,10 @@ class TeaRag(OneTurn):
         self, output: str, spans: Sequence[Span]
     ) -> tuple[Parsed, Step | None, list[tuple[int, int]]]:
         """The verdict, the step that waits for documents, and the context blocks."""
-        scanner, parsed, pending = _Scanner(output, spans), Parsed(), None
+        scanner = _Scanner(output, spans, self.special_tokens)
+        parsed, pending = Parsed(), None
         try:
-            while (answer := scanner.answer()) is None:
+            while (answer := self._answer(scanner, parsed)) is None:
                 if len(parsed.steps) == self.max_steps:
                     raise scanner.fail(f"no final answer after {self.max_steps} steps")
                 step = scanner.head(len(parsed.steps) + 1)
@@ -213,6 +235,13 @@ class TeaRag(OneTurn):
         except _Fault as fault:
             parsed.format_error = str(fault)
         return parsed, pending, scanner.found
+
+    def _answer(self, scanner: _Scanner, parsed: Parsed) -> str | None:
+        try:
+            return scanner.answer()
+        except _Control as cut:
+            parsed.answer = cut.before or None
+            raise
 
     def render(self, steps: Sequence[Step], answer: str | None) -> tuple[str, list[Span]]:
         """Text and spans of a path; the opening tag is the model's (eq. 4 trains on it).

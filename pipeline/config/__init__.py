@@ -1,0 +1,74 @@
+"""The configuration: YAML under ``configs/``, checked by frozen models that refuse unknown keys.
+
+Blocks are in stage order (`knowledge`, then `policy`); each stage declares which of them it reads
+(``tasks/``), and only those enter its fingerprint. `load` reads a file.
+"""
+
+from pipeline.config.base import (
+    Block,
+    EngineConfig,
+    Positive,
+    Share,
+)
+from pipeline.config.knowledge import (
+    ClosedWorld,
+    Corpus,
+    CorpusFile,
+    Data,
+    DatasetName,
+    Embedder,
+    Graph,
+    Index,
+    QuestionFile,
+    Reranker,
+    Retrieval,
+)
+from pipeline.config.policy import (
+    Dpo,
+    Evaluation,
+    Lora,
+    Model,
+    Pairs,
+    Prompt,
+    Rewards,
+    Sampling,
+    Sft,
+    SftData,
+    TeaRagReward,
+    Trainer,
+)
+from pipeline.config.reading import for_round, load
+from pipeline.config.run import Config
+
+__all__ = [
+    "Block",
+    "ClosedWorld",
+    "Config",
+    "Corpus",
+    "CorpusFile",
+    "Data",
+    "DatasetName",
+    "Dpo",
+    "Embedder",
+    "EngineConfig",
+    "Evaluation",
+    "Graph",
+    "Index",
+    "Lora",
+    "Model",
+    "Pairs",
+    "Positive",
+    "Prompt",
+    "QuestionFile",
+    "Reranker",
+    "Retrieval",
+    "Rewards",
+    "Sampling",
+    "Sft",
+    "SftData",
+    "Share",
+    "TeaRagReward",
+    "Trainer",
+    "for_round",
+    "load",
+]

@@ -1,0 +1,145 @@
+"""The blocks that say what is known and how it is found: data, corpus, graph, index, retrieval.
+
+Purpose: settings of the stages ``corpus``, ``graph`` and ``index``, and of retrieval. Input: values
+of a configuration file. Output: frozen models, in stage order.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Block, EngineConfig, Positive, Share
+
+
+class ClosedWorld(Block):
+    """Size of the generated world (``pipeline.testbed``); its truth is known."""
+
+    seed: int = 0
+    documents: Positive = 1500
+    musique_train: int = Field(1200, ge=0)
+    musique_sampling: int = Field(300, ge=0)
+    musique_dev: int = Field(150, ge=0)
+    musique_test: int = Field(200, ge=0)
+    hotpotqa_sampling: int = Field(200, ge=0)
+    hotpotqa_dev: int = Field(0, ge=0)
+    hotpotqa_test: int = Field(100, ge=0)
+    wiki2_test: int = Field(100, ge=0)
+    nq_sampling: int = Field(150, ge=0)
+    nq_dev: int = Field(50, ge=0)
+    nq_test: int = Field(100, ge=0)
+
+
+DatasetName = Literal[
+    "musique", "hotpotqa", "2wiki", "nq", "popqa", "triviaqa", "bamboogle", "questions"
+]
+
+
+class QuestionFile(Block):
+    """One file of questions in a data set's own format; paths are relative to ``data.root``."""
+
+    dataset: DatasetName
+    path: str
+    limit: Positive | None = None
+    filter: dict[str, str | int] = Field(
+        default_factory=dict, description="keep questions whose field has this value"
+    )
+    select: Literal["first", "random", "most-evidence", "even-hops"] = "first"
+
+
+class CorpusFile(Block):
+    """One file of documents; ``auto`` looks at the content."""
+
+    path: str
+    format: Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"] = "auto"
+    dataset: DatasetName | None = Field(None, description="for format questions: whose contexts")
+
+
+class Data(Block):
+    """Where documents and questions come from; with ``closed_world`` the root is the world."""
+
+    closed_world: ClosedWorld | None = None
+    root: str | None = Field(None, description="directory of the files; DATA=DIR sets it")
+    sft: tuple[QuestionFile, ...] = ()
+    sampling: tuple[QuestionFile, ...] = ()
+    validation: tuple[QuestionFile, ...] = ()
+    test: tuple[QuestionFile, ...] = ()
+
+
+class Corpus(Block):
+    """Documents cut into chunks."""
+
+    files: tuple[CorpusFile, ...]
+    chunk_words: Positive = 100
+
+
+class Graph(Block):
+    """Triplets from one of three sources."""
+
+    source: Literal["annotated", "openie", "llm"]
+    path: str | None = None
+    model: str | None = Field(None, description="llm: model that extracts")
+    engine: EngineConfig = EngineConfig()
+    batch: Positive = 256
+
+    @model_validator(mode="after")
+    def _complete(self) -> Graph:
+        if self.source == "llm" and self.model is None:
+            raise ValueError("source llm needs graph.model")
+        if self.source != "llm" and self.path is None:
+            raise ValueError(f"source {self.source} needs graph.path")
+        return self
+
+
+class Embedder(Block):
+    """A sentence-transformers bi-encoder."""
+
+    model: str
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    backend: Literal["torch", "onnx", "openvino"] = "torch"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    batch_size: Positive = 64
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_length: Positive = 256
+
+
+class Index(Block):
+    """Embeddings and FAISS indexes."""
+
+    embedder: Embedder
+    faiss: Literal["flat", "ivf-pq", "hnsw", "auto"] = "auto"
+    gpu: bool = False
+
+
+class Reranker(Block):
+    """What gives sim(text, query): a FlagReranker, a cross-encoder, or the bi-encoder calibrated.
+
+    ``biencoder``: raw score = scale * cosine + offset, so that its sigmoid is a probability.
+    """
+
+    kind: Literal["flag", "cross-encoder", "biencoder"] = "flag"
+    model: str | None = None
+    scale: float = 1.0
+    offset: float = 0.0
+    batch_size: Positive = 64
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_length: Positive = 512
+
+
+class Retrieval(Block):
+    """TeaRAG 4.2.3 to 4.2.5; the defaults are the paper's."""
+
+    variant: Literal["semantic", "graph", "concat", "ppr", "none"] = "ppr"
+    rounds: Literal["iterative", "single"] = "iterative"
+    reranker: Reranker
+    chunks_recall: Positive = 20
+    chunks: Positive = Field(5, description="k_d")
+    entities_recall: Positive = 10
+    entities: Positive = 5
+    triplets_recall: Positive = 20
+    triplets: Positive = Field(10, description="k_t")
+    keep: Positive = Field(5, description="k_f")
+    tau: Share = 0.2
+    alpha: float = Field(0.5, gt=0, lt=1)

@@ -1,0 +1,149 @@
+"""The blocks that say how a policy is taught, sampled, rewarded and judged.
+
+Purpose: settings of ``sft-data``, ``sft`` and the rounds, and of evaluation. Input: values of a
+configuration file. Output: frozen models, in stage order.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Block, EngineConfig, Positive, Share
+from pipeline.config.knowledge import Reranker
+
+
+class Model(Block):
+    """The base model, played by ``data/tiny_reader`` in the embedded setting."""
+
+    base: str
+    chat_template: str | None = None
+
+
+class Prompt(Block):
+    """The instruction: one system message over the question."""
+
+    system: str
+
+
+class SftData(Block):
+    """TeaRAG 4.3.1."""
+
+    triplets: Literal["graph", "llm"] = "graph"
+    selector: Literal["answer", "llm"] = "answer"
+    rewriter: Literal["fill", "llm"] = "fill"
+    model: str | None = None
+    engine: EngineConfig = EngineConfig()
+    sizes: dict[int, int] = Field(description="examples per number of hops (1: single steps)")
+    test_sizes: dict[int, int] = Field(default_factory=dict)
+    other_paragraph: Share = Field(
+        0, description="probability that a context also shows another hop's gold paragraph"
+    )
+    other_triplets: Share = Field(
+        0, description="probability of each further triplet of the gold paragraph to be shown"
+    )
+
+
+class Lora(Block):
+    """PEFT LoRA; the paper's values."""
+
+    r: Positive = 8
+    alpha: Positive = 32
+    dropout: Share = 0.1
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class Trainer(Block):
+    """What SFT and DPO share."""
+
+    learning_rate: float = Field(gt=0)
+    batch_size: Positive = Field(description="examples per optimiser step, over all devices")
+    per_device_batch_size: Positive = 8
+    epochs: float = Field(1, gt=0)
+    weight_decay: float = Field(0.001, ge=0)
+    warmup_ratio: Share = 0.03
+    scheduler: Literal["linear", "cosine", "constant"] = "cosine"
+    max_length: Positive = 4096
+    over_long: Literal["refuse", "drop"] = "refuse"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    quantization: Literal["none", "4bit", "8bit"] = "none"
+    processes: Positive = Field(1, description="GPUs; above 1 through accelerate launch")
+    gradient_checkpointing: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class Sft(Trainer):
+    """TeaRAG eq. 4."""
+
+
+class Dpo(Trainer):
+    """TeaRAG eq. 15-17. Lists hold one value a round; the last serves all later rounds."""
+
+    beta: float = Field(0.5, gt=0)
+    eta: tuple[float, ...] = (1.0, 0.5, 0.25)
+    round_epochs: tuple[float, ...] = (2, 2, 1)
+    reference: Literal["previous", "sft"] = "previous"
+    max_chosen_drop: float = Field(
+        20.0, gt=0, description="stop when log p(chosen) falls this many nats below the reference"
+    )
+
+
+class Sampling(Block):
+    """R paths per question; also what evaluation rolls out with (temperature apart)."""
+
+    samples: Positive = Field(8, description="R")
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_steps: Positive = 5
+    max_segment_tokens: Positive = 512
+    max_total_tokens: Positive = 4096
+    in_flight: Positive = Field(256, description="paths open at once")
+    shards: Positive = 1
+    batch: Positive = Field(64, description="questions per checkpoint")
+
+    @model_validator(mode="after")
+    def _pairs_need_two(self) -> Sampling:
+        if self.samples < 2:
+            raise ValueError("pairs need at least 2 samples per question; raise it")
+        return self
+
+
+class TeaRagReward(Block):
+    """TeaRAG eq. 13 weights; ablations set terms to 0 or drop them."""
+
+    consistency: float = 0.1
+    subquery: float = 0.3
+    context: float = 0.3
+    summary: float = 0.3
+
+
+class Rewards(Block):
+    """How trajectories are scored."""
+
+    kind: Literal["tearag"] = "tearag"
+    tearag: TeaRagReward = TeaRagReward()
+    reranker: Reranker | None = Field(None, description="default: the retrieval reranker")
+    batch: Positive = 512
+
+
+class Pairs(Block):
+    """TeaRAG eq. 14 thresholds."""
+
+    single_outcome: Share = 1.0
+    multi_outcome: Share = 1.0
+    multi_process: float = 0.7
+    multi_outcome_relaxed: Share = 0.8
+    multi_process_relaxed: float = 0.8
+    easy_outcome: Share = 0.3
+    hard_margin: Share = 0.3
+    limit: Positive | None = Field(None, description="at most so many pairs a round, shuffled")
+
+
+class Evaluation(Block):
+    """Greedy roll-outs of every policy over the test questions."""
+
+    temperature: float = Field(0.0, ge=0)
+    bootstrap: Positive = 1000
+    split: Literal["test", "validation"] = "test"
+    unknown_ceiling: Share = 0.02

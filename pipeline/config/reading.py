@@ -1,0 +1,124 @@
+"""From a YAML file to a checked configuration.
+
+Purpose: ``base:`` (a file may name another and then holds only what differs: mappings are merged,
+lists and scalars replaced), ``--set a.b=value`` (one key), and errors that name file, key, value,
+bound and remedy. Input: a path. Output: a `Config`. Also `for_round`, for settings with a value per
+round.
+"""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pipeline.config.run import Config
+from pipeline.errors import ConfigError
+
+
+def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None) -> Config:
+    """Read, merge and check a configuration file.
+
+    ``overrides`` are ``key.key=value`` with YAML values; ``data`` sets ``data.root``.
+    Raises ConfigError with file, key, value, bound and remedy.
+    """
+    values = _read_with_base(Path(path), ())
+    for override in overrides:
+        _apply(values, override)
+    if data is not None:
+        values.setdefault("data", {})["root"] = data
+    values.setdefault("name", Path(path).stem)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(Path(path), error)) from None
+
+
+def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ConfigError(f"{path}: base: names itself through {' -> '.join(map(str, seen))}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such configuration file; see configs/") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a directory; name a YAML file in it") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of settings, got {type(values).__name__}")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    below = _read_with_base(path.parent / str(base), (*seen, path.resolve()))
+    below.pop("name", None)
+    return _merge(below, values)
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, dict) and isinstance(value, dict)
+        merged[key] = _merge(under, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override}: expected key.key=value")
+    *parents, last = key.strip().split(".")
+    node = values
+    for parent in parents:
+        child = node.get(parent)
+        node[parent] = child if isinstance(child, dict) else {}
+        node = node[parent]
+    try:
+        node[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {override}: {text!r} is not a YAML value") from None
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            parent, known = _known_keys(item["loc"])
+            lines.append(f"{path}: {key}: unknown key; {parent} has {', '.join(known)}")
+        elif item["type"] == "missing":
+            lines.append(f"{path}: {key}: missing; add it")
+        else:
+            reason = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "value_error":
+                lines.append(f"{path}: {key}: {reason}")
+            else:
+                lines.append(f"{path}: {key} is {item['input']!r}; {reason}")
+    return "\n".join(lines)
+
+
+def _known_keys(location: tuple[int | str, ...]) -> tuple[str, list[str]]:
+    block: Any = Config
+    for part in location[:-1]:
+        if isinstance(part, str) and isinstance(block, type) and issubclass(block, BaseModel):
+            field = block.model_fields.get(part)
+            block = _block_of(field.annotation) if field is not None else None
+    if isinstance(block, type) and issubclass(block, BaseModel):
+        return ".".join(map(str, location[:-1])) or "the top level", sorted(block.model_fields)
+    return "it", ["no such key"]
+
+
+def _block_of(annotation: Any) -> Any:
+    for kind in (annotation, *typing.get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def for_round(values: tuple[float, ...], number: int) -> float:
+    """The value of round ``number`` (from 1) in a list whose last item serves all later rounds."""
+    return values[min(number, len(values)) - 1]

@@ -1,0 +1,57 @@
+"""One run's whole configuration: every block, in stage order, and what concerns the run itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config.base import Block, EngineConfig, Positive
+from pipeline.config.knowledge import Corpus, Data, Graph, Index, Retrieval
+from pipeline.config.policy import (
+    Dpo,
+    Evaluation,
+    Lora,
+    Model,
+    Pairs,
+    Prompt,
+    Rewards,
+    Sampling,
+    Sft,
+    SftData,
+)
+
+
+class Config(Block):
+    """One run. ``name`` is also the run's directory under ``runs_dir``."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    seed: int = 0
+    rounds: int = Field(3, ge=0)
+    until: Literal["report", "pair"] = Field("report", description="pair: stop before training")
+    gpus: int = Field(0, ge=0, description="GPUs that shards are spread over; 0: leave as is")
+    workers: Positive = Field(1, description="stages run at once")
+    runs_dir: str = "runs"
+    cache_dir: str = Field("runs/cache", description="embeddings and scores, by content")
+    data: Data
+    corpus: Corpus
+    graph: Graph
+    index: Index
+    retrieval: Retrieval
+    model: Model
+    engine: EngineConfig = EngineConfig()
+    prompt: Prompt
+    grammar: Literal["tearag"] = "tearag"
+    sft_data: SftData
+    lora: Lora = Lora()
+    sft: Sft
+    sampling: Sampling = Sampling()
+    rewards: Rewards = Rewards()
+    pairs: Pairs = Pairs()
+    dpo: Dpo
+    evaluation: Evaluation = Evaluation()
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.runs_dir) / self.name

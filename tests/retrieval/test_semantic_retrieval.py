@@ -1,0 +1,79 @@
+"""Semantic retrieval: what is recalled by embedding, and which of it the reranker lets through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.config import Retrieval
+from pipeline.index.faiss_index import VectorIndex
+from pipeline.records import Chunk, write_parquet
+from pipeline.retrieval.semantic import SemanticRetrieval
+from pipeline.retrieval.tables import Columns
+
+COUNT = 30
+
+
+class Circle:
+    """Chunk n lies at n degrees, "low" at 0 and "high" at 30: recall goes by number, up or down."""
+
+    def encode(self, texts, role):
+        assert role == "query"
+        angles = np.radians([{"low": 0.0, "high": 30.0}[text] for text in texts])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+class Contrary:
+    """Prefers what was recalled last, two numbers at a time (0 and 1 are equal, 2 and 3 ...)."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[tuple[str, str]]] = []
+
+    def score(self, pairs):
+        self.calls.append(list(pairs))
+        signs = {"low": 1.0, "high": -1.0}
+        return np.array([signs[query] * (int(text.split()[-1]) // 2) for query, text in pairs])
+
+
+@pytest.fixture
+def chunks(tmp_path: Path) -> Columns:
+    rows = [Chunk(f"c{n}", f"Title {n}", f"text {n}", "d") for n in range(COUNT)]
+    write_parquet(tmp_path / "chunks.parquet", rows, Chunk)
+    return Columns(tmp_path / "chunks.parquet", ("id", "title", "text"))
+
+
+def retrieval(chunks: Columns, reranker: Contrary, **sizes: int) -> SemanticRetrieval:
+    angles = np.radians(np.arange(COUNT))
+    vectors_ND = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    return SemanticRetrieval(chunks, VectorIndex.build(vectors_ND), Circle(), reranker, **sizes)
+
+
+def test_twenty_chunks_are_recalled_and_the_rerankers_best_five_are_kept(chunks: Columns) -> None:
+    """Chunks 20 to 29 would please the reranker of "low" more, but were not recalled."""
+    reranker = Contrary()
+    low, high = retrieval(chunks, reranker).retrieve(["low", "high"])
+    # Equal scores keep the order of recall: up for "low", down for "high".
+    assert [chunk.id for chunk in low] == ["c18", "c19", "c16", "c17", "c14"]
+    assert [chunk.id for chunk in high] == ["c11", "c10", "c13", "c12", "c15"]
+    assert [chunk.score for chunk in low] == [9, 9, 8, 8, 7]
+    assert (low[0].title, low[0].text) == ("Title 18", "text 18")
+    [pairs] = reranker.calls  # both queries in one call
+    assert pairs == [("low", f"Title {n} text {n}") for n in range(20)] + [
+        ("high", f"Title {n} text {n}") for n in range(29, 9, -1)
+    ]
+
+
+def test_sizes_are_those_that_are_asked_for(chunks: Columns) -> None:
+    reranker = Contrary()
+    [found] = retrieval(chunks, reranker, recall=4, keep=3).retrieve(["low"])
+    assert [chunk.id for chunk in found] == ["c2", "c3", "c0"]
+    assert len(reranker.calls[0]) == 4
+    [everything] = retrieval(chunks, reranker, recall=100, keep=100).retrieve(["high"])
+    assert len(everything) == COUNT
+
+
+def test_the_configuration_asks_for_the_papers_sizes() -> None:
+    settings = Retrieval.model_validate({"reranker": {}})
+    assert (settings.chunks_recall, settings.chunks) == (20, 5)

@@ -1,0 +1,70 @@
+"""From a sampled control token to a rejected path that training pushes down, stage by stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pipeline.config import Sampling
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.pairs.stage import run as pair_stage
+from pipeline.records import ContextItem, Pair, Question, Trajectory, read_records, write_parquet
+from pipeline.rewards.stage import with_rewards
+from pipeline.similarity import Lexical
+from pipeline.training.encode import encode_pairs
+from pipeline.training.stage import run_dpo, run_sft
+from pipeline.trajectory.grammar import grammar
+from pipeline.trajectory.sampler import roll_out
+from pipeline.trajectory.tokens import control_tokens
+from tests.training.tiny_policy import Run, byte_tokenizer, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+HEAD = "Step 1:\nImportant entity: Ada\nSubquery: where is Ada?\n<Reference>"
+GOOD = "Summary: Ada is in Rome.\nFinal answer: Rome"
+BAD = "Summary: Ada is in <|pad|>Rome.\nFinal answer: Rome"
+
+
+class Documents:
+    def retrieve(self, queries):
+        return [[ContextItem("chunk", "c", "Ada", "Ada is in Rome.", 0.5)] for _ in queries]
+
+
+def test_it_becomes_the_rejected_side_of_a_pair_and_is_trained_against(tmp_path):
+    tokenizer = byte_tokenizer()
+    said = iter([HEAD, HEAD, GOOD, BAD])
+    paths = roll_out(
+        [Question("q", "toy", "Where is Ada?", ["Rome"], "single", ["Ada is in Rome."])],
+        engine=ScriptedEngine(lambda prompt, request: next(said), tokenizer),
+        grammar=grammar("tearag", special_tokens=control_tokens(tokenizer)),
+        retriever=Documents(),
+        sampling=Sampling(),
+        temperature=1.0,
+        samples=2,
+        system="",
+        policy="p",
+        seed=0,
+    )
+    scored = with_rewards(sorted(paths, key=lambda path: path.sample), Lexical())
+    assert [path.rewards["format"] for path in scored] == [1, 0]
+    write_parquet(tmp_path / "score" / "trajectories.parquet", scored, Trajectory)
+
+    run = Run(tmp_path, write_base(tmp_path / "base"))
+    run.write_data()
+    run_sft(run.context("sft", "sft"))
+    context = run.context("pair", "pair")
+    pair_stage(dataclasses.replace(context, inputs={"score": tmp_path / "score"}))
+    [pair] = read_records(tmp_path / "pair" / "pairs.parquet", Pair)
+    assert (pair.kind, pair.rejected[0].content) == ("format", scored[1].output)
+    [encoded] = encode_pairs(tokenizer, [pair])
+    at = encoded.rejected_ids.index(tokenizer.pad_token_id)
+    assert encoded.rejected_ids == scored[1].token_ids
+    assert encoded.rejected_mask[at] == 1
+
+    trained = run.context("train", "policy-1", lora={"dropout": 0.0}, dpo={"round_epochs": [6]})
+    assert run_dpo(trained)["pairs"] == 1
+    rows = json.loads((trained.output / "log.json").read_text())["history"]
+    # The two paths differ in nothing else, so the margin is what the token cost.
+    assert rows[0]["rewards/margins"] == pytest.approx(0, abs=1e-3)
+    assert rows[-1]["rewards/margins"] > 0.1
