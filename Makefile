@@ -16,7 +16,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
-        view status clean-tmp tiny-reader check lint types test gpu-resolve lock
+        view status clean-tmp tiny-reader check lint types test docs gpu-resolve lock
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,7 +52,7 @@ clean-tmp: $(STAMP) ## remove what killed runs left behind
 tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
 	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
 
-check: lint types gpu-resolve test ## what CI runs
+check: lint types gpu-resolve docs test ## what CI runs
 
 lint: $(STAMP) ## ruff: lint and format
 	$(VENV)/bin/ruff check .
@@ -63,6 +63,9 @@ types: $(STAMP) ## mypy, strict
 
 test: $(STAMP) ## pytest, in parallel
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+docs: $(STAMP) ## build the pages of docs/ into site/
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
 
 gpu-resolve: $(STAMP) ## prove that the GPU extra resolves, without installing it
 	$(VENV)/bin/uv pip compile -q --python-version 3.11 --extra gpu pyproject.toml -o $(VENV)/gpu.lock
