@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.errors import InputError
 from pipeline.records import (
@@ -24,6 +24,9 @@ from pipeline.records import (
     parse_record,
     read_jsonl,
 )
+
+if TYPE_CHECKING:
+    from pipeline.trajectory.grammar.base import Parsed
 
 V = TypeVar("V")
 Row = dict[str, Any]
@@ -78,6 +81,30 @@ class PathView:
     answer: str | None = None
     format_ok: bool | None = None
     stop: Stop = "answer"
+
+    def parsed(self, output: str, source: File, line: int) -> Parsed:
+        """What ``output`` says; raises InputError when the spans do not cover it."""
+        from pipeline.trajectory.grammar import grammar
+
+        check_spans(output, self.spans, "spans", source, line)
+        return grammar(self.grammar).parse(output, self.spans)
+
+    def record(self, steps: list[Step], answer: str | None) -> Trajectory:
+        """As a trajectory without a name; what else is known is the caller's to put in."""
+        return Trajectory(
+            trajectory_id="",
+            question_id="",
+            dataset="",
+            question="",
+            hop=self.hop,
+            answers=self.answers,
+            evidence=self.evidence or [],
+            grammar=self.grammar,
+            output=self.output or "",
+            steps=steps,
+            answer=answer,
+            stop=self.stop,
+        )
 
 
 @dataclasses.dataclass

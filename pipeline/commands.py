@@ -175,8 +175,6 @@ def import_outputs(
 
 
 def _scorable(row: Row, source: File, line: int) -> Trajectory:
-    from pipeline.trajectory.grammar import grammar
-
     view = view_of(PathView, row, source, line)
     if view.evidence is None and view.hop == "multi":
         raise InputError.at(
@@ -187,26 +185,11 @@ def _scorable(row: Row, source: File, line: int) -> Trajectory:
     if steps is None or format_ok is None:
         if view.output is None:
             raise InputError.at(shown(source), line, "needs output, or steps with format_ok")
-        check_spans(view.output, view.spans, "spans", source, line)
-        parsed = grammar(view.grammar).parse(view.output, view.spans)
+        parsed = view.parsed(view.output, source, line)
         steps = parsed.steps if steps is None else steps
         format_ok = parsed.format_ok if format_ok is None else format_ok
         answer = row.get("answer", parsed.answer)
-    return Trajectory(
-        trajectory_id="",
-        question_id="",
-        dataset="",
-        question="",
-        hop=view.hop,
-        answers=view.answers,
-        evidence=view.evidence or [],
-        grammar=view.grammar,
-        output=view.output or "",
-        steps=steps,
-        answer=answer,
-        format_ok=format_ok,
-        stop=view.stop,
-    )
+    return dataclasses.replace(view.record(steps, answer), format_ok=format_ok)
 
 
 def _similarity(name: str) -> tuple[Any, Any]:

@@ -14,7 +14,6 @@ from pipeline.command_input import (
     File,
     PathView,
     StepView,
-    check_spans,
     rows_of,
     shown,
     view_of,
@@ -74,30 +73,15 @@ def causes(source: File, output: File, *, questions: File | None = None) -> dict
 
 
 def _path(view: AskedView, source: File, line: int) -> Trajectory:
-    from pipeline.trajectory.grammar import grammar
-
     answer = view.answer
     if not view.question:
         raise InputError.at(shown(source), line, "question: missing; causes depend on its names")
     if view.steps is not None:
         steps = [step.record() for step in view.steps]
     elif view.output is not None:
-        check_spans(view.output, view.spans, "spans", source, line)
-        parsed = grammar(view.grammar).parse(view.output, view.spans)
+        parsed = view.parsed(view.output, source, line)
         steps, answer = parsed.steps, answer or parsed.answer
     else:
         raise InputError.at(shown(source), line, "needs output, or steps")
-    return Trajectory(
-        trajectory_id="",
-        question_id=view.question_id,
-        dataset="",
-        question=view.question,
-        hop=view.hop,
-        answers=view.answers,
-        evidence=view.evidence or [],
-        grammar=view.grammar,
-        output=view.output or "",
-        steps=steps,
-        answer=answer,
-        stop=view.stop,
-    )
+    path = view.record(steps, answer)
+    return dataclasses.replace(path, question_id=view.question_id, question=view.question)

@@ -80,17 +80,19 @@ def _read(greedy: Greedy, pack: Pack) -> Iterator[Read]:
     for length, kind in zip(pack.lengths, pack.kinds, strict=True):
         weights = pack.weights[start : start + length].tolist()
         answers, decisions = (
-            [(all(right[start + a - 1 : start + b - 1]), start + a) for a, b in _runs(weights, w)]
-            for w in (ANSWER, DECISION)
+            [(start + low, start + high) for low, high in _runs(weights, weight)]
+            for weight in (ANSWER, DECISION)
         )
+        # An answer that opens a note cannot be foreseen; one after a word can.
+        foreseen = [
+            (low, high)
+            for low, high in answers
+            if any(map(str.islower, greedy.tokenizer.decode(int(pack.ids[low - 1]))))
+        ]
         yield Read(
             kind,
-            [
-                hit
-                for hit, at in answers
-                if any(map(str.islower, greedy.tokenizer.decode(int(pack.ids[at - 1]))))
-            ],
-            [hit for hit, _ in decisions],
+            [all(right[low - 1 : high - 1]) for low, high in foreseen],
+            [all(right[low - 1 : high - 1]) for low, high in decisions],
         )
         start += length
 

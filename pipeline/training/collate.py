@@ -4,8 +4,9 @@ Every optimiser step sees the same records as it would under plain shuffling; on
 are they sorted by length, so that micro-batches hold records of like length and little padding,
 while losses stay those of shuffled batches (grouping whole steps by length, as Trainer's
 ``group_by_length`` does, changes them). Over several processes the records of micro-batches that run
-at the same time are dealt out, so that nobody waits for the one with the longest. Pairs are collated by TRL's collator; the completion mask
-is then narrowed to model-written tokens (TeaRAG, arXiv 2511.05385, eq. 15-17).
+at the same time are dealt out, so that nobody waits for the one with the longest. Pairs are collated
+by TRL's collator; the completion mask is then narrowed to model-written tokens (TeaRAG, arXiv
+2511.05385, eq. 15-17).
 """
 
 from __future__ import annotations

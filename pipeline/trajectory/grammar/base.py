@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pipeline.errors import InputError
 from pipeline.records import ContextItem, Message, Span, Step, Stop
+from pipeline.trajectory.grammar.control import first_control
 
 MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
 
@@ -102,6 +103,22 @@ class Grammar(Protocol):
 
 class OneTurn:
     """What grammars share in which the whole path is one assistant turn, begun by the model."""
+
+    special_tokens: tuple[str, ...]
+
+    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+        """A control token or a spent budget ends the path; see Grammar.next."""
+        if first_control(output, self.special_tokens):
+            return Finish("malformed")
+        if finish == "length":
+            return Finish("max_tokens")
+        return self.after_segment(output, finish, steps_done, max_steps)
+
+    def after_segment(
+        self, output: str, finish: str, steps_done: int, max_steps: int
+    ) -> Retrieve | Finish:
+        """What the grammar itself says of a segment that a stop string or the model ended."""
+        raise NotImplementedError
 
     def messages(self, system: str, question: str) -> list[Message]:
         """One system message (the instruction) and one user message (the question)."""

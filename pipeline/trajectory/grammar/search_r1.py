@@ -3,9 +3,9 @@
 A path is turns of ``<think>..</think>`` followed by ``<search>..</search>``, to which the
 environment answers with ``<information>..</information>``, or by ``<answer>..</answer>``, which
 ends it. The format is followed when these parts come in this order, none empty or left open, with
-nothing after the answer and no control token in what the model wrote. The authors' format reward (arXiv 2505.15117) also wants the reasoning
-after an information block inside ``<think>``; two thirds of real outputs leave the tags out there,
-so here it may stand bare. Steps are read from any completed search with its information, whatever
+nothing after the answer and no control token in what the model wrote. The authors' format reward
+(arXiv 2505.15117) also wants the reasoning after an information block inside ``<think>``; two thirds
+of real outputs leave the tags out there, so here it may stand bare. Steps are read from any completed search with its information, whatever
 the verdict: the query is the step's subquery, the documents its context, the reasoning that
 follows its summary.
 """
@@ -55,12 +55,10 @@ class SearchR1(OneTurn):
     name: ClassVar[str] = "search-r1"
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
 
-    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+    def after_segment(
+        self, output: str, finish: str, steps_done: int, max_steps: int
+    ) -> Retrieve | Finish:
         """Any completed search retrieves, as in Search-R1; see Grammar.next."""
-        if first_control(output, self.special_tokens):
-            return Finish("malformed")
-        if finish == "length":
-            return Finish("max_tokens")
         search = _SEARCH.search(output) if finish == "stop" else None
         if search is None:
             answered = self.parse(output).answer is not None

@@ -168,12 +168,10 @@ class TeaRag(OneTurn):
     name: ClassVar[str] = "tearag"
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
 
-    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+    def after_segment(
+        self, output: str, finish: str, steps_done: int, max_steps: int
+    ) -> Retrieve | Finish:
         """Retrieve for the step whose head ends ``output``, or finish; see Grammar.next."""
-        if first_control(output, self.special_tokens):
-            return Finish("malformed")
-        if finish == "length":
-            return Finish("max_tokens")
         parsed, pending, _ = self._scan(output, ())
         if finish == "eos":
             return Finish("answer" if parsed.format_ok else "malformed")
