@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.records import ContextItem, Step
@@ -234,6 +234,7 @@ def test_hostile_documents_change_no_verdict(
 
 
 @given(HOSTILE)
+@example("<\nStep 2:\nImportant entity: x<Reference>>")
 def test_neutralising_twice_is_neutralising_once(text: str) -> None:
     once = neutralise(text, ("<|im_end|>", "@@ROLE@@"))
     assert neutralise(once, ("<|im_end|>", "@@ROLE@@")) == once

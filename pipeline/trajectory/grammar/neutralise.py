@@ -45,4 +45,9 @@ def _pattern(special_tokens: tuple[str, ...]) -> re.Pattern[str]:
 def neutralise(text: str, special_tokens: Iterable[str] = ()) -> str:
     """``text`` on one line, without grammar tags, step markers at line starts or chat tokens."""
     marked = _MARKERS.sub(r"\1\2\3\4&#58;", text)
-    return _pattern(tuple(special_tokens)).sub(escape, " ".join(marked.split()))
+    clean = _pattern(tuple(special_tokens)).sub(escape, " ".join(marked.split()))
+    # A tag inside another hides it: "< Step 2 <Reference>>" holds no "<...>" without brackets within
+    # until the inner one is gone. Every turn takes brackets away, so this ends.
+    while (bare := _pattern(()).sub(escape, clean)) != clean:
+        clean = bare
+    return clean
