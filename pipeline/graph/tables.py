@@ -22,7 +22,7 @@ from pipeline.graph.entities import EntityTable
 from pipeline.records import Triplet
 from pipeline.retrieval.neighbours import write_neighbours
 
-BLOCK = 1 << 17  # triplets per row group and record batch: about 20 MB
+BLOCK = 1 << 16  # triplets per row group and record batch: about 50 MB of Python objects
 _NAMES = [field.name for field in dataclasses.fields(Triplet)]
 
 

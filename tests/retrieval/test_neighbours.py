@@ -20,8 +20,9 @@ def table(folder: Path, blocks: list[list[tuple[int, int]]], entities: int) -> N
 def test_each_triplet_is_named_once_even_when_both_its_ends_are_asked(tmp_path: Path) -> None:
     neighbours = table(tmp_path, [[(0, 1), (0, 2)], [(1, 2), (2, 2)]], 4)
     asked = [[0, 1], [2], [3], [], [2, 2]]
-    found = [rows.tolist() for rows in neighbours.of(asked)]
-    assert found == [[0, 1, 2], [1, 2, 3], [], [], [1, 2, 3]]
+    expected = [[0, 1, 2], [1, 2, 3], [], [], [1, 2, 3]]
+    assert [rows.tolist() for rows in neighbours.of(asked)] == expected
+    assert [neighbours.of([query])[0].tolist() for query in asked] == expected
 
 
 def test_a_table_takes_four_bytes_per_end_and_entity(tmp_path: Path) -> None:
