@@ -12,6 +12,7 @@ ROWS   ?=
 SIZES  ?=
 STEPS  ?=
 TRAJECTORIES ?=
+CHUNKS ?=
 
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
@@ -71,7 +72,8 @@ test: $(STAMP) ## pytest, in parallel
 # One thread, as the goals are per core; nothing else should run beside it.
 bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 STEPS=10000)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
-	  $(if $(STEPS),--steps $(STEPS)) $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
+	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) \
+	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
 
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict

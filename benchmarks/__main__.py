@@ -1,6 +1,6 @@
 """``python -m benchmarks``: measure the rows that are asked for, print one table, write JSON.
 
-Rows: kag, store, reward. Bad options are one sentence on standard error and exit status 2,
+Rows: kag, store, reward, growth. Bad options are one sentence on standard error and exit status 2,
 as in the rest of steep.
 """
 
@@ -20,28 +20,41 @@ from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.errors import InputError, SteepError
 from pipeline.records import replace_text
 
-ROWS = ("kag", "store", "reward")
+ROWS = ("kag", "store", "reward", "growth")
 
 
 def main(
-    rows: Annotated[str, typer.Option(help="comma-separated: kag, store, reward")] = ",".join(ROWS),
+    rows: Annotated[
+        str, typer.Option(help="comma-separated: kag, store, reward, growth")
+    ] = ",".join(ROWS),
     steps: Annotated[int, typer.Option(help="steps of row kag")] = 10_000,
     sizes: Annotated[str, typer.Option(help="triplets of row store")] = "100000,1000000",
     trajectories: Annotated[
         Path | None, typer.Option(help="sampled paths for row reward; generated without")
     ] = None,
+    chunks: Annotated[str, typer.Option(help="corpora of row growth")] = "1000,10000,100000",
+    plot: Annotated[Path, typer.Option(help="picture of row growth")] = Path("runs/growth.svg"),
     repeats: Annotated[int, typer.Option(help="timed rounds, at least 5")] = LEAST_REPEATS,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/benchmarks.json"),
 ) -> None:
     """Measure, print, write."""
     wanted = _names(rows)
     counts = _numbers("--sizes", sizes)
+    corpora = _numbers("--chunks", chunks)
+    _at_least("--chunks: the number of sizes", len(set(corpora)), 2)
     _at_least("--repeats", repeats, LEAST_REPEATS)
     _at_least("--steps", steps, 1)
     about = machine()
-    found: list[Row] = []
-    for name in wanted:
-        found += _measure(name, steps, counts, trajectories, repeats)
+    # Imported here: what is wrong with the options is said before heavy packages are read.
+    from benchmarks import growth, kag, reward, store
+
+    measure: dict[str, Callable[[], list[Row]]] = {
+        "kag": lambda: kag.rows(steps, repeats),
+        "store": lambda: store.rows(counts, repeats),
+        "reward": lambda: reward.rows(trajectories),
+        "growth": lambda: growth.rows(sorted(set(corpora)), repeats, plot),
+    }
+    found = [row for name in wanted for row in measure[name]()]
     _print(found, about)
     content = {
         "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -50,20 +63,6 @@ def main(
     }
     replace_text(output, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     print(f"written to {output}")
-
-
-def _measure(
-    name: str, steps: int, sizes: list[int], trajectories: Path | None, repeats: int
-) -> list[Row]:
-    # Imported here: a missing peer of one row must not hide the others.
-    from benchmarks import kag, reward, store
-
-    measure: dict[str, Callable[[], list[Row]]] = {
-        "kag": lambda: kag.rows(steps, repeats),
-        "store": lambda: store.rows(sizes, repeats),
-        "reward": lambda: reward.rows(trajectories, repeats),
-    }
-    return measure[name]()
 
 
 def _print(rows: list[Row], about: dict[str, Any]) -> None:

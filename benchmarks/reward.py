@@ -64,8 +64,8 @@ class EachByItself:
         return np.array(self._model.compute(pairs))
 
 
-def rows(path: Path | None, repeats: int) -> list[Row]:
-    """Calls and pairs; counts are the same in every repeat, so ``repeats`` has no part in it.
+def rows(path: Path | None) -> list[Row]:
+    """Calls and pairs: counts, so there is nothing to repeat.
 
     Raises InputError when the file is no file of trajectories, AssertionError when rewards differ.
     """

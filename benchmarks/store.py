@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import peer, version
 from benchmarks.timing import Row, alternate, per
-from pipeline.graph.build import Edge
+from pipeline.graph.build import Edge, Extracted, Graph
 from pipeline.graph.entities import EntityTable
 from pipeline.graph.tables import write_triplets
 from pipeline.records import Triplet
@@ -134,13 +134,17 @@ def _memory(folder: Path, size: int, built: dict[str, float]) -> Row:
     )
 
 
-def build_in_process(folder: Path, size: int) -> dict[str, float]:
+def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[str, float]:
     """Build the tables in a process of its own; returns its seconds and highest memory in MiB.
 
     ``baseline_mib`` is what the process held before it began: the interpreter and its libraries.
+    With ``numbered`` the entities come with their numbers, and what is measured is the writing of
+    the tables; without, triples are checked and entities numbered as in the graph stage, whose
+    table of entities is in memory.
     """
+    way = "numbered" if numbered else "whole"
     answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.store", str(folder), str(size)],
+        [sys.executable, "-m", "benchmarks.store", str(folder), str(size), way],
         check=True,
         capture_output=True,
         text=True,
@@ -210,6 +214,12 @@ def edges(triplets: int) -> Iterator[Edge]:
             triplet = Triplet(f"{name}:{place}", _name(head), relation, _name(tail), name)
             yield Edge(triplet, head, tail)
             row += 1
+
+
+def _extracted(triplets: int) -> Iterator[Extracted]:
+    for edge in edges(triplets):
+        one = edge.triplet
+        yield Extracted(one.chunk_id, "", [one.head, one.relation, one.tail])
 
 
 def _name(entity: int) -> str:
@@ -315,7 +325,7 @@ def _peak_mib() -> float:
     return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
-def _build(folder: Path, triplets: int) -> None:
+def _build(folder: Path, triplets: int, *, numbered: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -324,10 +334,14 @@ def _build(folder: Path, triplets: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     baseline = _peak_mib()
     start = perf_counter()
-    entities = NumberedEntities(entity_count(triplets))
-    write_triplets(folder, edges(triplets), entities)
+    entities: EntityTable = NumberedEntities(entity_count(triplets))
+    arriving = edges(triplets)
+    if not numbered:
+        graph = Graph()
+        entities, arriving = graph.entities, graph.edges(_extracted(triplets))
+    write_triplets(folder, arriving, entities)
     print(perf_counter() - start, baseline, _peak_mib(), len(entities))
 
 
 if __name__ == "__main__":
-    _build(Path(sys.argv[1]), int(sys.argv[2]))
+    _build(Path(sys.argv[1]), int(sys.argv[2]), numbered=sys.argv[3] == "numbered")

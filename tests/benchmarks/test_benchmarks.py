@@ -80,16 +80,17 @@ def test_generated_graphs_have_the_papers_mean_degree_and_hubs() -> None:
 
 
 def test_fewer_pairs_are_scored_and_rewards_are_the_same() -> None:
-    calls, pairs = reward.rows(None, 5)  # asserts the rewards
+    calls, pairs = reward.rows(None)  # asserts the rewards
     assert calls.ratio > pairs.ratio > 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward"),
+        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, growth"),
         (["--rows", "store", "--sizes", "many"], "--sizes: expected whole numbers"),
         (["--repeats", "4"], "--repeats is 4; expected at least 5"),
+        (["--chunks", "1000,1000"], "the number of sizes is 1; expected at least 2"),
         (["--steps", "0"], "--steps is 0; expected at least 1"),
     ],
 )
