@@ -1,10 +1,11 @@
 """The graph's tables on disk, written while triplets arrive.
 
 Purpose: a graph of any size with bounded memory. Input: `Edge`s, then the entities. Output:
-``triplets.parquet`` (for people and later stages), ``triplets.arrow`` (the same columns,
-uncompressed, which retrieval maps into memory), ``entities.parquet`` (id = row, key, name) and
-``neighbours/`` (which triplets touch an entity, `pipeline.retrieval.neighbours`). Memory: one block
-of triplets, and 8 bytes per entity at the end; heads and tails wait on disk until all are there.
+``triplets.parquet`` and ``entities.parquet`` (id = row, key, name) for people and later stages; the
+same rows uncompressed in ``triplets.arrow`` and ``entities.arrow`` (names), which retrieval maps into
+memory; and ``neighbours/`` (which triplets touch an entity, `pipeline.retrieval.neighbours`). Memory:
+one block of triplets, and 8 bytes per entity at the end; heads and tails wait on disk until all are
+there.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def write_triplets(
             plain.write_table(table)
             np.array([(edge.head, edge.tail) for edge in part], dtype=np.int64).tofile(numbers)
             count += len(part)
-    _write_entities(folder / "entities.parquet", entities, block)
+    _write_entities(folder, entities, block)
     write_neighbours(folder / "neighbours", lambda: _read_ends(ends, 8 * block), len(entities))
     ends.unlink()
     return count
@@ -65,14 +66,20 @@ def _read_ends(path: Path, count: int) -> Iterator[NDArray[np.int64]]:
             yield part.reshape(-1, 2)
 
 
-def _write_entities(path: Path, entities: EntityTable, block: int) -> None:
+def _write_entities(folder: Path, entities: EntityTable, block: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([("id", pa.int64()), ("key", pa.string()), ("name", pa.string())])
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    mapped = pa.schema([("name", pa.string())])
+    with (
+        pq.ParquetWriter(folder / "entities.parquet", schema, compression="zstd") as packed,
+        pa.OSFile(str(folder / "entities.arrow"), "wb") as file,
+        pa.ipc.new_file(file, mapped) as plain,
+    ):
         for start in range(0, len(entities), block):
             rows = slice(start, start + block)
             keys, names = entities.keys[rows], entities.names[rows]
             columns = {"id": range(start, start + len(keys)), "key": keys, "name": names}
-            writer.write_table(pa.table(columns, schema=schema))
+            packed.write_table(pa.table(columns, schema=schema))
+            plain.write_table(pa.table({"name": names}, schema=mapped))

@@ -205,7 +205,7 @@ def _open_graph(
 ) -> GraphRetrieval:
     columns = ("id", "head", "relation", "tail", "chunk_id")
     triplets = Columns(graph / "triplets.arrow", columns)
-    entities = Columns(graph / "entities.parquet", ("name",))
+    entities = Columns(graph / "entities.arrow", ("name",))
     entity_index = VectorIndex.load(index / "entities.faiss", gpu=config.index.gpu)
     triplet_TD = np.load(index / "triplets.npy", mmap_mode="r")
     check_rows("entities", len(entity_index), len(entities), index)

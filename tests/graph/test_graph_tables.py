@@ -33,7 +33,10 @@ def test_columns_neighbours_and_parquet_hold_the_same_rows(tmp_path: Path, block
     ]
     found = Neighbours.load(tmp_path / "neighbours").of([[0], [1], [2]])
     assert [rows.tolist() for rows in found] == [[0], [0, 1, 2], [1]]
+    names = Columns(tmp_path / "entities.arrow", ("name",))
+    assert [names[row] for row in range(len(names))] == [("Ann",), ("Rome",), ("Italy",)]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "entities.arrow",
         "entities.parquet",
         "neighbours",
         "triplets.arrow",
