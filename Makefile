@@ -8,6 +8,11 @@ ROUND  ?=
 WORKERS ?=
 SET    ?=
 WHY    ?=
+ROWS   ?=
+SIZES  ?=
+STEPS  ?=
+TRAJECTORIES ?=
+CHUNKS ?=
 
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
@@ -16,7 +21,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
-        view status clean-tmp tiny-reader check lint types test docs gpu-resolve lock
+        view status clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,6 +68,12 @@ types: $(STAMP) ## mypy, strict
 
 test: $(STAMP) ## pytest, in parallel
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+
+# One thread, as the goals are per core; nothing else should run beside it.
+bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 STEPS=10000)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
+	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) \
+	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
 
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict

@@ -13,6 +13,7 @@ class Graph(StageTask):
     """The knowledge graph of all chunks."""
 
     stage = "graph"
+    version = 2
     entry = "pipeline.graph.stage:run"
     reads = ("graph",)
 

@@ -1,48 +1,39 @@
 """Stage ``graph``: chunks to triplets and entities (TeaRAG 4.1).
 
 Input: the corpus stage, and triples from one of three sources: annotations, ready OpenIE results,
-or a language model. Output: ``triplets.parquet``, ``entities.parquet`` (id = row, key, name),
-``statistics.json`` and ``rejects.jsonl`` (every triple that was not taken, with the reason).
+or a language model. Output: the graph's tables (`pipeline.graph.tables`), ``statistics.json`` and
+``rejects.jsonl`` (every triple that was not taken, with the reason).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated
-from pipeline.graph.build import Extracted, build_graph
-from pipeline.graph.entities import EntityTable
+from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.openie import read_openie
-from pipeline.records import (
-    Chunk,
-    Triplet,
-    read_records,
-    replace_text,
-    write_jsonl,
-    write_parquet,
-)
+from pipeline.graph.tables import write_triplets
+from pipeline.records import Chunk, read_records, replace_text, write_jsonl
 from pipeline.stage import StageContext
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns how many triplets, entities and rejects."""
     chunks = read_records(context.inputs["corpus"] / "chunks.parquet", Chunk)
-    graph = build_graph(_extracted(context, chunks))
+    graph = Graph()
+    write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
     if not graph.triplets:
         rejected = f"; {len(graph.rejects)} were rejected" if graph.rejects else ""
         raise InputError(f"graph: source {context.config.graph.source} gave no triplet{rejected}")
     documents = len({chunk.doc_id for chunk in chunks})
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
-    write_parquet(context.output / "triplets.parquet", graph.triplets, Triplet)
-    _write_entities(context.output / "entities.parquet", graph.entities)
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     text = json.dumps(statistics, ensure_ascii=False, indent=1)
     replace_text(context.output / "statistics.json", text + "\n")
     return {
-        "triplets": len(graph.triplets),
+        "triplets": graph.triplets,
         "entities": len(graph.entities),
         "rejects": len(graph.rejects),
     }
@@ -69,12 +60,3 @@ def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extra
         batch=settings.batch,
         seed=context.seed,
     )
-
-
-def _write_entities(path: Path, entities: EntityTable) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = {"id": range(len(entities)), "key": entities.keys, "name": entities.names}
-    schema = pa.schema([("id", pa.int64()), ("key", pa.string()), ("name", pa.string())])
-    pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")

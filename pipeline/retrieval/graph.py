@@ -10,12 +10,9 @@ of a stage go to the reranker together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import StoreError
-from pipeline.graph.entities import entity_key
 from pipeline.index.embed import Embedder, Vectors
 from pipeline.index.faiss_index import DECIMALS, VectorIndex
 from pipeline.index.stage import passage
@@ -133,32 +130,12 @@ class GraphRetrieval:
         """The ``recall`` triplets nearest to each subquery, one hop from its entities."""
         query_QD = self._embedder.encode([query.subquery for query in queries], "query")
         found = []
-        for query_D, around in zip(query_QD, entities, strict=True):
-            rows = self._neighbours.of(around)
+        for query_D, rows in zip(query_QD, self._neighbours.of(entities), strict=True):
             cosine_N = np.round(self._triplet_TD[rows] @ query_D, DECIMALS)
             found.append(
                 [self._triplets[row] for row in rows[best(cosine_N, self._recall)].tolist()]
             )
         return found
-
-
-def neighbours_of(triplets: Columns, keys: Sequence[str], where: Path) -> Neighbours:
-    """The one-hop table of a graph; ``keys`` are entity keys in the order of the entity table.
-
-    Raises StoreError when a head or tail is not in the entity table.
-    """
-    numbers = {key: number for number, key in enumerate(keys)}
-    try:
-        head_T, tail_T = (
-            np.array([numbers[entity_key(name)] for name in triplets.column(at)], dtype=np.int64)
-            for at in (HEAD, TAIL)
-        )
-    except KeyError as error:
-        raise StoreError(
-            f"{where}: {error.args[0]!r} of triplets.parquet is not in entities.parquet; "
-            "run the graph stage again"
-        ) from None
-    return Neighbours(head_T, tail_T, len(keys))
 
 
 def _scored(columns: tuple[str, ...], score: float) -> ScoredTriplet:

@@ -13,21 +13,24 @@ joined once; nothing is joined to itself. Restart: 1 at the subquery, 0.5 at eac
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.graph.entities import entity_key
-from pipeline.retrieval.pagerank import personalised_pagerank
+from pipeline.retrieval.pagerank import Doubles, personalised_pagerank
 
 Kind = Literal["chunk", "triplet"]
+Numbers = NDArray[np.int64]
 KEY_ENTITY_RESTART = 0.5
 DECIMALS = 9  # masses that agree to so many decimals are tied
-_BATCH = 32  # graphs solved at once: 32 x 45 x 45 doubles are 0.5 MB and stay in cache
+_NOTHING = -1
+_BATCH = 64  # graphs solved at once: 64 x 40 x 40 doubles are 0.8 MB and stay in cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,7 @@ class Candidates:
     triplets: Sequence[ScoredTriplet]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A chunk or triplet node; ``position`` is its place among the chunks or triplets given."""
 
     kind: Kind
@@ -76,17 +78,18 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Kag:
-    """A graph as lists: node 0 is the subquery, then chunks, triplets, entities.
+class Kags:
+    """The graphs of B steps, in one layout: node 0 is the subquery, nodes 1 to C are chunks, then T
+    triplets, then entities; a step with fewer leaves nodes without edges.
 
-    Edges (left[e], right[e]) may repeat; a repetition carries the same weight.
+    ``adjacency_BNN`` is symmetric. ``restart_BN`` is p of eq. 3. ``score_BI``, I = C + T, are raw
+    scores of chunks and triplets, NaN where a step has none.
     """
 
-    nodes: int
-    left: list[int]
-    right: list[int]
-    weights: list[float]
-    key_entities: list[int]
+    chunks: int
+    adjacency_BNN: Doubles
+    restart_BN: Doubles
+    score_BI: Doubles
 
 
 def rank(
@@ -112,62 +115,73 @@ def rank(
 def rank_all(
     steps: Sequence[Candidates], *, tau: float = 0.2, alpha: float = 0.5
 ) -> Iterator[list[Ranked]]:
-    """`rank` for many steps; graphs are solved in batches. Yields rankings in input order."""
+    """`rank` for many steps; graphs are built and solved in batches. Yields in input order."""
     for start in range(0, len(steps), _BATCH):
         part = steps[start : start + _BATCH]
-        mass_BN = _masses([build(step, tau) for step in part], alpha)
-        rounded_BN = np.round(mass_BN, DECIMALS)
-        for step, mass, rounded in zip(part, mass_BN.tolist(), rounded_BN.tolist(), strict=True):
-            yield _order(step, mass, rounded)
+        graphs = build(part, tau)
+        mass_BN = personalised_pagerank(graphs.adjacency_BNN, graphs.restart_BN, alpha)
+        mass_BI = mass_BN[:, 1 : 1 + graphs.score_BI.shape[1]]
+        order_BI = _order(mass_BI, graphs.score_BI, graphs.chunks)
+        for step, mass, order in zip(part, mass_BI.tolist(), order_BI.tolist(), strict=True):
+            yield _ranking(step, mass, order, graphs.chunks)
 
 
-def build(step: Candidates, tau: float) -> Kag:
-    """The graph of one step (4.2.4)."""
-    _check(step)
-    chunks, triplets = step.chunks, step.triplets
-    after_chunks = 1 + len(chunks)
-    first_entity = after_chunks + len(triplets)
-    numbers: dict[str, int] = {}
-    left: list[int] = []
-    right: list[int] = []
-    weights: list[float] = []
+def build(steps: Sequence[Candidates], tau: float) -> Kags:
+    """The graphs of one step or more (4.2.4); raises InputError as `rank` does.
 
-    def entity(surface: str) -> int | None:
-        key = entity_key(surface)
-        return numbers.setdefault(key, first_entity + len(numbers)) if key else None
+    Python looks at every name once; then the edges of all steps are written at once. What a rule
+    would join to nothing (an entity without a name, the chunk of a triplet when that chunk was not
+    retrieved) is joined to one node more, which is cut off at the end.
+    """
+    for step in steps:
+        _check(step)
+    step_C, place_C = _places([len(step.chunks) for step in steps])
+    step_T, place_T = _places([len(step.triplets) for step in steps])
+    step_K, _ = _places([len(step.entities) for step in steps])
+    entities = [_entities(step) for step in steps]
+    first_triplet = 2 + int(place_C.max(initial=-1))
+    first_entity = first_triplet + 1 + int(place_T.max(initial=-1))
+    nodes = first_entity + max(one.distinct for one in entities)
 
-    def join(one: int, other: int | None, weight: float = 1.0) -> None:
-        if other is not None and one != other:
-            left.append(one)
-            right.append(other)
-            weights.append(weight)
+    def node(first: int, numbers: Iterable[list[int]]) -> Numbers:
+        number_N = np.fromiter(chain.from_iterable(numbers), dtype=np.int64)
+        return np.where(number_N == _NOTHING, nodes, first + number_N)
 
-    key_entities = {entity(surface) for surface in step.entities}
-    chunk_of: dict[str | None, int] = {}
-    for node, chunk in enumerate(chunks, start=1):
-        chunk_of[chunk.id] = node
-        join(0, node, sigmoid(chunk.score))
-        join(node, entity(chunk.title))
-    for node, triplet in enumerate(triplets, start=after_chunks):
-        head, tail = entity(triplet.head), entity(triplet.tail)
-        source = chunk_of.get(triplet.chunk_id)
-        if head is not None:
-            join(head, tail)
-        join(node, head)
-        join(node, tail)
-        if source is not None:
-            join(source, node)
-            join(source, head)
-            join(source, tail)
-        above = sigmoid(triplet.score) - tau
-        if above > 0:
-            join(0, node, above)
-    return Kag(
-        nodes=first_entity + len(numbers),
-        left=left,
-        right=right,
-        weights=weights,
-        key_entities=[node for node in key_entities if node is not None],
+    title_C = node(first_entity, (one.titles for one in entities))
+    head_T = node(first_entity, (one.heads for one in entities))
+    tail_T = node(first_entity, (one.tails for one in entities))
+    key_K = node(first_entity, (one.keys for one in entities))
+    source_T = node(1, map(_sources, steps))
+    chunk_C, triplet_T = 1 + place_C, first_triplet + place_T
+    joined = [
+        (step_C, chunk_C, title_C),
+        (step_T, head_T, tail_T),
+        (step_T, triplet_T, head_T),
+        (step_T, triplet_T, tail_T),
+        (step_T, source_T, triplet_T),
+        (step_T, source_T, head_T),
+        (step_T, source_T, tail_T),
+    ]
+    step_E, left_E, right_E = (np.concatenate(part) for part in zip(*joined, strict=True))
+    score_C = np.array([one.score for step in steps for one in step.chunks], dtype=float)
+    score_T = np.array([one.score for step in steps for one in step.triplets], dtype=float)
+    weight_C = np.array([sigmoid(score) for score in score_C.tolist()])
+    weight_T = np.array([max(sigmoid(score) - tau, 0) for score in score_T.tolist()])
+
+    adjacency_BNN = np.zeros((len(steps), nodes + 1, nodes + 1))
+    adjacency_BNN[step_E, left_E, right_E] = adjacency_BNN[step_E, right_E, left_E] = 1
+    adjacency_BNN[step_C, 0, chunk_C] = adjacency_BNN[step_C, chunk_C, 0] = weight_C
+    adjacency_BNN[step_T, 0, triplet_T] = adjacency_BNN[step_T, triplet_T, 0] = weight_T
+    diagonal = np.arange(nodes)
+    adjacency_BNN[:, diagonal, diagonal] = 0
+    restart_BN = np.zeros((len(steps), nodes + 1))
+    restart_BN[:, 0] = 1
+    restart_BN[step_K, key_K] = KEY_ENTITY_RESTART
+    score_BI = np.full((len(steps), first_entity - 1), np.nan)
+    score_BI[step_C, place_C] = score_C
+    score_BI[step_T, triplet_T - 1] = score_T
+    return Kags(
+        first_triplet - 1, adjacency_BNN[:, :nodes, :nodes], restart_BN[:, :nodes], score_BI
     )
 
 
@@ -179,41 +193,66 @@ def sigmoid(score: float) -> float:
     return power / (1 + power)
 
 
-def _masses(graphs: Sequence[Kag], alpha: float) -> NDArray[np.float64]:
-    size = max(graph.nodes for graph in graphs)
-    edges_B = [len(graph.left) for graph in graphs]
-    graph_E = np.repeat(np.arange(len(graphs)), edges_B)
-    left_E = np.array([node for graph in graphs for node in graph.left], dtype=np.intp)
-    right_E = np.array([node for graph in graphs for node in graph.right], dtype=np.intp)
-    weight_E = np.array([weight for graph in graphs for weight in graph.weights], dtype=np.float64)
-    adjacency_BNN = np.zeros((len(graphs), size, size))
-    adjacency_BNN[graph_E, left_E, right_E] = weight_E
-    adjacency_BNN[graph_E, right_E, left_E] = weight_E
-    restart_BN = np.zeros((len(graphs), size))
-    restart_BN[:, 0] = 1.0
-    for row, graph in enumerate(graphs):
-        restart_BN[row, graph.key_entities] = KEY_ENTITY_RESTART
-    return personalised_pagerank(adjacency_BNN, restart_BN, alpha)
+class _Entities(NamedTuple):
+    """Entities of one step by number, `_NOTHING` where a name has no identity."""
+
+    distinct: int
+    titles: list[int]
+    heads: list[int]
+    tails: list[int]
+    keys: list[int]
 
 
-def _order(step: Candidates, mass: Sequence[float], rounded: Sequence[float]) -> list[Ranked]:
-    after_chunks = 1 + len(step.chunks)
-    keys = [
-        (-rounded[node], 0, -chunk.score, node) for node, chunk in enumerate(step.chunks, start=1)
-    ]
-    keys += [
-        (-rounded[node], 1, -triplet.score, node)
-        for node, triplet in enumerate(step.triplets, start=after_chunks)
-    ]
-    keys.sort()
-    return [
-        Ranked("chunk", step.chunks[node - 1].id, mass[node], node - 1)
-        if kind == 0
-        else Ranked(
-            "triplet", step.triplets[node - after_chunks].id, mass[node], node - after_chunks
-        )
-        for _, kind, _, node in keys
-    ]
+def _entities(step: Candidates) -> _Entities:
+    names = [chunk.title for chunk in step.chunks]
+    names += [triplet.head for triplet in step.triplets]
+    names += [triplet.tail for triplet in step.triplets]
+    names += step.entities
+    identities = list(map(entity_key, names))
+    number = {identity: at for at, identity in enumerate(dict.fromkeys(identities))}
+    distinct = len(number)
+    number[""] = _NOTHING
+    numbers = [number[identity] for identity in identities]
+    heads = len(step.chunks)
+    tails = heads + len(step.triplets)
+    keys = tails + len(step.triplets)
+    return _Entities(
+        distinct, numbers[:heads], numbers[heads:tails], numbers[tails:keys], numbers[keys:]
+    )
+
+
+def _sources(step: Candidates) -> list[int]:
+    place: dict[str | None, int] = {chunk.id: at for at, chunk in enumerate(step.chunks)}
+    return [place.get(triplet.chunk_id, _NOTHING) for triplet in step.triplets]
+
+
+def _places(counts: Sequence[int]) -> tuple[Numbers, Numbers]:
+    """Counts [2, 3] to steps [0, 0, 1, 1, 1] and places within them [0, 1, 0, 1, 2]."""
+    step_N = np.repeat(np.arange(len(counts)), counts)
+    first_B: Numbers = np.cumsum(counts) - np.array(counts)
+    return step_N, np.arange(len(step_N)) - first_B[step_N]
+
+
+def _order(mass_BI: Doubles, score_BI: Doubles, chunks: int) -> Numbers:
+    kind_I = np.arange(mass_BI.shape[1]) >= chunks
+    # The last key counts most; what agrees in all of them stays in input order.
+    keys = (-score_BI, np.broadcast_to(kind_I, mass_BI.shape), -np.round(mass_BI, DECIMALS))
+    order_BI: Numbers = np.lexsort(keys, axis=-1)
+    return order_BI
+
+
+def _ranking(
+    step: Candidates, mass: Sequence[float], order: Sequence[int], chunks: int
+) -> list[Ranked]:
+    ranking = []
+    for at in order:
+        if at < chunks:
+            if at < len(step.chunks):
+                ranking.append(Ranked("chunk", step.chunks[at].id, mass[at], at))
+        elif at - chunks < len(step.triplets):
+            position = at - chunks
+            ranking.append(Ranked("triplet", step.triplets[position].id, mass[at], position))
+    return ranking
 
 
 def _check(step: Candidates) -> None:

@@ -1,8 +1,9 @@
 """Columns of the corpus and graph tables, held as Arrow arrays and read row by row.
 
 Purpose: chunks and triplets by row without a Python object per row of the corpus. Input: Parquet
-files of the corpus and graph stages. Output: rows as they are needed. Also `best`, the row order
-that every stage of retrieval uses.
+files, which are unpacked into memory, or Arrow files, which are memory-mapped: opening one reads
+nothing, and all processes of a host share its pages. Output: rows as they are needed. A value costs
+its bytes and 4 of offset. Also `best`, the row order that every stage of retrieval uses.
 """
 
 from __future__ import annotations
@@ -18,25 +19,22 @@ from pipeline.errors import InputError, StoreError
 
 
 class Columns:
-    """Text columns of one Parquet file; ``columns[row]`` is a tuple of their values."""
+    """Text columns of one Parquet or Arrow file; ``columns[row]`` is a tuple of their values."""
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         """Raises InputError when the file is missing, unreadable or lacks a column."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(path, columns=list(names), memory_map=True)
+            table = _table(path, names)
         except (OSError, pa.ArrowException) as error:
-            raise InputError.at(path, None, f"not a readable Parquet file: {error}") from None
+            raise InputError.at(path, None, f"not a readable {_kind(path)} file: {error}") from None
         absent = [name for name in names if name not in table.column_names]
         if absent:
             raise InputError.at(path, None, f"no column {', '.join(absent)}")
         self._length: int = table.num_rows
-        # large_string: offsets of 32 bits end at 2 GiB of text in one column.
-        self._arrays: list[Any] = [
-            table.column(name).cast(pa.large_string()).combine_chunks() for name in names
-        ]
+        # Left in chunks: joined, offsets of 4 bytes would end at 2 GiB of text in one column.
+        self._arrays: list[Any] = [table.column(name) for name in names]
 
     def __len__(self) -> int:
         return self._length
@@ -44,10 +42,24 @@ class Columns:
     def __getitem__(self, row: int) -> tuple[str, ...]:
         return tuple(array[row].as_py() for array in self._arrays)
 
-    def column(self, number: int) -> list[str]:
-        """One whole column."""
-        values: list[str] = self._arrays[number].to_pylist()
-        return values
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values and offsets, mapped or in memory."""
+        return sum(int(array.nbytes) for array in self._arrays)
+
+
+def _table(path: Path, names: Sequence[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if _kind(path) == "Parquet":
+        return pq.read_table(path, columns=list(names))
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def _kind(path: Path) -> str:
+    return "Arrow" if path.suffix == ".arrow" else "Parquet"
 
 
 def best(scores_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:

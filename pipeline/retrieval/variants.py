@@ -26,8 +26,9 @@ from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.records import ContextItem
 from pipeline.retrieval.base import Query
-from pipeline.retrieval.graph import GraphRetrieval, neighbours_of
+from pipeline.retrieval.graph import GraphRetrieval
 from pipeline.retrieval.kag import Candidates, ScoredChunk, ScoredTriplet, rank_all, sigmoid
+from pipeline.retrieval.neighbours import Neighbours
 from pipeline.retrieval.rerank import Reranker, open_reranker
 from pipeline.retrieval.semantic import SemanticRetrieval
 from pipeline.retrieval.tables import Columns, check_rows
@@ -203,9 +204,8 @@ def _open_graph(
     config: Config, graph: Path, index: Path, embedder: Embedder, reranker: Reranker
 ) -> GraphRetrieval:
     columns = ("id", "head", "relation", "tail", "chunk_id")
-    triplets = Columns(graph / "triplets.parquet", columns)
-    entities = Columns(graph / "entities.parquet", ("name",))
-    keys = Columns(graph / "entities.parquet", ("key",)).column(0)
+    triplets = Columns(graph / "triplets.arrow", columns)
+    entities = Columns(graph / "entities.arrow", ("name",))
     entity_index = VectorIndex.load(index / "entities.faiss", gpu=config.index.gpu)
     triplet_TD = np.load(index / "triplets.npy", mmap_mode="r")
     check_rows("entities", len(entity_index), len(entities), index)
@@ -214,7 +214,7 @@ def _open_graph(
     return GraphRetrieval(
         triplets,
         entities,
-        neighbours_of(triplets, keys, graph),
+        Neighbours.load(graph / "neighbours"),
         triplet_TD,
         entity_index,
         embedder,

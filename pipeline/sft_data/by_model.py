@@ -60,7 +60,7 @@ class Helper:
 def extract_triplets(hops: Sequence[Hop], helper: Helper) -> int:
     """Replace each hop's triplets by those that the model extracts; returns how many rejects."""
     chunks: dict[str, Chunk] = {chunk.id: chunk for hop in hops for chunk in hop.chunks}
-    graph = build_graph(
+    graph, triplets = build_graph(
         extract(
             list(chunks.values()),
             open_engine=helper.open_engine,
@@ -70,7 +70,7 @@ def extract_triplets(hops: Sequence[Hop], helper: Helper) -> int:
         )
     )
     found: dict[str, list[Triplet]] = {}
-    for triplet in graph.triplets:
+    for triplet in triplets:
         found.setdefault(triplet.chunk_id, []).append(triplet)
     for hop in hops:
         hop.triplets = [one for chunk in hop.chunks for one in found.get(chunk.id, [])]

@@ -60,8 +60,9 @@ class CountingScript:
 
 
 def run(folder: Path, script: CountingScript) -> tuple[list[str], list[str]]:
-    graph = build_graph(extract(CHUNKS, open_engine=script.engine, folder=folder, batch=2, seed=0))
-    return [one.text for one in graph.triplets], [one.reason for one in graph.rejects]
+    answers = extract(CHUNKS, open_engine=script.engine, folder=folder, batch=2, seed=0)
+    graph, triplets = build_graph(answers)
+    return [one.text for one in triplets], [one.reason for one in graph.rejects]
 
 
 def test_a_killed_extraction_goes_on_where_it_stopped(tmp_path: Path) -> None:

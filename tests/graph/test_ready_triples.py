@@ -97,7 +97,7 @@ def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
         {"title": "Bo", "text": "Bo sings .", "extracted_triples": None},
         {"title": "Bo", "text": "Bo is elsewhere .", "extracted_triples": [["a", "b", "c"]]},
     )
-    reasons = Counter(one.reason for one in build_graph(read_openie(path, CHUNKS)).rejects)
+    reasons = Counter(one.reason for one in build_graph(read_openie(path, CHUNKS))[0].rejects)
     assert reasons == {
         "length 2": 1,
         "not a list": 1,
@@ -122,9 +122,11 @@ def test_real_openie_loses_exactly_the_triples_that_are_none(
     chunks: list[Chunk] = list(
         chunk_documents(read_documents(folder / "musique_train100_corpus1890.json"), words)
     )
-    graph = build_graph(read_openie(folder / "musique_train100_openie_gpt35_1890.json", chunks))
-    assert len(graph.triplets) + graph.duplicates + len(graph.rejects) == 17_419
+    graph, triplets = build_graph(
+        read_openie(folder / "musique_train100_openie_gpt35_1890.json", chunks)
+    )
+    assert len(triplets) + graph.duplicates + len(graph.rejects) == 17_419
     reasons = Counter(one.reason for one in graph.rejects)
     assert reasons == {"length 2": 70, "length 4": 112, "length 5": 2, "length 6": 1}
     home = {chunk.id: chunk.doc_id for chunk in chunks}
-    assert len({home[one.chunk_id] for one in graph.triplets}) == documents
+    assert len({home[one.chunk_id] for one in triplets}) == documents

@@ -1,12 +1,12 @@
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import Config
 from pipeline.errors import StoreError
+from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.stage import run
 from pipeline.records import Chunk, Triplet, write_parquet
@@ -19,10 +19,9 @@ CHUNKS = [
     Chunk("c1", "Corte", "Corte is crossed by the Nera.", "d1"),
 ]
 TRIPLETS = [
-    Triplet("t0", "Alba", "directed", "The Tide", "c0"),
-    Triplet("t1", "Corte", "crossed by", "the Nera", "c1"),
+    Triplet("c0:0", "Alba", "directed", "The Tide", "c0"),
+    Triplet("c1:0", "Corte", "crossed by", "the Nera", "c1"),
 ]
-NAMES = ["Alba", "The Tide", "Corte", "the Nera"]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +33,10 @@ def model(tmp_path_factory):
 def upstream(tmp_path):
     corpus, graph = tmp_path / "corpus", tmp_path / "graph"
     write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
-    write_parquet(graph / "triplets.parquet", TRIPLETS, Triplet)
-    entities = {"id": range(4), "key": [name.lower() for name in NAMES], "name": NAMES}
-    pq.write_table(pa.table(entities), graph / "entities.parquet")
+    graph.mkdir()
+    built = Graph()
+    triples = [Extracted(t.chunk_id, "", [t.head, t.relation, t.tail]) for t in TRIPLETS]
+    write_triplets(graph, built.edges(triples), built.entities)
     return {"corpus": corpus, "graph": graph}
 
 
@@ -75,7 +75,7 @@ def test_rows_of_vectors_are_rows_of_the_tables(model, tmp_path, upstream):
     retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
     # A chunk asked for by its own words has cosine 1, hence sigmoid(10).
     item = retriever.retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])[0]
-    assert {one.id for one in item} == {"c0", "c1", "t0", "t1"}
+    assert {one.id for one in item} == {"c0", "c1", "c0:0", "c1:0"}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_every_variant_opens_and_answers(model, tmp_path, upstream, variant, sub
     # The subquery is the very text of the first item, so its cosine is 1 even for a random model.
     items = retriever.retrieve([Query(subquery, ("Alba",))])[0]
     assert [item.kind for item in items] == kinds
-    assert items[0].id in ("c0", "t0")
+    assert items[0].id in ("c0", "c0:0")
     assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
 
 

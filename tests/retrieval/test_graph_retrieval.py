@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
 
-from pipeline.errors import StoreError
-from pipeline.graph.entities import entity_key
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.retrieval.base import Query
-from pipeline.retrieval.graph import GraphRetrieval, entity_query, neighbours_of
+from pipeline.retrieval.graph import GraphRetrieval, entity_query
 from pipeline.retrieval.neighbours import Neighbours
 from pipeline.retrieval.rerank import BiEncoder
 from pipeline.retrieval.tables import best
@@ -19,13 +17,8 @@ FACTS = [
     ("Nera", "joins", "Nera"),
 ]
 NAMES = ["Alba", "The Tide", "Bruno", "Corte", "Nera"]
-
-
-class Rows(list):
-    """Stands for Columns: a list of tuples with whole columns."""
-
-    def column(self, number):
-        return [row[number] for row in self]
+# Alba is in facts 0 and 1, The Tide in 0, Bruno in 1 and 2, Corte in 2 and 3, Nera in 3 and 4.
+OFFSETS, ROWS = [0, 2, 3, 5, 7, 9], [0, 1, 0, 1, 2, 2, 3, 3, 4]
 
 
 class RecordingReranker(BiEncoder):
@@ -41,12 +34,11 @@ class RecordingReranker(BiEncoder):
 
 
 def retrieval(reranker=None, **settings):
-    triplets = Rows((f"t{n}", *fact, "c") for n, fact in enumerate(FACTS))
     encoder = BagOfWords()
     return GraphRetrieval(
-        triplets,
-        Rows((name,) for name in NAMES),
-        neighbours_of(triplets, [entity_key(name) for name in NAMES], "graph"),
+        [(f"t{n}", *fact, "c") for n, fact in enumerate(FACTS)],
+        [(name,) for name in NAMES],
+        Neighbours(np.array(OFFSETS), np.array(ROWS)),
         encoder.encode([" ".join(fact) for fact in FACTS], "passage"),
         VectorIndex.build(encoder.encode(NAMES, "passage"), "flat"),
         encoder,
@@ -90,20 +82,6 @@ def test_scores_are_the_raw_scores_of_the_reranker():
     found = retrieval(entities_keep=1).retrieve([Query("Alba directed The Tide", ("Alba",))])[0]
     assert found[0].id == "t0"
     assert found[0].score == pytest.approx(10 * 1 - 5)
-
-
-def test_neighbours_name_each_triplet_once_even_when_both_ends_are_asked():
-    head, tail = np.array([0, 0, 1, 2]), np.array([1, 2, 2, 2])
-    neighbours = Neighbours(head, tail, 4)
-    assert neighbours.of([0, 1]).tolist() == [0, 1, 2]
-    assert neighbours.of([2]).tolist() == [1, 2, 3]
-    assert neighbours.of([3]).tolist() == []
-    assert neighbours.of([]).tolist() == []
-
-
-def test_triplet_of_an_unknown_entity_means_the_graph_is_broken():
-    with pytest.raises(StoreError, match=r"'alba' of triplets\.parquet is not in entities"):
-        neighbours_of(Rows([("t", "Alba", "r", "Bruno", "c")]), ["bruno"], "graph")
 
 
 def test_best_breaks_ties_by_position_however_many_there_are():

@@ -106,31 +106,23 @@ def test_edges_of_a_chunk_with_its_triplet_are_six_ones_and_two_similarities():
         [chunk("c", "Rome", logit(0.75))],
         [triplet("t", "rome", "Tiber", "c", logit(0.5))],
     )
-    graph = build(step, tau=0.2)
-    q, c, t, rome, tiber = range(5)
-    edges = {
-        (frozenset(pair), round(weight, 12))
-        for *pair, weight in zip(graph.left, graph.right, graph.weights, strict=True)
-    }
-    assert graph.nodes == 5
-    assert graph.key_entities == [rome]
-    assert edges == {
-        (frozenset({q, c}), 0.75),
-        (frozenset({q, t}), 0.3),
-        (frozenset({c, rome}), 1.0),
-        (frozenset({c, tiber}), 1.0),
-        (frozenset({c, t}), 1.0),
-        (frozenset({rome, tiber}), 1.0),
-        (frozenset({t, rome}), 1.0),
-        (frozenset({t, tiber}), 1.0),
-    }
+    graph = build([step], tau=0.2)
+    assert graph.adjacency_BNN[0].round(12).tolist() == [
+        #  q     c     t   rome  tiber
+        [0.0, 0.75, 0.3, 0.0, 0.0],
+        [0.75, 0.0, 1.0, 1.0, 1.0],
+        [0.3, 1.0, 0.0, 1.0, 1.0],
+        [0.0, 1.0, 1.0, 0.0, 1.0],
+        [0.0, 1.0, 1.0, 1.0, 0.0],
+    ]
+    assert graph.restart_BN.tolist() == [[1.0, 0.0, 0.0, 0.5, 0.0]]
 
 
 def test_triplet_at_or_below_tau_has_no_edge_to_the_subquery():
-    below = build(Candidates([], [], [triplet("t", "a", "b", score=logit(0.19))]), tau=0.2)
-    above = build(Candidates([], [], [triplet("t", "a", "b", score=logit(0.21))]), tau=0.2)
-    assert 0 not in below.left + below.right
-    assert 0 in above.left + above.right
+    below = Candidates([], [], [triplet("t", "a", "b", score=logit(0.19))])
+    above = Candidates([], [], [triplet("t", "a", "b", score=logit(0.21))])
+    weights = build([below, above], tau=0.2).adjacency_BNN[:, 0]
+    assert weights.round(12).tolist() == [[0.0, 0.0, 0.0, 0.0], [0.0, 0.01, 0.0, 0.0]]
 
 
 def test_same_edge_from_two_triplets_counts_once():
@@ -141,9 +133,8 @@ def test_same_edge_from_two_triplets_counts_once():
 
 
 def test_head_equal_to_tail_makes_no_loop():
-    graph = build(Candidates([], [], [triplet("t", "Rome", '"ROME"', score=3.0)]), tau=0.2)
-    assert all(left != right for left, right in zip(graph.left, graph.right, strict=True))
-    assert graph.nodes == 3
+    graph = build([Candidates([], [], [triplet("t", "Rome", '"ROME"', score=-3.0)])], tau=0.2)
+    assert graph.adjacency_BNN[0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
 def test_ties_go_to_the_higher_score_then_to_input_order():

@@ -1,0 +1,27 @@
+"""The libraries that we are measured against; none of them is needed to use steep."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from pipeline.errors import DependencyError
+
+
+def peer(module: str) -> Any:
+    """A peer library by its module name.
+
+    Raises DependencyError when it is not installed: a row without its peer would be no comparison.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DependencyError(
+            f"the benchmarks need {module.split('.')[0]} ({error}); pip install 'steep[bench]', or "
+            "pip install --no-deps igraph texttable scikit-network networkx duckdb"
+        ) from None
+
+
+def version(module: str) -> str:
+    """Its version, for the table."""
+    return str(getattr(peer(module), "__version__", "unknown"))

@@ -1,0 +1,140 @@
+"""Reasoning steps as retrieval would hand them to the graph: 5 chunks, 10 triplets, key entities.
+
+Input: MuSiQue passages and the OpenIE triples extracted from them, below the directory that
+STEEP_DATA names; without it a generated corpus of the same shape. Output: `Candidates`. A step
+starts from one triplet: its ends are the key entities, its text the subquery; the triplets are
+those one hop from the key entities, then one hop from those, and the chunks those the triplets came
+from, filled up at random. Scores are the embedded configuration's, of the lexical similarity, so
+real ties occur.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.corpus.chunk import chunk_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.graph.build import Extracted, build_graph
+from pipeline.graph.entities import entity_key
+from pipeline.graph.openie import read_openie
+from pipeline.records import Chunk, Triplet
+from pipeline.retrieval.kag import Candidates, ScoredChunk, ScoredTriplet
+from pipeline.similarity import tokens
+
+CHUNKS, TRIPLETS = 5, 10
+SCALE, OFFSET = 16.8, -7.75  # configs/embedded.yaml, retrieval.reranker
+CORPUS = "musique/musique_train100_corpus1890.json"
+OPENIE = "musique/musique_train100_openie_gpt35_1890.json"
+
+
+@dataclass(frozen=True)
+class Material:
+    """A corpus and its graph; ``source`` says in words where it is from."""
+
+    source: str
+    chunks: list[Chunk]
+    triplets: list[Triplet]
+
+
+def material() -> Material:
+    """The MuSiQue sample if STEEP_DATA is set, else generated.
+
+    Raises InputError when STEEP_DATA is set and the files are not there.
+    """
+    directory = os.environ.get("STEEP_DATA")
+    if not directory:
+        return _generated(random.Random(0))
+    root = Path(directory)
+    chunks = list(chunk_documents(read_documents(root / CORPUS), 100))
+    _, triplets = build_graph(read_openie(root / OPENIE, chunks))
+    return Material("MuSiQue passages and OpenIE triples", chunks, triplets)
+
+
+def make_steps(source: Material, count: int, seed: int = 0) -> list[Candidates]:
+    """``count`` steps; equal arguments give equal steps."""
+    rng = random.Random(seed)
+    around: dict[str, list[int]] = {}
+    for row, triplet in enumerate(source.triplets):
+        for key in {entity_key(triplet.head), entity_key(triplet.tail)}:
+            around.setdefault(key, []).append(row)
+    by_id = {chunk.id: chunk for chunk in source.chunks}
+    words_C = {chunk.id: tokens(f"{chunk.title} {chunk.text}") for chunk in source.chunks}
+    words_T = [tokens(triplet.text) for triplet in source.triplets]
+
+    def score(query: frozenset[str], text: frozenset[str]) -> float:
+        return SCALE * len(query & text) / len(query) + OFFSET
+
+    steps = []
+    for _ in range(count):
+        first = rng.randrange(len(source.triplets))
+        seed_triplet = source.triplets[first]
+        entities = [seed_triplet.head, seed_triplet.tail][: rng.choice((1, 2))]
+        rows = _walk(entities, source.triplets, around, rng)
+        ids = list(dict.fromkeys(source.triplets[row].chunk_id for row in rows))[: CHUNKS - 1]
+        while len(ids) < CHUNKS:
+            other = rng.choice(source.chunks).id
+            if other not in ids:
+                ids.append(other)
+        query = words_T[first] or frozenset({""})
+        steps.append(
+            Candidates(
+                entities,
+                [
+                    ScoredChunk(name, by_id[name].title, "", score(query, words_C[name]))
+                    for name in ids
+                ],
+                [
+                    ScoredTriplet(
+                        one.id,
+                        one.head,
+                        one.relation,
+                        one.tail,
+                        one.chunk_id,
+                        score(query, words_T[row]),
+                    )
+                    for row, one in ((row, source.triplets[row]) for row in rows)
+                ],
+            )
+        )
+    return steps
+
+
+def _walk(
+    entities: list[str],
+    triplets: list[Triplet],
+    around: dict[str, list[int]],
+    rng: random.Random,
+) -> list[int]:
+    """Ten triplets near the entities: one hop, then the next, then anywhere."""
+    near = dict.fromkeys(row for name in entities for row in around[entity_key(name)])
+    rows = rng.sample(list(near), min(len(near), TRIPLETS))
+    while len(rows) < TRIPLETS:
+        triplet = triplets[rng.choice(rows)]
+        end = entity_key(rng.choice((triplet.head, triplet.tail)))
+        row = rng.choice([*around[end], rng.randrange(len(triplets))])
+        if row not in rows:
+            rows.append(row)
+    return rows
+
+
+def _generated(rng: random.Random) -> Material:
+    """As many passages and triples as the sample: nine triples a passage, mostly of its title."""
+    names = [f"Person{n} of Town{n % 97}" for n in range(14_000)]
+    chunks = []
+    extracted = []
+    for number in range(1_890):
+        title = names[number]
+        parts = []
+        for _ in range(9):
+            head = title if rng.random() < 0.6 else rng.choice(names)
+            # A few names are met often: the square of a uniform number crowds towards 0.
+            tail = names[int(len(names) * rng.random() ** 2)]
+            parts.append([head, f"relation {rng.randrange(500)}", tail])
+        text = ". ".join(" ".join(part) for part in parts)
+        chunks.append(Chunk(f"c{number}", title, text, f"d{number}"))
+        extracted += [Extracted(f"c{number}", title, part) for part in parts]
+    _, triplets = build_graph(extracted)
+    return Material("generated (STEEP_DATA is not set)", chunks, triplets)

@@ -1,0 +1,347 @@
+"""Row ``store``: triplets one hop from five entities, against SQLite and DuckDB.
+
+Work: the second stage of graph retrieval (TeaRAG, arXiv 2511.05385, 4.2.3) asks for the row of every
+triplet that touches one of a query's entities, in order, each once. Asked as retrieval does, for a
+batch of subqueries at once; the databases get the batch as a table to join with, or query by query,
+whichever way is in the row. Both hold the triplets in memory with an index over heads and one over
+tails (SQLite finds rows in the indexes alone); we map files. Entities are drawn uniformly, which is
+the harder draw for us: few rows a query, so that what counts is what a query costs.
+
+The graph is generated: degrees fall off as a power law around the paper's mean of 5.13, and texts
+are as long as in the MuSiQue triples. It goes through the graph stage's own writer.
+"""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers import peer, version
+from benchmarks.timing import Row, alternate, per
+from pipeline.graph.build import Edge, Extracted, Graph
+from pipeline.graph.entities import EntityTable
+from pipeline.graph.tables import write_triplets
+from pipeline.records import Triplet
+from pipeline.retrieval.neighbours import Neighbours
+from pipeline.retrieval.tables import Columns
+
+MEAN_DEGREE = 5.13  # TeaRAG table 5: ends of triplets per entity
+QUERY = 5  # entities
+BATCH = 64  # subqueries that the sampler hands over at once
+_QUERIES = 1_024
+_QUERIES_ONE_BY_ONE = 256
+_COLUMNS = ("id", "head", "relation", "tail", "chunk_id")
+_RELATIONS = 5_000
+_PER_CHUNK = 6
+_DRAWN = 1 << 16
+Ends = NDArray[np.int64]
+Found = list[list[int]]
+Queries = list[list[int]]
+
+
+def rows(sizes: list[int], repeats: int) -> list[Row]:
+    """One table of each size against both databases, in batches and one by one, then its memory.
+
+    Raises DependencyError when a peer is missing, AssertionError when answers differ.
+    """
+    found = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="graph-store-") as name:
+            found += _one(Path(name), size, repeats)
+    return found
+
+
+def _one(folder: Path, size: int, repeats: int) -> list[Row]:
+    built = build_in_process(folder, size)
+    neighbours = Neighbours.load(folder / "neighbours")
+    ends_T2 = np.concatenate(list(ends(size)))
+    rng = np.random.default_rng(1)
+    queries = rng.integers(0, neighbours.entities, (_QUERIES, QUERY)).tolist()
+    sqlite, duckdb = _sqlite(ends_T2), _duckdb(ends_T2)
+    databases: dict[str, tuple[Callable[[Queries], Found], Callable[[list[int]], list[int]]]] = {
+        f"SQLite {sqlite3.sqlite_version}": (
+            partial(_sqlite_batch, sqlite),
+            partial(_sqlite_one, sqlite),
+        ),
+        f"DuckDB {version('duckdb')}": (
+            partial(_duckdb_batch, duckdb),
+            partial(_duckdb_one, duckdb),
+        ),
+    }
+    what = f"{size:,} triplets, {neighbours.entities:,} entities, "
+    found = []
+    for way, part in (("batch", queries), ("one", queries[:_QUERIES_ONE_BY_ONE])):
+        expected = [one.tolist() for one in neighbours.of(part)]
+        contenders: dict[str, Callable[[], object]] = {}
+        if way == "batch":
+            contenders["ours"] = partial(_in_batches, neighbours.of, part)
+        else:
+            contenders["ours"] = partial(_one_by_one, lambda one: neighbours.of([one])[0], part)
+        for name, (batch, one) in databases.items():
+            answer = _in_batches(batch, part) if way == "batch" else _one_by_one(one, part)
+            assert answer == expected, f"{name} finds other triplets among {size}"
+            contenders[name] = (
+                partial(_in_batches, batch, part)
+                if way == "batch"
+                else partial(_one_by_one, one, part)
+            )
+        seconds = alternate(contenders, repeats)
+        work = what + (f"batches of {BATCH} queries" if way == "batch" else "query by query")
+        mean = sum(map(len, expected)) / len(expected)
+        for name in databases:
+            found.append(
+                Row(
+                    "store",
+                    f"{work}, {mean:.1f} rows each",
+                    name,
+                    per(seconds["ours"], len(part)),
+                    per(seconds[name], len(part)),
+                    "µs per query",
+                    goal="≥ 5",
+                )
+            )
+    found.append(_memory(folder, size, built))
+    return found
+
+
+def _memory(folder: Path, size: int, built: dict[str, float]) -> Row:
+    columns = Columns(folder / "triplets.arrow", _COLUMNS)
+    neighbours = Neighbours.load(folder / "neighbours")
+    offsets = 4 * len(_COLUMNS) * size
+    raw = columns.nbytes - offsets
+    ours = columns.nbytes + neighbours.nbytes
+    return Row(
+        "store",
+        f"{size:,} triplets: columns and neighbours, mapped, against the bytes of the texts alone",
+        "raw columns",
+        [ours / size],
+        [raw / size],
+        "bytes per triplet",
+        goal="< 1.5",
+        ours_over_peer=True,
+        details=built,
+    )
+
+
+def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[str, float]:
+    """Build the tables in a process of its own; returns its CPU seconds and highest memory in MiB.
+
+    CPU seconds, for a build is too long to take turns with another. ``baseline_mib`` is what the process held before it began: the interpreter and its libraries.
+    With ``numbered`` the entities come with their numbers, and what is measured is the writing of
+    the tables; without, triples are checked and entities numbered as in the graph stage, whose
+    table of entities is in memory.
+    """
+    way = "numbered" if numbered else "whole"
+    answer = subprocess.run(
+        [sys.executable, "-m", "benchmarks.store", str(folder), str(size), way],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+    seconds, baseline, peak, entities = (float(part) for part in answer.stdout.split())
+    return {
+        "build_cpu_seconds": seconds,
+        "baseline_mib": baseline,
+        "peak_mib": peak,
+        "entities": entities,
+    }
+
+
+class NumberedEntities(EntityTable):
+    """Stands for the entity table of the stage, whose dictionary grows with the entities and would
+    hide what the tables themselves take; keys and names are made as they are asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+        self.keys = self.names = _Names(count)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _Names(list[str]):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def __getitem__(self, rows: Any) -> Any:
+        return [_name(row) for row in range(self._count)[rows]]
+
+
+def entity_count(triplets: int) -> int:
+    """How many entities a graph of the paper's mean degree has."""
+    return max(2, round(2 * triplets / MEAN_DEGREE))
+
+
+def ends(triplets: int) -> Iterator[Ends]:
+    """Heads and tails [n, 2] in blocks; equal arguments give equal blocks.
+
+    Half of the ends are drawn uniformly, half by a power law (density of rank r as r^-0.6), so that
+    a few entities are in a large part of the graph, as countries and years are.
+    """
+    entities = entity_count(triplets)
+    rng = np.random.default_rng(0)
+    for start in range(0, triplets, _DRAWN):
+        count = min(_DRAWN, triplets - start)
+        even = rng.integers(0, entities, (count, 2))
+        skewed = (entities * rng.random((count, 2)) ** 2.5).astype(np.int64)
+        # Ranks are spread over all numbers, so that hubs do not lie side by side in the file.
+        skewed = (skewed * 1_000_003 + 17) % entities
+        yield np.where(rng.random((count, 2)) < 0.5, even, skewed)
+
+
+def edges(triplets: int) -> Iterator[Edge]:
+    """The same with texts, as the graph stage sees them."""
+    row = 0
+    for block in ends(triplets):
+        for head, tail in block.tolist():
+            chunk, place = divmod(row, _PER_CHUNK)
+            name = f"c{chunk:08d}"
+            relation = f"relation {(row * 7919) % _RELATIONS}"
+            triplet = Triplet(f"{name}:{place}", _name(head), relation, _name(tail), name)
+            yield Edge(triplet, head, tail)
+            row += 1
+
+
+def _extracted(triplets: int) -> Iterator[Extracted]:
+    for edge in edges(triplets):
+        one = edge.triplet
+        yield Extracted(one.chunk_id, "", [one.head, one.relation, one.tail])
+
+
+def _name(entity: int) -> str:
+    return f"entity {entity:09d}"
+
+
+def _in_batches(ask: Callable[[Queries], Any], queries: Queries) -> Found:
+    answers: Found = []
+    for start in range(0, len(queries), BATCH):
+        found = ask(queries[start : start + BATCH])
+        answers += [one if isinstance(one, list) else one.tolist() for one in found]
+    return answers
+
+
+def _one_by_one(ask: Callable[[list[int]], Any], queries: Queries) -> Found:
+    found = map(ask, queries)
+    return [one if isinstance(one, list) else one.tolist() for one in found]
+
+
+def _sqlite(ends_T2: Ends) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE triplets (number INTEGER PRIMARY KEY, head INT, tail INT)")
+    rows = ((number, head, tail) for number, (head, tail) in enumerate(ends_T2.tolist()))
+    connection.executemany("INSERT INTO triplets VALUES (?, ?, ?)", rows)
+    connection.execute("CREATE INDEX heads ON triplets (head)")
+    connection.execute("CREATE INDEX tails ON triplets (tail)")
+    connection.execute("CREATE TEMP TABLE asked (query INT, entity INT)")
+    connection.execute("ANALYZE")
+    return connection
+
+
+def _sqlite_one(connection: sqlite3.Connection, query: list[int]) -> list[int]:
+    marks = ",".join("?" * len(query))
+    rows = connection.execute(
+        f"SELECT number FROM triplets WHERE head IN ({marks}) UNION "
+        f"SELECT number FROM triplets WHERE tail IN ({marks}) ORDER BY 1",
+        query + query,
+    )
+    return [number for (number,) in rows]
+
+
+def _sqlite_batch(connection: sqlite3.Connection, queries: Queries) -> Found:
+    connection.execute("DELETE FROM asked")
+    connection.executemany("INSERT INTO asked VALUES (?, ?)", _asked(queries))
+    rows = connection.execute(
+        # CROSS JOIN keeps SQLite from scanning the triplets and looking each up among the asked.
+        "SELECT query, number FROM asked CROSS JOIN triplets ON head = entity UNION "
+        "SELECT query, number FROM asked CROSS JOIN triplets ON tail = entity ORDER BY 1, 2"
+    )
+    return _grouped(rows, len(queries))
+
+
+def _duckdb(ends_T2: Ends) -> Any:
+    connection = peer("duckdb").connect(":memory:")
+    connection.execute("SET threads = 1")
+    import pyarrow as pa
+
+    table = pa.table(
+        {"number": np.arange(len(ends_T2)), "head": ends_T2[:, 0], "tail": ends_T2[:, 1]}
+    )
+    connection.register("arrived", table)
+    connection.execute("CREATE TABLE triplets AS SELECT * FROM arrived")
+    connection.unregister("arrived")
+    connection.execute("CREATE INDEX heads ON triplets (head)")
+    connection.execute("CREATE INDEX tails ON triplets (tail)")
+    return connection
+
+
+def _duckdb_one(connection: Any, query: list[int]) -> list[int]:
+    wanted = ",".join(map(str, query))
+    rows = connection.execute(
+        f"SELECT number FROM triplets WHERE head IN ({wanted}) UNION "
+        f"SELECT number FROM triplets WHERE tail IN ({wanted}) ORDER BY 1"
+    ).fetchall()
+    return [number for (number,) in rows]
+
+
+def _duckdb_batch(connection: Any, queries: Queries) -> Found:
+    import pyarrow as pa
+
+    query_N, entity_N = zip(*_asked(queries), strict=True)
+    connection.register("asked", pa.table({"query": query_N, "entity": entity_N}))
+    rows = connection.execute(
+        "SELECT query, number FROM asked JOIN triplets ON head = entity UNION "
+        "SELECT query, number FROM asked JOIN triplets ON tail = entity ORDER BY 1, 2"
+    ).fetchall()
+    return _grouped(rows, len(queries))
+
+
+def _asked(queries: Queries) -> list[tuple[int, int]]:
+    return [(number, entity) for number, query in enumerate(queries) for entity in query]
+
+
+def _grouped(rows: Any, count: int) -> Found:
+    found: Found = [[] for _ in range(count)]
+    for query, number in rows:
+        found[query].append(number)
+    return found
+
+
+def _peak_mib() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def _build(folder: Path, triplets: int, *, numbered: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert pa
+    assert pq
+    folder.mkdir(parents=True, exist_ok=True)
+    baseline = _peak_mib()
+    start = process_time()
+    entities: EntityTable = NumberedEntities(entity_count(triplets))
+    arriving = edges(triplets)
+    if not numbered:
+        graph = Graph()
+        entities, arriving = graph.entities, graph.edges(_extracted(triplets))
+    write_triplets(folder, arriving, entities)
+    print(process_time() - start, baseline, _peak_mib(), len(entities))
+
+
+if __name__ == "__main__":
+    _build(Path(sys.argv[1]), int(sys.argv[2]), numbered=sys.argv[3] == "numbered")

@@ -1,0 +1,116 @@
+"""Timing in turn, and the rows that come of it.
+
+Purpose: ratios that survive a busy machine. Input: functions that do the same work. Output: seconds
+of every run, in rounds A B C A B C ..., so that what slows one slows its neighbours; `Row`s with
+the median of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+LEAST_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: the same work by us and by a peer.
+
+    ``ours`` and ``peer`` are figures in ``unit``, paired by round. The ratio is peer over ours,
+    the median over rounds; where ``ours_over_peer`` is set, the other way round.
+    """
+
+    name: str
+    work: str
+    peer_name: str
+    ours: list[float]
+    peer: list[float]
+    unit: str
+    goal: str = ""
+    ours_over_peer: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratios(self) -> list[float]:
+        pairs = zip(self.ours, self.peer, strict=True)
+        return [one / other if self.ours_over_peer else other / one for one, other in pairs]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, medians first."""
+        return {
+            "row": self.name,
+            "work": self.work,
+            "peer": self.peer_name,
+            "unit": self.unit,
+            "ours_median": median(self.ours),
+            "peer_median": median(self.peer),
+            "ratio": self.ratio,
+            "ratio_is": "ours / peer" if self.ours_over_peer else "peer / ours",
+            "ratios": self.ratios,
+            "goal": self.goal,
+            "ours": self.ours,
+            "peer_values": self.peer,
+            **self.details,
+        }
+
+
+def alternate(
+    contenders: Mapping[str, Callable[[], object]], repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of every run by contender: one warm-up round, then ``repeats`` rounds in turn.
+
+    Garbage is collected before each run, not during it.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(repeats + 1):
+        for name, work in contenders.items():
+            gc.collect()
+            gc.disable()
+            try:
+                start = perf_counter()
+                work()
+                spent = perf_counter() - start
+            finally:
+                gc.enable()
+            if number:
+                seconds[name].append(spent)
+    return seconds
+
+
+def per(seconds: list[float], count: int, scale: float = 1e6) -> list[float]:
+    """Seconds of whole runs as microseconds (or ``scale``) of one of ``count`` parts."""
+    return [value / count * scale for value in seconds]
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    load = os.getloadavg()[0]
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
+        "load_at_start": round(load, 2),
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,106 @@
+"""What the benchmarks themselves must get right; none of these tests needs a peer library."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import kag, reward, store
+from benchmarks.__main__ import main
+from benchmarks.peers import peer
+from benchmarks.steps import make_steps, material
+from benchmarks.timing import Row, alternate
+from pipeline.errors import DependencyError, InputError
+from pipeline.retrieval.kag import Ranked, build
+
+
+def test_contenders_take_turns_and_the_warm_up_round_is_not_counted() -> None:
+    turns: list[str] = []
+
+    def contender(name: str) -> Callable[[], object]:
+        return lambda: turns.append(name)
+
+    seconds = alternate({"a": contender("a"), "b": contender("b")}, 2)
+    assert turns == ["a", "b"] * 3
+    assert [len(of) for of in seconds.values()] == [2, 2]
+
+
+def test_a_ratio_is_the_median_within_rounds_not_of_the_medians() -> None:
+    row = Row("r", "w", "p", ours=[1.0, 2.0, 10.0], peer=[3.0, 8.0, 20.0], unit="s")
+    assert row.ratio == 3.0  # of 3, 4 and 2
+    turned = Row("r", "w", "p", ours=[3.0], peer=[2.0], unit="B", ours_over_peer=True)
+    assert turned.ratio == 1.5
+
+
+def test_missing_peer_names_the_remedy() -> None:
+    with pytest.raises(DependencyError, match=r"need no_such_library.*steep\[bench\]"):
+        peer("no_such_library")
+
+
+def test_steps_have_five_chunks_ten_triplets_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEEP_DATA", raising=False)
+    steps = make_steps(material(), 20)
+    assert {(len(step.chunks), len(step.triplets)) for step in steps} == {(5, 10)}
+    assert steps == make_steps(material(), 20)
+
+
+def test_peers_get_the_same_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEEP_DATA", raising=False)
+    for step in make_steps(material(), 20):
+        graph = kag.graph_of(step)
+        dense = build([step], kag.TAU).adjacency_BNN[0]
+        weights = sorted(np.triu(dense)[np.triu(dense) > 0].round(12).tolist())
+        assert sorted(round(weight, 12) for weight in graph.edges.values()) == weights
+
+
+def test_another_ranking_is_noticed_and_a_tie_is_not() -> None:
+    ours = [Ranked("chunk", "a", 0.5), Ranked("chunk", "b", 0.5), Ranked("triplet", "t", 0.2)]
+    a, b, t = [(("chunk", "a"), 0.5), (("chunk", "b"), 0.5 + 1e-12), (("triplet", "t"), 0.2)]
+    kag.check("peer", 0, ours, [b, a, t])
+    with pytest.raises(AssertionError, match="ranks otherwise"):
+        kag.check("peer", 0, ours, [b, t, a])
+    with pytest.raises(AssertionError, match="in mass"):
+        kag.check("peer", 0, ours, [a, b, (("triplet", "t"), 0.3)])
+    with pytest.raises(AssertionError, match="other nodes"):
+        kag.check("peer", 0, ours, [a, b])
+
+
+def test_generated_graphs_have_the_papers_mean_degree_and_hubs() -> None:
+    blocks = np.concatenate(list(store.ends(20_000)))
+    assert blocks.shape == (20_000, 2)
+    entities = store.entity_count(20_000)
+    assert 2 * 20_000 / entities == pytest.approx(5.13, abs=0.01)
+    degrees = np.bincount(blocks.ravel(), minlength=entities)
+    assert len(degrees) == entities
+    assert degrees.max() > 50 * degrees.mean()
+    numbered = [(edge.head, edge.tail) for edge in itertools.islice(store.edges(20_000), 100)]
+    assert numbered == [tuple(ends) for ends in blocks[:100].tolist()]
+
+
+def test_fewer_pairs_are_scored_and_rewards_are_the_same() -> None:
+    calls, pairs = reward.rows(None)  # asserts the rewards
+    assert calls.ratio > pairs.ratio > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, growth"),
+        (["--rows", "store", "--sizes", "many"], "--sizes: expected whole numbers"),
+        (["--repeats", "4"], "--repeats is 4; expected at least 5"),
+        (["--chunks", "1000,1000"], "the number of sizes is 1; expected at least 2"),
+        (["--steps", "0"], "--steps is 0; expected at least 1"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_measured(
+    options: list[str], message: str
+) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, options)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)

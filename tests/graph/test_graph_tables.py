@@ -1,0 +1,44 @@
+"""The tables of a graph say the same, whatever the size of a block."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.tables import write_triplets
+from pipeline.records import Triplet, read_records
+from pipeline.retrieval.neighbours import Neighbours
+from pipeline.retrieval.tables import Columns
+
+TRIPLES = [["Ann", "born in", "Rome"], ["rome", "lies in", "Italy"], ["Rome", "is", '"Rome"']]
+NAMES = ("id", "head", "relation", "tail", "chunk_id")
+
+
+@pytest.mark.parametrize("block", [1, 2, 100])
+def test_columns_neighbours_and_parquet_hold_the_same_rows(tmp_path: Path, block: int) -> None:
+    graph = Graph()
+    edges = graph.edges([Extracted("c", "T", triple) for triple in TRIPLES])
+    assert write_triplets(tmp_path, edges, graph.entities, block) == 3
+    records = read_records(tmp_path / "triplets.parquet", Triplet)
+    assert records[1] == Triplet("c:1", "rome", "lies in", "Italy", "c")
+    columns = Columns(tmp_path / "triplets.arrow", NAMES)
+    assert [columns[row] for row in range(3)] == [
+        (one.id, one.head, one.relation, one.tail, one.chunk_id) for one in records
+    ]
+    assert pq.read_table(tmp_path / "entities.parquet").to_pylist() == [
+        {"id": 0, "key": "ann", "name": "Ann"},
+        {"id": 1, "key": "rome", "name": "Rome"},
+        {"id": 2, "key": "italy", "name": "Italy"},
+    ]
+    found = Neighbours.load(tmp_path / "neighbours").of([[0], [1], [2]])
+    assert [rows.tolist() for rows in found] == [[0], [0, 1, 2], [1]]
+    names = Columns(tmp_path / "entities.arrow", ("name",))
+    assert [names[row] for row in range(len(names))] == [("Ann",), ("Rome",), ("Italy",)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "entities.arrow",
+        "entities.parquet",
+        "neighbours",
+        "triplets.arrow",
+        "triplets.parquet",
+    ]
