@@ -1,7 +1,7 @@
 """Stage ``graph``: chunks to triplets and entities (TeaRAG 4.1).
 
-Input: the corpus stage, and triples from one of three sources: annotations, ready OpenIE results,
-or a language model. Output: ``triplets.parquet``, ``entities.parquet`` (id = row, key, name),
+Input: the corpus stage, and triples from one of four sources: annotations, ready OpenIE results, a
+language model, or passages that name each other's titles. Output: ``triplets.parquet``, ``entities.parquet`` (id = row, key, name),
 ``statistics.json`` and ``rejects.jsonl`` (every triple that was not taken, with the reason).
 """
 
@@ -13,9 +13,10 @@ from pathlib import Path
 
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated
-from pipeline.graph.build import Extracted, build_graph
+from pipeline.graph.build import Extracted, Graph, build_graph
 from pipeline.graph.entities import EntityTable
 from pipeline.graph.openie import read_openie
+from pipeline.graph.titles import read_titles
 from pipeline.records import (
     Chunk,
     Triplet,
@@ -36,8 +37,7 @@ def run(context: StageContext) -> dict[str, int]:
         raise InputError(f"graph: source {context.config.graph.source} gave no triplet{rejected}")
     documents = len({chunk.doc_id for chunk in chunks})
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
-    write_parquet(context.output / "triplets.parquet", graph.triplets, Triplet)
-    _write_entities(context.output / "entities.parquet", graph.entities)
+    write_graph(context.output, graph)
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     text = json.dumps(statistics, ensure_ascii=False, indent=1)
     replace_text(context.output / "statistics.json", text + "\n")
@@ -48,7 +48,21 @@ def run(context: StageContext) -> dict[str, int]:
     }
 
 
+def write_graph(folder: Path, graph: Graph) -> None:
+    """The tables that indexing and retrieval read."""
+    write_parquet(folder / "triplets.parquet", graph.triplets, Triplet)
+    _write_entities(folder / "entities.parquet", graph.entities)
+
+
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+    settings = context.config.graph
+    if settings.source != "titles":
+        yield from _from_source(context, chunks)
+    if settings.source == "titles" or settings.titles:
+        yield from read_titles(chunks)
+
+
+def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     settings = context.config.graph
     if settings.path is not None and settings.source != "llm":
         path = context.resolve(settings.path)
