@@ -37,6 +37,10 @@ DEFAULT = PROJECT / "configs" / "embedded.yaml"
 RECALL = PROJECT / "configs" / "real-passages.yaml"
 
 
+def _absolute(path: Path | None) -> Path | None:
+    return path.absolute() if path else None
+
+
 def _task(
     stage: str,
     config: Path,
@@ -48,7 +52,7 @@ def _task(
 
     Paths in a configuration file are relative to the project, so a run is the same from anywhere.
     """
-    config, data = config.absolute(), data.absolute() if data else None
+    config, data = config.absolute(), _absolute(data)
     if data is not None and not data.is_dir():
         from pipeline.errors import InputError
 
@@ -274,10 +278,13 @@ def recall(
     """Recall of gold passages, tokens and seconds, for every way to retrieve."""
     from pipeline.recall import command, table
 
-    files = command.Files(tuple(corpus or ()), questions, triplets, dataset)
+    documents = tuple(one.absolute() for one in corpus or ())
+    files = command.Files(documents, _absolute(questions), _absolute(triplets), dataset)
+    configs = [one.absolute() for one in config or [RECALL]]
+    data = _absolute(data)
+    os.chdir(PROJECT)
     measured = [
-        command.recall(one, files, overrides=set or (), data=data, limit=limit)
-        for one in config or [RECALL]
+        command.recall(one, files, overrides=set or (), data=data, limit=limit) for one in configs
     ]
     if as_json:
         typer.echo(json.dumps([one.as_json() for one in measured], ensure_ascii=False, indent=1))

@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, load
+from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
+from pipeline.corpus.questions import DATASETS
 from pipeline.errors import ConfigError, DependencyError, InputError
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.recall.asked import Questions, read_asked
@@ -69,10 +70,11 @@ def recall(
 
     Raises ConfigError or InputError when files are missing, broken, or not named.
     """
-    settings, questions_path, dataset, with_graph = _settings(config, files, overrides, data)
+    subject = _subject(config, files, overrides, data, limit)
+    settings = subject.config
     with TemporaryDirectory(prefix="steep-recall-") as folder:
-        bases = build_bases(settings, Path(folder), with_graph=with_graph)
-        questions = read_asked(questions_path, dataset, bases.chunks, limit)
+        bases = build_bases(settings, Path(folder), with_graph=subject.with_graph)
+        questions = read_asked(subject.questions, subject.dataset, bases.chunks, subject.limit)
         embedder = open_embedder(settings, open_cache(settings))
         ways, notes = ways_of(settings, bases, embedder)
         rows = measure(questions, ways, _source(bases), _tokens(embedder.directory))
@@ -92,45 +94,70 @@ def recall(
     return Measured(settings.name, sizes, seconds, rows, notes)
 
 
-def _settings(
-    path: Path, files: Files, overrides: Sequence[str], data: Path | None
-) -> tuple[Config, Path, str | None, bool]:
-    """Configuration, questions, their data set, and whether the graph belongs to this corpus."""
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is measured; ``with_graph`` is false where no triplets belong to the corpus."""
+
+    config: Config
+    questions: Path
+    dataset: str | None
+    limit: int | None
+    with_graph: bool
+
+
+def _subject(
+    path: Path, files: Files, overrides: Sequence[str], data: Path | None, limit: int | None
+) -> _Subject:
+    if data is not None and not data.is_dir():
+        raise InputError.at(data, None, "no such directory; --data is where the files are")
     config = load(path, tuple(overrides), str(data) if data else None)
     root = Path(config.data.root or ".")
+    if files.dataset is not None and files.dataset not in DATASETS:
+        raise InputError(f"--dataset {files.dataset}: expected one of {', '.join(DATASETS)}")
     if bool(files.corpus) != (files.questions is not None):
         raise InputError("--corpus and --questions belong together; name both, or neither")
-    if files.questions is None:
-        if config.data.closed_world is not None or not config.data.test:
-            raise ConfigError(
-                f"{path}: names no questions and corpus of its own to measure; name them with "
-                "--corpus and --questions, or use a file of configs/recall/ with --data"
-            )
-        first = config.data.test[0]
-        corpus, graph = config.corpus, config.graph
-        questions, with_graph = root / first.path, True
-        dataset: str | None = first.dataset
-    else:
-        corpus_files = tuple(CorpusFile(path=str(one.absolute())) for one in files.corpus)
-        if files.dataset is not None:  # question files may be named for their context paragraphs
-            corpus_files = tuple(
-                CorpusFile.model_validate({**one.model_dump(), "dataset": files.dataset})
-                for one in corpus_files
-            )
-        corpus = Corpus(files=corpus_files, chunk_words=config.corpus.chunk_words)
-        graph = config.graph
+    if files.questions is not None:
+        corpus, graph = _corpus_of(config, files), config.graph
         questions, dataset = files.questions.absolute(), files.dataset
-        with_graph = graph.source in ("titles", "llm")
+        with_graph = graph.source in ("titles", "llm")  # the others' files are of another corpus
+    else:
+        file = _question_file(config, path)
+        corpus, graph, with_graph = config.corpus, config.graph, True
+        questions, dataset, limit = root / file.path, file.dataset, limit or file.limit
     if files.triplets is not None:
         source = "annotated" if files.triplets.suffix == ".jsonl" else "openie"
         changed = {"source": source, "path": str(files.triplets.absolute())}
-        graph = Graph.model_validate({**graph.model_dump(), **changed})
-        with_graph = True
+        graph, with_graph = Graph.model_validate({**graph.model_dump(), **changed}), True
     if not questions.is_file():
-        hint = "" if data or files.questions else "; pass --data DIR"
+        hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")
     update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}
-    return config.model_copy(update=update), questions, dataset or files.dataset, with_graph
+    return _Subject(config.model_copy(update=update), questions, dataset, limit, with_graph)
+
+
+def _question_file(config: Config, path: Path) -> QuestionFile:
+    """The one question file that a configuration names for testing."""
+    if config.data.closed_world is not None or not config.data.test:
+        raise ConfigError(
+            f"{path}: names no questions and corpus to measure; name them with --corpus and "
+            "--questions, or give a file of configs/recall/ and --data DIR"
+        )
+    first = config.data.test[0]
+    if len(config.data.test) > 1 or first.filter or first.select != "first":
+        raise ConfigError(
+            f"{path}: data.test: recall takes one file, from its first question on; give it one "
+            "without filter and select"
+        )
+    return first
+
+
+def _corpus_of(config: Config, files: Files) -> Corpus:
+    """The documents named on the command line; ``dataset`` reads a question file's paragraphs."""
+    named = tuple(
+        CorpusFile.model_validate({"path": str(one.absolute()), "dataset": files.dataset})
+        for one in files.corpus
+    )
+    return Corpus(files=named, chunk_words=config.corpus.chunk_words)
 
 
 def _source(bases: Bases) -> Source:

@@ -23,12 +23,12 @@ from pipeline.records import Question
 _MARKS = {
     "question_decomposition": "musique",
     "evidences": "2wiki",
-    "evidence_relations": "2wiki",
     "supporting_facts": "hotpotqa",
     "ctxs": "nq",
     "possible_answers": "popqa",
     "question_id": "questions",
     "golden_context": "musique",  # one shape for all data sets
+    "evidence": "2wiki",  # without supporting facts, whose records name them first
 }
 
 
