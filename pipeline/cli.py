@@ -283,6 +283,7 @@ def recall(
     configs = [one.absolute() for one in config or [RECALL]]
     data = _absolute(data)
     os.chdir(PROJECT)
+    command.quiet()
     measured = [
         command.recall(one, files, overrides=set or (), data=data, limit=limit) for one in configs
     ]

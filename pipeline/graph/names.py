@@ -5,7 +5,8 @@ entities in a subquery (`pipeline.retrieval.named`). Input: names; then texts. O
 their offsets. Words are runs of letters and digits, compared folded (case and accents do not
 count); of mentions that begin at one word the longest counts, and none begins inside another.
 
-"Heat (1995 film)" is also mentioned as "Heat". A mention must begin with a capital or a digit. A
+"Malibu Express (film)" is also mentioned as "Malibu Express", but "Boston (band)" not as "Boston":
+of bare words that need telling apart, most mentions mean something else. A mention must begin with a capital or a digit. A
 single word that stands beside another capitalised word is part of a longer name and no mention
 ("United" in "United States"); the first word of the text does not count as such. In a text without any capitals (NQ's questions) only names of two
 words or more are found. Memory: one tuple per name.
@@ -44,7 +45,7 @@ class NameIndex:
         for name in dict.fromkeys(names):
             for form in dict.fromkeys((name, _DISAMBIGUATION.sub("", name))):
                 words = tuple(_fold(word) for word in _WORD.findall(form))
-                if words:
+                if len(words) > 1 or (words and form == name):
                     self._names.setdefault(words, []).append(name)
                     self._longest[words[0]] = max(self._longest.get(words[0], 0), len(words))
 

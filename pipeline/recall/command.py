@@ -58,6 +58,16 @@ class Measured:
         }
 
 
+def quiet() -> None:
+    """Keep what libraries print while a model loads out of the terminal."""
+    import logging
+
+    from transformers.utils import logging as transformers_logging
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 def recall(
     config: Path,
     files: Files,

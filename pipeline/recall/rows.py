@@ -32,10 +32,10 @@ from pipeline.records import ContextItem
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.kag import ScoredChunk
 from pipeline.retrieval.lexical import Bm25, Fused, Ranks
+from pipeline.retrieval.opening import open_variant
 from pipeline.retrieval.rerank import BiEncoder
 from pipeline.retrieval.semantic import SemanticRetrieval
 from pipeline.retrieval.tables import Columns
-from pipeline.retrieval.variants import open_variant
 from pipeline.trajectory.grammar import grammar
 
 CUTS = (2, 5)

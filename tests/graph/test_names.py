@@ -18,9 +18,14 @@ def test_the_longest_name_counts_and_none_is_found_inside_it():
 
 
 def test_a_disambiguated_name_is_also_found_without_its_brackets():
-    names = ["Heat (1995 film)", "Heat (1986 film)"]
-    assert found(names, "Mann directed Heat.") == [("Heat", *names)]
-    assert found(names, "It is Heat (1995 film).") == [("Heat (1995 film", "Heat (1995 film)")]
+    names = ["Big Heat (1995 film)", "Big Heat (1986 film)"]
+    assert found(names, "Mann directed Big Heat.") == [("Big Heat", *names)]
+    assert found(names, "It is Big Heat (1986 film).") == [("Big Heat (1986 film", names[1])]
+
+
+def test_a_single_word_that_needs_telling_apart_is_found_only_in_full():
+    assert found(["Boston (band)"], "They met in Boston.") == []
+    assert found(["Boston (band)"], "He left Boston (band).") == [("Boston (band", "Boston (band)")]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +56,9 @@ def test_without_any_capitals_only_names_of_several_words_are_found():
 
 
 def test_a_form_that_too_many_names_share_means_none_of_them():
-    names = [f"Home (film {n})" for n in range(MOST_NAMES + 1)]
-    assert found(names, "We saw Home.") == []
-    assert len(found(names[:-1], "We saw Home.")) == 1
+    names = [f"Home Again (film {n})" for n in range(MOST_NAMES + 1)]
+    assert found(names, "We saw Home Again.") == []
+    assert len(found(names[:-1], "We saw Home Again.")) == 1
 
 
 def test_names_without_a_word_and_empty_texts_are_harmless():
