@@ -50,7 +50,7 @@ status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run
 
 recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR, SET)
 	@test -n "$(DATA)" || { echo "error: name the directory of the data sets: make recall DATA=DIR" >&2; exit 2; }
-	@HF_HUB_OFFLINE=1 $(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(DATA) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
+	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(DATA) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
 
 clean-tmp: $(STAMP) ## remove what killed runs left behind
 	@$(STEEP) clean-tmp $(OPTIONS)

@@ -8,7 +8,7 @@ import pytest
 from pipeline.errors import ConfigError, InputError
 from pipeline.recall.command import Files, recall
 from tests.corpus.test_gold_passages import MUSIQUE
-from tests.retrieval.small_encoders import write_bi_encoder
+from tests.retrieval.small_encoders import write_bi_encoder, write_cross_encoder
 from tests.test_cli import refused, steep
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -75,6 +75,16 @@ def test_triplets_of_the_corpus_make_a_graph(tmp_path, files, encoder):
     named = Files(files.corpus, files.questions, path)
     found = recall(REAL, named, overrides=settings(tmp_path, encoder))
     assert found.sizes["triplets"] == 1
+
+
+def test_a_reranker_of_its_own_is_measured_beside_none(tmp_path, files, encoder):
+    reranker = write_cross_encoder(tmp_path / "reranker")
+    own = f"retrieval.reranker={{kind: cross-encoder, model: {reranker}, max_length: 32}}"
+    found = recall(REAL, files, overrides=(*settings(tmp_path, encoder), own))
+    ways = [(row.retriever, row.reranker) for row in found.rows if row.query == "question"]
+    label = f"cross-encoder {reranker}"
+    variants = ["semantic", "graph", "concat", "ppr"]
+    assert ways[-8:] == [(one, None) for one in variants] + [(one, label) for one in variants]
 
 
 def test_what_is_missing_is_named(tmp_path, files):
