@@ -13,6 +13,8 @@ SIZES  ?=
 STEPS  ?=
 TRAJECTORIES ?=
 CHUNKS ?=
+JSON   ?=
+RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
@@ -21,11 +23,11 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
-        view status clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock
+        view status recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"pairs.easy_outcome=0.4 seed=1\" FORCE=1"
+	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"pairs.easy_outcome=0.4 seed=1\" FORCE=1 JSON=1"
 
 setup: $(STAMP) ## build .venv from the lock
 
@@ -50,6 +52,10 @@ view: $(STAMP) ## read preference pairs in the terminal (ROUND=n)
 
 status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run
 	@$(STEEP) status $(OPTIONS) $(if $(WHY),--why $(WHY))
+
+recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR, SET)
+	@test -n "$(DATA)" || { echo "error: name the directory of the data sets: make recall DATA=DIR" >&2; exit 2; }
+	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(DATA) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
 
 clean-tmp: $(STAMP) ## remove what killed runs left behind
 	@$(STEEP) clean-tmp $(OPTIONS)

@@ -34,6 +34,11 @@ Input = Annotated[str, typer.Argument(help="JSONL or Parquet file; - is standard
 Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is standard output")]
 
 DEFAULT = PROJECT / "configs" / "embedded.yaml"
+RECALL = PROJECT / "configs" / "real-passages.yaml"
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.absolute() if path else None
 
 
 def _task(
@@ -47,7 +52,7 @@ def _task(
 
     Paths in a configuration file are relative to the project, so a run is the same from anywhere.
     """
-    config, data = config.absolute(), data.absolute() if data else None
+    config, data = config.absolute(), _absolute(data)
     if data is not None and not data.is_dir():
         from pipeline.errors import InputError
 
@@ -250,6 +255,42 @@ def causes(
 
     counts = command.causes(source, output, questions=questions)
     typer.echo(", ".join(f"{n} {cause.value}" for cause, n in counts.items()), err=True)
+
+
+@app.command()
+def recall(
+    corpus: Annotated[list[Path] | None, typer.Option(help="documents; repeatable")] = None,
+    questions: Annotated[Path | None, typer.Option(help="questions with gold passages")] = None,
+    triplets: Annotated[
+        Path | None, typer.Option(help="OpenIE results (.json) or annotations (.jsonl)")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="musique, hotpotqa, 2wiki, ...; told from the fields")
+    ] = None,
+    config: Annotated[
+        list[Path] | None, typer.Option("--config", "-c", help="configuration file; repeatable")
+    ] = None,
+    set: SetOption = None,
+    data: DataOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="first questions only")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recall of gold passages, tokens and seconds, for every way to retrieve."""
+    from pipeline.recall import command, table
+
+    documents = tuple(one.absolute() for one in corpus or ())
+    files = command.Files(documents, _absolute(questions), _absolute(triplets), dataset)
+    configs = [one.absolute() for one in config or [RECALL]]
+    data = _absolute(data)
+    os.chdir(PROJECT)
+    command.quiet()
+    measured = [
+        command.recall(one, files, overrides=set or (), data=data, limit=limit) for one in configs
+    ]
+    if as_json:
+        typer.echo(json.dumps([one.as_json() for one in measured], ensure_ascii=False, indent=1))
+    else:
+        table.show(measured)
 
 
 @app.command("import")

@@ -28,6 +28,6 @@ class Graph(StageTask):
         if graph.source == "llm":
             assert graph.model is not None  # the configuration's own check
             return {"model": model_identity(graph.model)}
-        if self.settings.data.closed_world:
+        if self.settings.data.closed_world or graph.source == "titles":
             return {}
         return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}

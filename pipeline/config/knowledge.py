@@ -75,10 +75,11 @@ class Corpus(Block):
 
 
 class Graph(Block):
-    """Triplets from one of three sources."""
+    """Triplets: annotations, OpenIE results, a language model's, or passages naming other titles."""
 
-    source: Literal["annotated", "openie", "llm"]
+    source: Literal["annotated", "openie", "llm", "titles"]
     path: str | None = None
+    titles: bool = Field(False, description="add the triplets of source titles to the source's own")
     model: str | None = Field(None, description="llm: model that extracts")
     engine: EngineConfig = EngineConfig()
     batch: Positive = 256
@@ -87,7 +88,7 @@ class Graph(Block):
     def _complete(self) -> Graph:
         if self.source == "llm" and self.model is None:
             raise ValueError("source llm needs graph.model")
-        if self.source != "llm" and self.path is None:
+        if self.source in ("annotated", "openie") and self.path is None:
             raise ValueError(f"source {self.source} needs graph.path")
         return self
 
@@ -140,6 +141,16 @@ class Retrieval(Block):
     entities: Positive = 5
     triplets_recall: Positive = 20
     triplets: Positive = Field(10, description="k_t")
+    linked_chunks: int = Field(
+        0, ge=0, description="chunks that graph retrieval leads to and that join the KAG"
+    )
+    named_entities: bool = Field(
+        False, description="entities and titles that the subquery names join its key entities"
+    )
     keep: Positive = Field(5, description="k_f")
+    show: Literal["nodes", "passages", "chunks"] = Field(
+        "nodes",
+        description="ppr: the best nodes; the best node of each passage; chunk nodes alone",
+    )
     tau: Share = 0.2
     alpha: float = Field(0.5, gt=0, lt=1)

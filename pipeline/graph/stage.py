@@ -1,8 +1,9 @@
 """Stage ``graph``: chunks to triplets and entities (TeaRAG 4.1).
 
-Input: the corpus stage, and triples from one of three sources: annotations, ready OpenIE results,
-or a language model. Output: the graph's tables (`pipeline.graph.tables`), ``statistics.json`` and
-``rejects.jsonl`` (every triple that was not taken, with the reason).
+Input: the corpus stage, and triples from one of four sources: annotations, ready OpenIE results, a
+language model, or passages that name each other's titles. Output: the graph's tables
+(`pipeline.graph.tables`), ``statistics.json`` and ``rejects.jsonl`` (every triple that was not taken,
+with the reason).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pipeline.graph.annotated import read_annotated
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.openie import read_openie
 from pipeline.graph.tables import write_triplets
+from pipeline.graph.titles import read_titles
 from pipeline.records import Chunk, read_records, replace_text, write_jsonl
 from pipeline.stage import StageContext
 
@@ -40,6 +42,14 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+    settings = context.config.graph
+    if settings.source != "titles":
+        yield from _from_source(context, chunks)
+    if settings.source == "titles" or settings.titles:
+        yield from read_titles(chunks)
+
+
+def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     settings = context.config.graph
     if settings.path is not None and settings.source != "llm":
         path = context.resolve(settings.path)

@@ -48,6 +48,6 @@ def open_retriever(config: Config, corpus: Path, graph: Path, index: Path) -> Re
     Raises StoreError when the directories do not belong together, DependencyError when a model or
     device is missing.
     """
-    from pipeline.retrieval.variants import open_variant  # reads tables: not for type checking
+    from pipeline.retrieval.opening import open_variant  # reads tables: not for type checking
 
     return open_variant(config, corpus, graph, index)

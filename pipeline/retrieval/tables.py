@@ -42,6 +42,11 @@ class Columns:
     def __getitem__(self, row: int) -> tuple[str, ...]:
         return tuple(array[row].as_py() for array in self._arrays)
 
+    def column(self, number: int) -> list[str]:
+        """One whole column."""
+        values: list[str] = self._arrays[number].to_pylist()
+        return values
+
     @property
     def nbytes(self) -> int:
         """Bytes of all values and offsets, mapped or in memory."""

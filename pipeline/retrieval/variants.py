@@ -5,38 +5,38 @@ Input: subqueries with key entities. Output: context items. ``semantic`` (TeaRAG
 (TeaRAG): the best nodes of the KAG, by mass; ``none``: nothing. Table 7 counts 88 tokens a retrieval
 for TeaRAG-G and 879 for TeaRAG-Con against 790 for TeaRAG-S, so both show as many triplets as the
 others show items: k_f. Items of semantic and graph retrieval are scored by sigmoid(raw score).
+
+Options beyond the paper, all off by default: ``named`` adds key entities that a subquery names,
+``linked`` adds chunks to the KAG that the triplets lead to, and ``show`` keeps one node of each
+passage (``passages``: its best; ``chunks``: its chunk), so that k_f items are k_f passages.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-import numpy as np
-
-from pipeline.errors import RetrievalError, SteepError, StoreError
+from pipeline.errors import RetrievalError, SteepError
 from pipeline.index.cache import Recent
-from pipeline.index.embed import Embedder, open_cache, open_embedder
-from pipeline.index.faiss_index import VectorIndex
 from pipeline.records import ContextItem
 from pipeline.retrieval.base import Query
-from pipeline.retrieval.graph import GraphRetrieval
-from pipeline.retrieval.kag import Candidates, ScoredChunk, ScoredTriplet, rank_all, sigmoid
-from pipeline.retrieval.neighbours import Neighbours
-from pipeline.retrieval.rerank import Reranker, open_reranker
-from pipeline.retrieval.semantic import SemanticRetrieval
-from pipeline.retrieval.tables import Columns, check_rows
-
-if TYPE_CHECKING:
-    from pipeline.config import Config
+from pipeline.retrieval.kag import (
+    Candidates,
+    Ranked,
+    ScoredChunk,
+    ScoredTriplet,
+    rank_all,
+    sigmoid,
+)
+from pipeline.retrieval.linked import LinkedChunks
+from pipeline.retrieval.named import NamedEntities
 
 Variant = Literal["semantic", "graph", "concat", "ppr", "none"]
+Show = Literal["nodes", "passages", "chunks"]
 T = TypeVar("T")
 _REMEMBERED = 50_000  # answers kept in memory, for the other samples of the same question
 _ATTEMPTS = 2
@@ -67,6 +67,9 @@ class VariantRetriever:
         keep: int = 5,
         tau: float = 0.2,
         alpha: float = 0.5,
+        show: Show = "nodes",
+        named: NamedEntities | None = None,
+        linked: LinkedChunks | None = None,
     ) -> None:
         """``semantic`` and ``graph`` may be None where the variant does not use them."""
         self._variant = variant
@@ -75,6 +78,9 @@ class VariantRetriever:
         self._keep = keep
         self._tau = tau
         self._alpha = alpha
+        self._show = show
+        self._named = named
+        self._linked = linked
         self._answers: Recent[Query, list[ContextItem]] = Recent(_REMEMBERED)
         self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
@@ -107,6 +113,8 @@ class VariantRetriever:
     def _answered(self, queries: list[Query]) -> list[list[ContextItem]]:
         if not queries or self._variant == "none":
             return [[] for _ in queries]
+        if self._named is not None:
+            queries = [self._named.extend(query) for query in queries]
         chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
         triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
         found = [
@@ -116,9 +124,11 @@ class VariantRetriever:
             )
         ]
         if self._variant == "ppr":
+            if self._linked is not None:
+                found = self._timed("graph", lambda: self._with_linked(queries, found))
             return self._timed("ppr", lambda: self._merged(found))
         return [
-            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in one.chunks]
+            [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in one.chunks[: self._keep]]
             + [
                 _triplet_item(triplet, sigmoid(triplet.score))
                 for triplet in one.triplets[: self._keep]
@@ -141,13 +151,24 @@ class VariantRetriever:
         graph = self._graph
         return _attempted("graph", lambda: graph.retrieve(queries))
 
+    def _with_linked(self, queries: list[Query], found: list[Candidates]) -> list[Candidates]:
+        assert self._linked is not None
+        linked = self._linked
+        triplets = [one.triplets for one in found]
+        ids = [[chunk.id for chunk in one.chunks] for one in found]
+        more = _attempted("graph", lambda: linked.retrieve(queries, triplets, ids))
+        return [
+            Candidates(one.entities, [*one.chunks, *chunks], one.triplets)
+            for one, chunks in zip(found, more, strict=True)
+        ]
+
     def _merged(self, found: list[Candidates]) -> list[list[ContextItem]]:
         return [
             [
                 _chunk_item(one.chunks[node.position], node.mass)
                 if node.kind == "chunk"
                 else _triplet_item(one.triplets[node.position], node.mass)
-                for node in ranking[: self._keep]
+                for node in _shown(one, ranking, self._show)[: self._keep]
             ]
             for one, ranking in zip(
                 found, rank_all(found, tau=self._tau, alpha=self._alpha), strict=True
@@ -162,80 +183,17 @@ class VariantRetriever:
             self._seconds[part] += perf_counter() - start
 
 
-def open_variant(config: Config, corpus: Path, graph: Path, index: Path) -> VariantRetriever:
-    """The configured retriever over complete stage directories; reads only what its variant uses.
-
-    Raises StoreError when the index was built by another embedder or over other tables.
-    """
-    settings = config.retrieval
-    semantic: SemanticRetrieval | None = None
-    graphical: GraphRetrieval | None = None
-    if settings.variant != "none":
-        embedder = open_embedder(config, open_cache(config))
-        _check_embedder(index / "index.json", embedder)
-        reranker = open_reranker(config, settings.reranker, embedder=embedder)
-        if settings.variant != "graph":
-            semantic = _open_semantic(config, corpus, index, embedder, reranker)
-        if settings.variant != "semantic":
-            graphical = _open_graph(config, graph, index, embedder, reranker)
-    return VariantRetriever(
-        settings.variant,
-        semantic,
-        graphical,
-        keep=settings.keep,
-        tau=settings.tau,
-        alpha=settings.alpha,
-    )
-
-
-def _open_semantic(
-    config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
-) -> SemanticRetrieval:
-    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
-    vectors = VectorIndex.load(index / "chunks.faiss", gpu=config.index.gpu)
-    check_rows("chunks", len(vectors), len(chunks), index)
-    settings = config.retrieval
-    return SemanticRetrieval(
-        chunks, vectors, embedder, reranker, recall=settings.chunks_recall, keep=settings.chunks
-    )
-
-
-def _open_graph(
-    config: Config, graph: Path, index: Path, embedder: Embedder, reranker: Reranker
-) -> GraphRetrieval:
-    columns = ("id", "head", "relation", "tail", "chunk_id")
-    triplets = Columns(graph / "triplets.arrow", columns)
-    entities = Columns(graph / "entities.arrow", ("name",))
-    entity_index = VectorIndex.load(index / "entities.faiss", gpu=config.index.gpu)
-    triplet_TD = np.load(index / "triplets.npy", mmap_mode="r")
-    check_rows("entities", len(entity_index), len(entities), index)
-    check_rows("triplets", len(triplet_TD), len(triplets), index)
-    settings = config.retrieval
-    return GraphRetrieval(
-        triplets,
-        entities,
-        Neighbours.load(graph / "neighbours"),
-        triplet_TD,
-        entity_index,
-        embedder,
-        reranker,
-        entities_recall=settings.entities_recall,
-        entities_keep=settings.entities,
-        recall=settings.triplets_recall,
-        keep=settings.triplets,
-    )
-
-
-def _check_embedder(path: Path, embedder: Embedder) -> None:
-    try:
-        built_by = json.loads(path.read_text(encoding="utf-8"))["embedder"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise StoreError(f"{path}: not an index of this program; run the index stage") from None
-    if built_by != embedder.identity:
-        raise StoreError(
-            f"{path}: built by embedder {built_by}, but the configured one is "
-            f"{embedder.identity}; run the index stage again"
-        )
+def _shown(step: Candidates, ranking: list[Ranked], show: Show) -> list[Ranked]:
+    """The nodes of a ranking that may be shown, in order."""
+    if show == "nodes":
+        return ranking
+    if show == "chunks":
+        return [node for node in ranking if node.kind == "chunk"]
+    of_passage: dict[str, Ranked] = {}
+    for node in ranking:
+        source = node.id if node.kind == "chunk" else step.triplets[node.position].chunk_id
+        of_passage.setdefault(source or node.id, node)
+    return list(of_passage.values())
 
 
 def _attempted(part: str, work: Callable[[], T]) -> T:

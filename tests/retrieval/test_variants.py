@@ -6,6 +6,7 @@ from pipeline.errors import RetrievalError
 from pipeline.records import ContextItem
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.kag import ScoredChunk, ScoredTriplet
+from pipeline.retrieval.named import NamedEntities
 from pipeline.retrieval.variants import VariantRetriever
 
 
@@ -121,3 +122,46 @@ def test_seconds_are_counted_per_part():
     retriever.retrieve([QUERY])
     assert set(retriever.timing) == {"semantic", "graph", "ppr"}
     assert all(seconds > 0 for seconds in retriever.timing.values())
+
+
+def test_one_item_of_a_passage_is_shown_its_best_or_its_chunk():
+    # t0 comes from c4, t1 to t9 from c5 to c13, which were not found.
+    everything = VariantRetriever("ppr", Chunks(), Triplets(), keep=15).retrieve([QUERY])[0]
+    best_of = VariantRetriever("ppr", Chunks(), Triplets(), keep=15, show="passages")
+    chunks = VariantRetriever("ppr", Chunks(), Triplets(), keep=15, show="chunks")
+    order = kinds(everything)
+    lost = max("t0", "c4", key=order.index)
+    assert kinds(best_of.retrieve([QUERY])[0]) == [name for name in order if name != lost]
+    assert kinds(chunks.retrieve([QUERY])[0]) == [name for name in order if name[0] == "c"]
+
+
+def test_semantic_and_concat_show_no_more_chunks_than_items_are_kept():
+    for variant, shown in (("semantic", ["c0", "c1"]), ("concat", ["c0", "c1", "t0", "t1"])):
+        retriever = VariantRetriever(variant, Chunks(), Triplets(), keep=2)
+        assert kinds(retriever.retrieve([QUERY])[0]) == shown
+
+
+def test_named_entities_reach_the_graph_and_the_restart():
+    graph = Triplets()
+    retriever = VariantRetriever("ppr", Chunks(), graph, keep=15, named=NamedEntities(["Title 3"]))
+    plain = VariantRetriever("ppr", Chunks(), Triplets(), keep=15)
+    question = "where is Title 3?"
+    query = Query(question, (question,))
+    mass = {item.id: item.score for item in retriever.retrieve([query])[0]}
+    before = {item.id: item.score for item in plain.retrieve([query])[0]}
+    assert graph.asked == [[Query(question, ("Title 3",))]]
+    # Half a restart lies on the title of c3, and on no other's.
+    assert mass["c3"] / mass["c1"] > before["c3"] / before["c1"]
+
+
+class Links:
+    """One chunk for every query, which semantic retrieval did not find."""
+
+    def retrieve(self, queries, triplets, found):
+        assert [set(one) for one in found] == [{"c0", "c1", "c2", "c3", "c4"}] * len(queries)
+        return [[ScoredChunk("c9", of_query[0].tail, "linked", 3.0)] for of_query in triplets]
+
+
+def test_linked_chunks_join_the_graph():
+    retriever = VariantRetriever("ppr", Chunks(), Triplets(), keep=16, linked=Links())
+    assert "c9" in kinds(retriever.retrieve([QUERY])[0])

@@ -1,0 +1,79 @@
+"""Gold passages of every shape of question."""
+
+import json
+
+import pytest
+
+from pipeline.corpus.documents import Document
+from pipeline.corpus.questions import read_questions
+from pipeline.corpus.questions.passages import gold_passages, guess_dataset
+from pipeline.corpus.rows import read_rows
+from pipeline.errors import InputError
+
+MUSIQUE = {
+    "id": "2hop__1_2",
+    "question": "Where was the director of Up born?",
+    "answer": "Rome",
+    "paragraphs": [
+        {"idx": 0, "title": "Up", "paragraph_text": "By Ann.", "is_supporting": True},
+        {"idx": 1, "title": "Ann", "paragraph_text": "Of Rome.", "is_supporting": True},
+        {"idx": 2, "title": "Bo", "paragraph_text": "Of Oslo.", "is_supporting": False},
+    ],
+    "question_decomposition": [
+        {"question": "Up >> director", "answer": "Ann", "paragraph_support_idx": 0},
+        {"question": "Where was #1 born?", "answer": "Rome", "paragraph_support_idx": 1},
+    ],
+}
+HOTPOTQA = {
+    "_id": "x",
+    "question": "Is Up older than Down?",
+    "answer": "yes",
+    "context": [["Up", ["A film.", " By Ann."]], ["Bo", ["Sings."]]],
+    "supporting_facts": [["Up", 0], ["Up", 1], ["Down", 0]],
+}
+EVIDENCE = {
+    "id": "y",
+    "question": "Who is the mother of Lothair?",
+    "answer": "Ann",
+    "evidence": [["Lothair II", "mother", "Ann"]],
+}
+NQ = {
+    "question": "who made up",
+    "answers": ["Ann"],
+    "ctxs": [
+        {"title": "Up", "text": "By Ann.", "isgold": True},
+        {"title": "Bo", "text": "Sings.", "isgold": False},
+    ],
+}
+PRUNED = {"id": "4", "Question": "Who made Up?", "answer": ["Ann"], "golden_context": ["Up\nBy A."]}
+
+
+@pytest.mark.parametrize(
+    ("record", "dataset", "gold"),
+    [
+        (MUSIQUE, "musique", [("Up", "By Ann."), ("Ann", "Of Rome.")]),
+        (HOTPOTQA, "hotpotqa", [("Up", "A film. By Ann."), ("Down", "")]),
+        (HOTPOTQA, "2wiki", [("Up", "A film. By Ann."), ("Down", "")]),
+        (EVIDENCE, "2wiki", [("Lothair II", "")]),
+        (NQ, "nq", [("Up", "By Ann.")]),
+        (PRUNED, "hotpotqa", [("Up", "By A.")]),
+        ({"question": "Who?", "answer": ["Ann"]}, "nq", []),
+    ],
+)
+def test_gold_passages_of_a_record(tmp_path, record, dataset, gold):
+    path = tmp_path / "questions.json"
+    path.write_text(json.dumps([record]))
+    row, question = next(iter(read_questions(path, dataset)))
+    assert gold_passages(row, question) == [Document(title, text) for title, text in gold]
+
+
+def test_the_data_set_is_told_from_the_fields(tmp_path):
+    def guess(record):
+        path = tmp_path / "one.json"
+        path.write_text(json.dumps([record]))
+        return guess_dataset(next(iter(read_rows(path))))
+
+    assert [guess(one) for one in (MUSIQUE, HOTPOTQA, NQ)] == ["musique", "hotpotqa", "nq"]
+    assert guess(HOTPOTQA | {"evidences": []}) == "2wiki"
+    with pytest.raises(InputError, match=r"record 1: .*fields a; give --dataset"):
+        guess({"a": 1})

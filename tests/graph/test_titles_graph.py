@@ -1,0 +1,99 @@
+"""A graph from passages alone: links to the titles that they name."""
+
+import json
+from pathlib import Path
+
+from pipeline.config import Corpus, CorpusFile, Data, Graph, load
+from pipeline.corpus.chunk import chunk_documents
+from pipeline.corpus.documents import Document, read_documents
+from pipeline.graph import stage
+from pipeline.graph.build import build_graph
+from pipeline.graph.titles import read_titles
+from pipeline.records import Chunk, Triplet, read_records, write_parquet
+from pipeline.stage import StageContext
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "configs" / "embedded.yaml"
+DOCUMENTS = [
+    Document(
+        "Malibu Express",
+        "Malibu Express is a 1985 film directed, written and produced by Andy Sidaris. It was "
+        "shot in California.",
+        "d1",
+    ),
+    Document("Andy Sidaris", "He made Malibu Express. Andy Sidaris lived in California.", "d2"),
+    Document("California", "A state.", "d3"),
+    Document("", "Nameless; see California.", "d4"),
+]
+CHUNKS = list(chunk_documents(DOCUMENTS, 100))
+
+
+def triples(chunks):
+    return [(one.chunk_id, *one.value) for one in read_titles(chunks)]
+
+
+def test_a_triple_is_title_leading_words_and_the_title_named_with_its_chunk():
+    assert triples(CHUNKS) == [
+        (
+            "d1-0",
+            "Malibu Express",
+            "a 1985 film directed, written and produced by",
+            "Andy Sidaris",
+        ),
+        ("d1-0", "Malibu Express", "It was shot in", "California"),
+        ("d2-0", "Andy Sidaris", "He made", "Malibu Express"),
+        ("d2-0", "Andy Sidaris", "lived in", "California"),
+    ]
+
+
+def test_the_chunk_is_the_one_that_holds_the_mention():
+    pieces = list(chunk_documents(DOCUMENTS[:3], 12))
+    assert {one[0] for one in triples(pieces) if one[3] == "California"} == {"d1-1", "d2-0"}
+
+
+def test_nothing_leading_up_to_a_mention_is_a_plain_mention():
+    chunks = [Chunk("a-0", "Ann", "Bob met Ann.", "a"), Chunk("b-0", "Bob", "sings", "b")]
+    assert triples(chunks) == [("a-0", "Ann", "mentions", "Bob")]
+
+
+def graph_of(tmp_path, graph):
+    corpus, output = tmp_path / "corpus", tmp_path / "graph"
+    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    output.mkdir()
+    config = load(EMBEDDED).model_copy(
+        update={
+            "graph": graph,
+            "data": Data(root=str(tmp_path)),
+            "corpus": Corpus(files=(CorpusFile(path="unused"),)),
+        }
+    )
+    context = StageContext(config, "graph", output, tmp_path / "partial", {"corpus": corpus})
+    stage.run(context)
+    return read_records(output / "triplets.parquet", Triplet)
+
+
+def test_the_stage_needs_no_file_for_titles(tmp_path):
+    found = graph_of(tmp_path, Graph(source="titles"))
+    assert [one.chunk_id for one in found] == ["d1-0", "d1-0", "d2-0", "d2-0"]
+
+
+def test_titles_join_the_triplets_of_another_source(tmp_path):
+    entry = {
+        "title": "California",
+        "text": "A state.",
+        "extracted_triples": [["California", "is", "state"]],
+    }
+    (tmp_path / "openie.json").write_text(json.dumps({"docs": [entry]}))
+    openie = Graph(source="openie", path="openie.json", titles=True)
+    found = graph_of(tmp_path, openie)
+    assert found[0].relation == "is"
+    assert len(found) == 5
+
+
+def test_real_passages_link_to_each_other(real_data):
+    documents = list(read_documents(real_data / "2wiki" / "2wiki_official100_corpus770.json"))
+    graph, triplets = build_graph(read_titles(list(chunk_documents(documents, 400))))
+    titles = {document.title for document in documents}
+    assert 250 < len(triplets) < 400
+    assert not graph.rejects
+    assert all(one.head in titles and one.tail in titles for one in triplets)
+    assert all(one.head != one.tail for one in triplets)

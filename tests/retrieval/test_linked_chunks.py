@@ -1,0 +1,63 @@
+"""Chunks that triplets and key entities lead to."""
+
+import numpy as np
+
+from pipeline.retrieval.base import Query
+from pipeline.retrieval.kag import ScoredTriplet
+from pipeline.retrieval.linked import LinkedChunks
+from pipeline.retrieval.rerank import BiEncoder
+from tests.retrieval.small_encoders import BagOfWords
+
+ROWS = [
+    ("a-0", "Alba", "alba mother of bruno"),
+    ("b-0", "Bruno", "bruno was born in corte"),
+    ("c-0", "Corte", "corte is a city"),
+    ("c-1", "Corte", "the river crossed it"),
+    ("d-0", "Dora", "dora sings"),
+]
+TRIPLET = ScoredTriplet("a-0:0", "Alba", "mother of", "BRUNO", "a-0", 1.0)
+
+
+class Rows(list):
+    """Stands for Columns: a list of tuples with whole columns."""
+
+    def column(self, number):
+        return [row[number] for row in self]
+
+
+def linked(keep=10):
+    encoder = BagOfWords()
+    vectors = encoder.encode([f"{title} {text}" for _, title, text in ROWS], "passage")
+    reranker = BiEncoder(encoder, scale=10.0, offset=-5.0)
+    return LinkedChunks(Rows(ROWS), vectors, encoder, reranker, keep=keep)
+
+
+def ids(found):
+    return [[chunk.id for chunk in chunks] for chunks in found]
+
+
+def test_sources_ends_and_key_entities_lead_to_chunks_that_were_not_found_before():
+    queries = [Query("where was bruno born", ("Corte",)), Query("who is alba", ())]
+    found = linked().retrieve(queries, [[TRIPLET], [TRIPLET]], [{"c-0"}, set()])
+    # Bruno's chunk by the tail, Alba's by head and source, Corte's other chunk by the key entity.
+    assert [sorted(one) for one in ids(found)] == [["a-0", "b-0", "c-1"], ["a-0", "b-0"]]
+    assert ids(found)[0][0] == "b-0"
+    scores = [chunk.score for chunk in found[0]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_nearest_are_kept():
+    found = linked(keep=1).retrieve([Query("where was bruno born")], [[TRIPLET]], [set()])
+    assert ids(found) == [["b-0"]]
+
+
+def test_nothing_linked_is_nothing_found():
+    assert linked().retrieve([Query("who sings")], [[]], [set()]) == [[]]
+    assert linked().retrieve([], [], []) == []
+
+
+def test_scores_are_the_rerankers():
+    chunk = linked().retrieve([Query("bruno")], [[TRIPLET]], [{"a-0"}])[0][0]
+    encoder = BagOfWords()
+    cosine = encoder.encode(["bruno"], "query") @ encoder.encode(["Bruno " + ROWS[1][2]], "x").T
+    assert np.isclose(chunk.score, 10 * cosine[0, 0] - 5, atol=1e-4)
