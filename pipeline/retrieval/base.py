@@ -37,8 +37,13 @@ class Retriever(Protocol):
     def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
         """Items per query, in input order; equal queries are answered once.
 
-        Raises RetrievalError when models or indexes fail twice.
+        Raises RetrievalError when models or indexes fail twice, RetrievalUnavailable when a
+        retrieval service does not answer.
         """
+        ...
+
+    def close(self) -> None:
+        """Give threads and connections back; nothing may be retrieved any more."""
         ...
 
 
