@@ -31,7 +31,7 @@ class Retriever(Protocol):
 
     @property
     def timing(self) -> dict[str, float]:
-        """Seconds spent so far: semantic, graph (the two overlap), ppr."""
+        """Seconds spent so far: semantic, graph (the two overlap), ppr; or service, waiting."""
         ...
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:

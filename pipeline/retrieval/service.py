@@ -26,9 +26,8 @@ from pipeline.errors import InputError, RetrievalError
 from pipeline.retrieval.base import Retriever
 from pipeline.retrieval.gathering import Gathering
 from pipeline.retrieval.identity import Identity
-from pipeline.retrieval.wire import HEADER, MAX_BODY, SCHEMA, read_queries, write_answers
+from pipeline.retrieval.wire import HEADER, MAX_BODY, read_queries, write_answers
 
-_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": SCHEMA}}}}
 _LAST_SECONDS = 60  # in which running requests are answered after a signal
 _CONNECTIONS = 1024  # beyond them 503, and clients ask again
 
@@ -37,7 +36,7 @@ def create_app(
     retriever: Retriever, identity: Identity, rows: Mapping[str, int], *, largest: int = 512
 ) -> FastAPI:
     """The service over an open retriever; ``rows`` counts what the index holds."""
-    app = FastAPI(title="steep retrieval", docs_url=None, redoc_url=None)
+    app = FastAPI(openapi_url=None)
     gathering = Gathering(retriever, largest=largest)
     name = identity.fingerprint
 
@@ -47,7 +46,7 @@ def create_app(
     def refusal(error: Exception, status: int) -> Response:
         return answer(json.dumps({"detail": str(error)}).encode(), status)
 
-    @app.post("/retrieve", openapi_extra=_BODY)
+    @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
         """Items per query, in order."""
         try:

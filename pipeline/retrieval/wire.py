@@ -36,7 +36,6 @@ class _Asked(Block):
 
 _QUERIES = TypeAdapter(Annotated[list[_Asked], Field(max_length=MAX_QUERIES)])
 _ANSWERS = TypeAdapter(list[list[ContextItem]])
-SCHEMA: dict[str, Any] = _QUERIES.json_schema()
 
 
 def write_queries(queries: Sequence[Query]) -> bytes:

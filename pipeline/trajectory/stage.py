@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, open_engine
-from pipeline.errors import InputError, RetrievalError, RetrievalUnavailable
+from pipeline.errors import DependencyError, InputError, RetrievalError, RetrievalUnavailable
 from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import grammar
@@ -216,8 +216,12 @@ def _retriever(context: StageContext) -> Retriever | None:
     if context.config.retrieval.variant == "none":
         return None
     if context.config.retrieval.service is not None:
-        from pipeline.retrieval.client import open_service
-
+        try:
+            from pipeline.retrieval.client import open_service
+        except ImportError as error:
+            raise DependencyError(
+                f"retrieval.service needs {error.name}; pip install 'steep[serve]'"
+            ) from None
         return open_service(context.config, context.key)
     from pipeline.retrieval.base import open_retriever
 
