@@ -15,6 +15,8 @@ TRAJECTORIES ?=
 CHUNKS ?=
 JSON   ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
+HOST   ?=
+PORT   ?=
 
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
@@ -23,7 +25,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
-        view status recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock
+        view status recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +51,9 @@ world corpus graph index sft-data sft sample score pair train evaluate report: $
 
 view: $(STAMP) ## read preference pairs in the terminal (ROUND=n)
 	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))
+
+serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
+	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
 
 status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run
 	@$(STEEP) status $(OPTIONS) $(if $(WHY),--why $(WHY))

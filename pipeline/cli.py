@@ -164,6 +164,21 @@ def view(
     view_pairs(task.directory / "pairs.parquet", limit, tokenizer=Path(task.settings.model.base))
 
 
+@app.command("serve-retrieval")
+def serve_retrieval(
+    config: ConfigOption = DEFAULT,
+    set: SetOption = None,
+    data: DataOption = None,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
+) -> None:
+    """Serve the index over HTTP, for sampling processes that set retrieval.service."""
+    task = _task("index", config, set, data)
+    from tasks.serve import serve_retrieval as serve
+
+    serve(task, host, port)
+
+
 @app.command("clean-tmp")
 def clean_tmp(
     config: ConfigOption = DEFAULT, set: SetOption = None, data: DataOption = None

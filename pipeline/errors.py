@@ -42,6 +42,10 @@ class RetrievalError(SteepError, RuntimeError):
     """The retrieval environment failed (after retries); never inserted as context text."""
 
 
+class RetrievalUnavailable(RetrievalError):
+    """No query can be answered, whatever it asks: a stage stops, instead of ending its paths."""
+
+
 class TrainingError(SteepError, RuntimeError):
     """Training cannot go on: empty data, truncation refused, or a diverging policy."""
 

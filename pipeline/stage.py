@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.errors import InputError
+from pipeline.store import StageKey
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class StageContext:
     ``inputs`` maps an upstream stage's name to its complete directory ("policy" to the directory
     of the policy that samples or is trained on). ``output`` is a temporary directory which the
     store renames when the stage returns; ``partial`` survives kills, so checkpoints belong there.
+    ``key`` is what the stage's fingerprint covers; None outside a store.
     """
 
     config: Config
@@ -27,6 +29,7 @@ class StageContext:
     seed: int = 0
     shard: int = 0
     shards: int = 1
+    key: StageKey | None = None
 
     def resolve(self, path: str) -> Path:
         """A data path: absolute, else below the closed world or ``data.root``.

@@ -99,6 +99,7 @@ def _run(
         seed=task.seed,
         shard=task.shard,
         shards=task.shards,
+        key=key,
     )
     module, _, function = task.entry.partition(":")
     counts: dict[str, int] = getattr(importlib.import_module(module), function)(context)

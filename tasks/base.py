@@ -27,8 +27,17 @@ from pipeline.errors import SteepError
 from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
 
-# How work is cut up or scheduled changes no result, so it is in no fingerprint.
-EXECUTION_ONLY = frozenset({"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"})
+# How work is cut up, scheduled or where it is done changes no result, so it is in no fingerprint.
+EXECUTION_ONLY = frozenset(
+    {
+        "sampling.shards",
+        "sampling.batch",
+        "rewards.batch",
+        "graph.batch",
+        "retrieval.service",
+        "retrieval.service_patience",
+    }
+)
 
 
 class StageFailed(SteepError, RuntimeError):
@@ -102,8 +111,12 @@ class StageTask(luigi.Task):
     def directory(self) -> Path:
         return self.store.directory(self.key)
 
-    def requires(self) -> dict[str, StageTask]:
+    def needed(self) -> dict[str, StageTask]:
+        """The upstream tasks whose output must lie in this store before this one runs."""
         return self.upstream()
+
+    def requires(self) -> dict[str, StageTask]:
+        return self.needed()
 
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.directory / "manifest.json"))

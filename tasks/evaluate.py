@@ -11,7 +11,7 @@ from tasks.corpus import Corpus
 from tasks.graph import Graph
 from tasks.index import Index
 from tasks.policy import policy
-from tasks.sample import ROLL_OUT, roll_out_files
+from tasks.sample import ROLL_OUT, roll_out_files, roll_out_needs
 
 
 def policy_name(number: int) -> str:
@@ -46,6 +46,9 @@ class EvaluatePolicy(StageTask):
             "index": self.clone(Index),
             "policy": policy(self, self.number),
         }
+
+    def needed(self) -> dict[str, StageTask]:
+        return roll_out_needs(self)
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self)

@@ -29,7 +29,7 @@ class ShardedTask(RoundTask):
     def requires(self) -> dict[str, StageTask]:
         count = self.settings.sampling.shards
         if count == 1:
-            return self.upstream()
+            return self.needed()
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
     def run(self) -> None:

@@ -32,6 +32,15 @@ def roll_out_files(task: StageTask) -> dict[str, Path | str]:
     return files
 
 
+def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
+    """What must be here to roll out: the graph and the index may lie where the service runs.
+
+    The service's identity holds their fingerprints, and the client compares it with this task's.
+    """
+    elsewhere = ("graph", "index") if task.settings.retrieval.service else ()
+    return {name: each for name, each in task.upstream().items() if name not in elsewhere}
+
+
 class _Sampling(RoundTask):
     version = 2
     entry = "pipeline.trajectory.stage:run"
@@ -44,6 +53,9 @@ class _Sampling(RoundTask):
             "index": self.clone(Index),
             "policy": policy(self, self.round - 1),
         }
+
+    def needed(self) -> dict[str, StageTask]:
+        return roll_out_needs(self)
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self)

@@ -6,9 +6,10 @@ of a configuration file. Output: frozen models, in stage order.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Block, EngineConfig, Positive, Share
 
@@ -154,3 +155,16 @@ class Retrieval(Block):
     )
     tau: Share = 0.2
     alpha: float = Field(0.5, gt=0, lt=1)
+    service: str | None = Field(
+        None, description="http://HOST:PORT of `steep serve-retrieval`; default: in this process"
+    )
+    service_patience: float = Field(
+        60.0, gt=0, description="seconds for which a silent service is asked again"
+    )
+
+    @field_validator("service")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None or re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value):
+            return value if value is None else value.rstrip("/")
+        raise ValueError(f"{value!r} is no address; expected http://HOST:PORT")

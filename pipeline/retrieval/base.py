@@ -31,14 +31,19 @@ class Retriever(Protocol):
 
     @property
     def timing(self) -> dict[str, float]:
-        """Seconds spent so far: semantic, graph (the two overlap), ppr."""
+        """Seconds spent so far: semantic, graph (the two overlap), ppr; or service, waiting."""
         ...
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
         """Items per query, in input order; equal queries are answered once.
 
-        Raises RetrievalError when models or indexes fail twice.
+        Raises RetrievalError when models or indexes fail twice, RetrievalUnavailable when a
+        retrieval service does not answer.
         """
+        ...
+
+    def close(self) -> None:
+        """Give threads and connections back; nothing may be retrieved any more."""
         ...
 
 

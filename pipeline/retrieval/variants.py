@@ -110,6 +110,10 @@ class VariantRetriever:
                 self._answers.put(query, items)
         return [list(answers[query]) for query in queries]
 
+    def close(self) -> None:
+        """End the two threads."""
+        self._threads.shutdown()
+
     def _answered(self, queries: list[Query]) -> list[list[ContextItem]]:
         if not queries or self._variant == "none":
             return [[] for _ in queries]

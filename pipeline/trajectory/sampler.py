@@ -19,7 +19,7 @@ from typing import Protocol
 
 from pipeline.config import Sampling
 from pipeline.engines.base import Engine, GenerationRequest, GenerationResult
-from pipeline.errors import RetrievalError
+from pipeline.errors import RetrievalError, RetrievalUnavailable
 from pipeline.records import ContextItem, Question, Step, Stop, Trajectory
 from pipeline.retrieval.base import Query
 from pipeline.trajectory.direct import Direct
@@ -58,7 +58,7 @@ def roll_out(
     question itself is retrieved for once, before the model writes, and further requests end the
     path. ``in_flight`` (default ``sampling.in_flight``) bounds the paths open at once.
     A query whose retrieval fails ends its path with stop "environment". Raises EngineError when the
-    engine breaks.
+    engine breaks, RetrievalUnavailable when no query can be answered.
     """
     if retriever is None:
         grammar = Direct(grammar)
@@ -174,6 +174,8 @@ class _RollOut:
         assert self.retriever is not None
         try:
             return list(self.retriever.retrieve(queries))
+        except RetrievalUnavailable:
+            raise  # no fault of any path: the stage stops, and a rerun goes on
         except RetrievalError as error:
             if len(queries) == 1:
                 logging.getLogger(__name__).warning("%s: %s", queries[0].subquery, error)

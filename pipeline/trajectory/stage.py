@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, open_engine
-from pipeline.errors import InputError, RetrievalError
+from pipeline.errors import DependencyError, InputError, RetrievalError, RetrievalUnavailable
 from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import grammar
@@ -68,10 +68,12 @@ def roll_out_policy(
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     ``policy_dir`` holds ``adapter/`` and ``lineage.json``; None is the base model itself. Seconds
-    are engine_start, generation, semantic, graph, ppr and total; generation and retrieval overlap.
+    are engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
+    spent waiting for it; generation and retrieval overlap.
     Finished batches are kept under ``context.partial`` and not rolled out again.
     Raises InputError for repeated question ids, RetrievalError when retrieval fails for every path
-    of a batch, and what `open_engine` and `open_retriever` raise.
+    of a batch, RetrievalUnavailable when no query can be answered, and what `open_engine` and
+    `open_retriever` raise.
     """
     ids = [question.question_id for question in questions]
     if len(set(ids)) < len(ids):
@@ -82,8 +84,11 @@ def roll_out_policy(
     left = [question for question in questions if question.question_id not in saved.done]
     if left:
         start = time.perf_counter()
+        # A service that is away is found before an engine is started for nothing.
+        served = context.config.retrieval.service is not None
+        retriever = _retriever(context) if served else None
         engine = _open(context, adapter)
-        retriever = _retriever(context)
+        retriever = retriever or _retriever(context)
         saved.seconds["engine_start"] += time.perf_counter() - start
         clock = _Clock(start, engine, retriever, dict(saved.seconds))
         settings = context.config
@@ -108,8 +113,13 @@ def roll_out_policy(
             ):
                 saved.add(trajectory, clock)
             saved.flush(clock)
+        except RetrievalUnavailable:
+            saved.flush(clock)  # paths that ended before the outage are whole
+            raise
         finally:
             engine.close()
+            if retriever is not None:
+                retriever.close()
     return saved.read(ids), saved.seconds
 
 
@@ -130,7 +140,10 @@ class _Clock:
             "total": time.perf_counter() - self.start,
             **(self.retriever.timing if self.retriever is not None else {}),
         }
-        return {name: self.before[name] + now.get(name, 0.0) for name in SECONDS}
+        return {
+            name: self.before.get(name, 0.0) + now.get(name, 0.0)
+            for name in dict.fromkeys((*SECONDS, *self.before, *now))
+        }
 
 
 class _Saved:
@@ -202,6 +215,14 @@ def _open(context: StageContext, adapter: Path | None) -> Engine:
 def _retriever(context: StageContext) -> Retriever | None:
     if context.config.retrieval.variant == "none":
         return None
+    if context.config.retrieval.service is not None:
+        try:
+            from pipeline.retrieval.client import open_service
+        except ImportError as error:
+            raise DependencyError(
+                f"retrieval.service needs {error.name}; pip install 'steep[serve]'"
+            ) from None
+        return open_service(context.config, context.key)
     from pipeline.retrieval.base import open_retriever
 
     corpus, graph, index = (context.inputs[name] for name in ("corpus", "graph", "index"))

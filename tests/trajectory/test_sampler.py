@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import Sampling
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.errors import RetrievalError
+from pipeline.errors import RetrievalError, RetrievalUnavailable
 from pipeline.records import ContextItem, Question
 from pipeline.retrieval.base import Query
 from pipeline.trajectory.grammar.base import grammar
@@ -354,3 +354,12 @@ def test_records_survive_a_file(tmp_path):
     paths = rolled(noisy, [question(n) for n in range(3)], samples=3)
     write_parquet(tmp_path / "paths.parquet", paths, Trajectory)
     assert read_records(tmp_path / "paths.parquet", Trajectory) == [replace(p) for p in paths]
+
+
+def test_a_retrieval_that_is_away_stops_everything_and_ends_no_path():
+    class Away(Documents):
+        def retrieve(self, queries):
+            raise RetrievalUnavailable("no answer")
+
+    with pytest.raises(RetrievalUnavailable, match="no answer"):
+        rolled(questions=[question(n) for n in range(3)], retriever=Away())

@@ -1,0 +1,65 @@
+"""Serving the retrieval of a configuration, once its index is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.errors import ConfigError, DependencyError
+from pipeline.store import read_manifest
+from tasks.base import StageTask, content_hashes, model_identity, say
+from tasks.run import run
+
+
+def serve_retrieval(index: StageTask, host: str, port: int) -> None:
+    """Run what the task ``index`` needs and itself, if not done, and serve it until a signal comes.
+
+    Raises ConfigError when there is nothing to retrieve, InputError when the port is taken,
+    DependencyError when the packages of the extra ``serve`` are missing.
+    """
+    settings = index.settings
+    if settings.retrieval.variant == "none":
+        raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
+    try:
+        from pipeline.retrieval.service import bound, create_app, serve
+    except ImportError as error:
+        raise DependencyError(
+            f"serve-retrieval needs {error.name}; pip install 'steep[serve]'"
+        ) from None
+    from pipeline.retrieval.base import Query
+    from pipeline.retrieval.identity import identity_of
+    from pipeline.retrieval.variants import open_variant
+
+    with bound(host, port) as on:  # a taken port is found before anything long
+        directory = run(index)
+        stages = {**index.upstream(), "index": index}
+        fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
+        identity = identity_of(settings, fingerprints, _reranker(index))
+        corpus, graph = (stages[name].directory for name in ("corpus", "graph"))
+        retriever = open_variant(settings, corpus, graph, directory)
+        retriever.retrieve([Query("which models", ("are loaded",))])  # a missing one shows here
+        rows = read_manifest(directory)["counts"]
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{on.getsockname()[1]}"
+        try:
+            serve(
+                create_app(retriever, identity, rows),
+                on,
+                lambda: say(f"retrieval {identity.fingerprint} at {address}; Ctrl-C ends it"),
+            )
+        finally:
+            retriever.close()
+            say("retrieval ended")
+
+
+def _reranker(task: StageTask) -> str | None:
+    """The content of the reranker's own model, as the stages that roll out fingerprint it."""
+    model = task.settings.retrieval.reranker.model
+    if not model:
+        return None
+    named = model_identity(model)
+    if not isinstance(named, Path):
+        return named
+    hashes = content_hashes(task.settings.run_dir / "store" / ".hashes.json")
+    content = hashes.of(named)
+    hashes.save()
+    return content

@@ -1,0 +1,75 @@
+"""A retrieval service on a free port of this machine, in a thread, over a fabricated shelf."""
+
+import threading
+from contextlib import contextmanager
+
+import uvicorn
+
+from pipeline.errors import RetrievalError
+from pipeline.records import ContextItem
+from pipeline.retrieval.identity import Identity
+from pipeline.retrieval.service import bound, create_app
+
+IDENTITY = Identity("corpus-1", "graph-1", "index-1", None, {"keep": 5, "tau": 0.2})
+
+
+class Shelf:
+    """Answers a query with a chunk that names it; keeps the batches; fails for ``bad`` ones."""
+
+    def __init__(self, gate=None, bad=()):
+        self.timing = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
+        self.batches = []
+        self.gate = gate
+        self.bad = bad
+
+    def retrieve(self, queries):
+        self.batches.append(list(queries))
+        if self.gate is not None:
+            assert self.gate.wait(20)
+        if any(query.subquery in self.bad for query in queries):
+            raise RetrievalError("the shelf fell over")
+        return [
+            [
+                ContextItem("chunk", f"c-{query.subquery}", "T", f"on {query.subquery}", 1 / 3),
+                ContextItem("triplet", f"t-{query.subquery}", "", "|".join(query.entities), 1e-9),
+            ]
+            for query in queries
+        ]
+
+    def close(self):
+        pass
+
+
+class Running:
+    """The address of a running service, and the switch that ends it."""
+
+    def __init__(self, app, port=0):
+        self.socket = bound("127.0.0.1", port)
+        self.port = self.socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
+
+    def end(self):
+        """Running requests are answered; then connections are refused."""
+        self.server.should_exit = True
+
+    def wait_until_refusing(self):
+        """As soon as the server has seen that it is to end."""
+        while self.socket.fileno() != -1:
+            self.thread.join(0.01)
+
+
+@contextmanager
+def served(retriever, identity=IDENTITY, *, port=0, largest=512):
+    running = Running(create_app(retriever, identity, {"chunks": 2}, largest=largest), port)
+    running.thread.start()
+    while not running.server.started:
+        running.thread.join(0.01)
+        assert running.thread.is_alive()
+    try:
+        yield running
+    finally:
+        running.end()
+        running.thread.join(20)
+        running.socket.close()

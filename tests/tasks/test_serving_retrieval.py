@@ -1,0 +1,101 @@
+"""`steep serve-retrieval` as a process of its own, over real stages of four documents."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pipeline.errors import ConfigError, RetrievalUnavailable
+from pipeline.retrieval.base import Query, open_retriever
+from pipeline.retrieval.client import open_service
+from tasks.run import task_for
+from tasks.serve import serve_retrieval
+from tests.retrieval.small_encoders import write_bi_encoder
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = [
+    ("Alba", "directed", "The Tide"),
+    ("Bruno", "directed", "The River"),
+    ("Corte", "crossed by", "the Nera"),
+    ("Alba", "mother of", "Bruno"),
+]
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    encoder = write_bi_encoder(tmp_path / "encoder")
+    rows = [{"title": head, "text": f"{head} {relation} {tail}."} for head, relation, tail in FACTS]
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    docs = [{**row, "extracted_triples": [fact]} for row, fact in zip(rows, FACTS, strict=True)]
+    (tmp_path / "triples.json").write_text(json.dumps({"docs": docs}))
+    (tmp_path / "questions.jsonl").write_text('{"question": "who?", "answer": ["Alba"]}\n')
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        f"base: {ROOT}/configs/embedded.yaml\n"
+        f"runs_dir: {tmp_path}/runs\n"
+        f"cache_dir: {tmp_path}/cache\n"
+        f"data: {{root: {tmp_path}, closed_world: null, sft: [], validation: [], test: [],\n"
+        "       sampling: [{dataset: nq, path: questions.jsonl}]}\n"
+        "corpus: {files: [{path: documents.jsonl, format: jsonl}]}\n"
+        "graph: {source: openie, path: triples.json}\n"
+        f"index: {{embedder: {{model: {encoder}, max_length: 64, dtype: float32}}}}\n"
+    )
+    return path
+
+
+def test_the_command_builds_the_index_serves_it_and_ends_at_a_signal(configuration):
+    command = [sys.executable, "-m", "pipeline.cli", "serve-retrieval", "--config"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        [*command, str(configuration), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    try:
+        ready = next(line for line in process.stdout if " at http://" in line)
+        url = ready.split(" at ")[1].split(";")[0]
+        served = task_for("sample", str(configuration), (f"retrieval.service={url}",))
+        local = task_for("sample", str(configuration))
+        assert served.key == local.key  # where retrieval runs changes no fingerprint
+        assert set(local.requires()) - set(served.requires()) == {"graph", "index"}
+
+        client = open_service(served.settings, served.key)
+        directories = [local.upstream()[name].directory for name in ("corpus", "graph", "index")]
+        retriever = open_retriever(local.settings, *directories)
+        queries = [Query("who directed the tide", ("Alba", "The Tide")), Query("which river")]
+        assert client.retrieve(queries) == retriever.retrieve(queries)
+        assert {item.kind for items in client.retrieve(queries) for item in items} == {
+            "chunk",
+            "triplet",
+        }
+        client.close()
+        assert httpx.get(f"{url}/health", trust_env=False).json()["rows"]["chunks"] == 4
+
+        changed = (f"retrieval.service={url}", "retrieval.keep=4")
+        other = task_for("sample", str(configuration), changed)
+        with pytest.raises(RetrievalUnavailable, match=r"settings.keep 5, here 4"):
+            open_service(other.settings, other.key)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "retrieval ended" in rest
+
+
+def test_no_retrieval_cannot_be_served():
+    index = task_for("index", str(ROOT / "configs/embedded.yaml"), ("retrieval.variant=none",))
+    with pytest.raises(ConfigError, match="nothing to serve"):
+        serve_retrieval(index, "127.0.0.1", 0)
+
+
+def test_an_address_of_another_form_is_refused():
+    overrides = ("retrieval.service=localhost:8765",)
+    with pytest.raises(ConfigError, match=r"retrieval.service: 'localhost:8765' is no address"):
+        _ = task_for("index", str(ROOT / "configs/embedded.yaml"), overrides).settings
