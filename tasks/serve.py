@@ -27,7 +27,7 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
         ) from None
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.identity import identity_of
-    from pipeline.retrieval.variants import open_variant
+    from pipeline.retrieval.opening import open_variant
 
     with bound(host, port) as on:  # a taken port is found before anything long
         directory = run(index)
