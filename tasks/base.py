@@ -28,7 +28,14 @@ from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
 
 # How work is cut up or scheduled changes no result, so it is in no fingerprint.
-EXECUTION_ONLY = frozenset({"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"})
+EXECUTION_ONLY = frozenset(
+    {"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"}
+    | {
+        f"{block}.endpoint.{key}"
+        for block in ("graph", "sft_data")
+        for key in configuration.ENDPOINT_EXECUTION
+    }
+)
 
 
 class StageFailed(SteepError, RuntimeError):
@@ -186,10 +193,19 @@ def select(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         value: Any = values
         for part in name.split("."):
             value = value[part]
-        if isinstance(value, Mapping):
-            value = {k: v for k, v in value.items() if f"{name}.{k}" not in EXECUTION_ONLY}
-        chosen[name] = value
+        chosen[name] = _deciding(value, name)
     return chosen
+
+
+def _deciding(value: Any, name: str) -> Any:
+    """A setting without what only schedules work, at any depth."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _deciding(below, f"{name}.{key}")
+        for key, below in value.items()
+        if f"{name}.{key}" not in EXECUTION_ONLY
+    }
 
 
 def model_identity(name: str) -> Path | str:

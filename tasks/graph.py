@@ -13,6 +13,7 @@ class Graph(StageTask):
     """The knowledge graph of all chunks."""
 
     stage = "graph"
+    version = 2
     entry = "pipeline.graph.stage:run"
     reads = ("graph",)
 
@@ -25,8 +26,7 @@ class Graph(StageTask):
     def files(self) -> dict[str, Path | str]:
         graph = self.settings.graph
         if graph.source == "llm":
-            assert graph.model is not None  # the configuration's own check
-            return {"model": model_identity(graph.model)}
+            return {"model": model_identity(graph.model)} if graph.model else {}
         if self.settings.data.closed_world:
             return {}
         return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}
