@@ -28,14 +28,7 @@ from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
 
 # How work is cut up or scheduled changes no result, so it is in no fingerprint.
-EXECUTION_ONLY = frozenset(
-    {"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"}
-    | {
-        f"{block}.endpoint.{key}"
-        for block in ("graph", "sft_data")
-        for key in configuration.ENDPOINT_EXECUTION
-    }
-)
+EXECUTION_ONLY = frozenset({"sampling.shards", "sampling.batch", "rewards.batch", "graph.batch"})
 
 
 class StageFailed(SteepError, RuntimeError):
@@ -201,10 +194,11 @@ def _deciding(value: Any, name: str) -> Any:
     """A setting without what only schedules work, at any depth."""
     if not isinstance(value, Mapping):
         return value
+    execution = configuration.ENDPOINT_EXECUTION if name.endswith(".endpoint") else frozenset()
     return {
         key: _deciding(below, f"{name}.{key}")
         for key, below in value.items()
-        if f"{name}.{key}" not in EXECUTION_ONLY
+        if key not in execution and f"{name}.{key}" not in EXECUTION_ONLY
     }
 
 

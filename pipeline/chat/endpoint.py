@@ -197,6 +197,7 @@ class EndpointChat(Chat):
             messages=[_plain(one) for one in messages],  # type: ignore[misc]
             temperature=openai.omit if settings.temperature is None else settings.temperature,
             extra_body=body,
+            extra_headers=None if self._api_key else {"Authorization": openai.omit},
         )
         try:
             # The client's own timeout starts anew with every byte that trickles in.

@@ -60,7 +60,7 @@ class Endpoint(Block):
     concurrency: Positive = Field(16, description="requests in flight")
     requests_per_minute: Positive | None = None
     timeout: float = Field(120.0, gt=0, description="seconds per try")
-    retries: int = Field(6, ge=0, description="after 429, 5xx, timeouts and broken connections")
+    retries: int = Field(8, ge=0, description="after 429, 5xx, timeouts and broken connections")
     prices: Prices = Prices()
 
     # The messages below never show the value: it may be the key itself, put in the wrong place.

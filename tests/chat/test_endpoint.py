@@ -39,7 +39,8 @@ def ask(chat: EndpointChat, *texts: str) -> dict[str, Answer]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Any]:
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     servers = []
 
     def start(script: Script = echo) -> FakeEndpoint:
@@ -66,6 +67,14 @@ def test_answers_come_by_id_and_the_request_says_what_was_configured(tmp_path, s
         "max_tokens": 116,
         "seed": 7,
     }
+
+
+def test_without_a_key_none_is_sent(tmp_path, serve, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)  # nobody named it
+    server = serve()
+    with open_chat(tmp_path, server) as chat:
+        ask(chat, "a")
+    assert server.keys == {None}
 
 
 def test_a_model_that_takes_no_temperature_is_asked_in_its_own_words(tmp_path, serve):

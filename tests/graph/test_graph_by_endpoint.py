@@ -45,7 +45,7 @@ def test_the_graph_of_an_endpoint_is_resumed_reused_and_keeps_the_key_to_itself(
     lines = [json.dumps({"title": name, "text": text}) + "\n" for name, text in texts.items()]
     (tmp_path / "documents.jsonl").write_text("".join(lines))
     monkeypatch.setenv("FAKE_KEY", KEY)
-    # Another embedder's proxy must not stand between this test and its own server.
+    # A proxy of this machine must not stand between the test and its own server.
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     denied = refusal(401, f"Incorrect API key provided: {KEY}")
     with FakeEndpoint(lambda text, before: denied) as closed, FakeEndpoint(script) as server:
