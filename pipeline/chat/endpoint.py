@@ -18,7 +18,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -331,8 +331,8 @@ def _plain(message: Message) -> dict[str, str]:
 def _said(error: APIStatusError) -> str:
     """The endpoint's own words with its error code, on one line."""
     body = error.body if isinstance(error.body, dict) else {}
-    words: Iterator[object] = iter((body.get("code"), body.get("message")))
-    said = ": ".join(str(word) for word in words if word)
+    words = [body.get("code"), body.get("message")]
+    said = ": ".join(word for word in words if isinstance(word, str) and word)  # vLLM's code is 400
     return " ".join((said or str(error.body or error.message)).split())[:300]
 
 
