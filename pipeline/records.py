@@ -78,6 +78,16 @@ class Triplet:
 
 
 @dataclasses.dataclass(slots=True)
+class Hyperedge:
+    """An n-ary fact: a sentence, the two or more entities that take part, the chunk it is from."""
+
+    id: str
+    text: str
+    entities: list[str]
+    chunk_id: str
+
+
+@dataclasses.dataclass(slots=True)
 class ContextItem:
     """One retrieved item as it was shown to the model; ``score`` is its PPR mass or similarity."""
 
@@ -279,13 +289,22 @@ def read_records(path: Path | str, kind: type[R]) -> list[R]:
 
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
     """Write records as JSONL, whole or not at all; returns how many. ``-`` is standard output."""
-    lines = [json.dumps(as_json(record), ensure_ascii=False) for record in records]
+    lines = [_line(as_json(record)) for record in records]
     text = "".join(line + "\n" for line in lines)
     if str(path) == "-":
         sys.stdout.write(text)
     else:
         replace_text(Path(path), text)
     return len(lines)
+
+
+def _line(value: dict[str, Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # half of a surrogate pair, as models write it: an escape again
+        return json.dumps(value)
+    return text
 
 
 def arrow_type(hint: Any) -> Any:

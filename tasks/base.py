@@ -199,10 +199,20 @@ def select(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         value: Any = values
         for part in name.split("."):
             value = value[part]
-        if isinstance(value, Mapping):
-            value = {k: v for k, v in value.items() if f"{name}.{k}" not in EXECUTION_ONLY}
-        chosen[name] = value
+        chosen[name] = _deciding(value, name)
     return chosen
+
+
+def _deciding(value: Any, name: str) -> Any:
+    """A setting without what only schedules work, at any depth."""
+    if not isinstance(value, Mapping):
+        return value
+    execution = configuration.ENDPOINT_EXECUTION if name.endswith(".endpoint") else frozenset()
+    return {
+        key: _deciding(below, f"{name}.{key}")
+        for key, below in value.items()
+        if key not in execution and f"{name}.{key}" not in EXECUTION_ONLY
+    }
 
 
 def model_identity(name: str) -> Path | str:

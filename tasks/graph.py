@@ -26,8 +26,7 @@ class Graph(StageTask):
     def files(self) -> dict[str, Path | str]:
         graph = self.settings.graph
         if graph.source == "llm":
-            assert graph.model is not None  # the configuration's own check
-            return {"model": model_identity(graph.model)}
+            return {"model": model_identity(graph.model)} if graph.model else {}
         if self.settings.data.closed_world or graph.source == "titles":
             return {}
         return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}

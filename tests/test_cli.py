@@ -80,7 +80,7 @@ def test_finding_out_that_work_is_missing_imports_nothing_heavy(tmp_path):
         "from tasks.run import task_for, walk\n"
         f"task = task_for('report', 'configs/embedded.yaml', ('runs_dir={tmp_path}',))\n"
         "assert not all(each.complete() for each in walk(task))\n"
-        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy'}\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy', 'openai'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -27,11 +27,40 @@ def test_every_shipped_configuration_is_valid(path):
         ("sampling.samples=1", r"sampling: pairs need at least 2 samples per question; raise it"),
         ("rounds=many", r"rounds is 'many'; Input should be a valid integer"),
         ("retrieval", r"expected key\.key=value"),
+        ("graph={source: llm}", r"graph: .*name graph\.model or graph\.endpoint"),
+        (
+            "graph={source: llm, model: m, endpoint: {base_url: 'http://x/v1', model: m}}",
+            r"graph\.model and graph\.endpoint are both named; set one to null",
+        ),
+        ("sft_data.rewriter=llm", r"sft_data: .*name sft_data\.model or sft_data\.endpoint"),
+        (
+            "graph.endpoint={base_url: 'http://x/v1', model: m, modle: x}",
+            r"graph\.endpoint\.modle: unknown key; graph\.endpoint has api_key_env, base_url",
+        ),
+        (
+            "graph.endpoint={base_url: 'http://x/v1', model: m, extra: {stream: true}}",
+            r"graph\.endpoint\.extra: stream cannot be set here",
+        ),
+        ("graph.endpoint={base_url: localhost, model: m}", r"expected an address such as http"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_remedy(override, message):
     with pytest.raises(ConfigError, match=message):
         load(EMBEDDED, (override,))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "base_url: 'https://me:sk-secret@x/v1'",
+        "base_url: 'https://x/v1?key=sk-secret'",
+        "base_url: 'http://x/v1', api_key_env: sk-secret",
+    ],
+)
+def test_a_key_in_the_wrong_place_is_refused_without_repeating_it(endpoint):
+    with pytest.raises(ConfigError, match="environment variable") as caught:
+        load(EMBEDDED, (f"graph.endpoint={{model: m, {endpoint}}}",))
+    assert "secret" not in str(caught.value)
 
 
 def test_a_file_holds_only_what_differs_from_its_base(tmp_path):

@@ -5,9 +5,12 @@ Blocks are in stage order (`knowledge`, then `policy`); each stage declares whic
 """
 
 from pipeline.config.base import (
+    ENDPOINT_EXECUTION,
     Block,
+    Endpoint,
     EngineConfig,
     Positive,
+    Prices,
     Share,
 )
 from pipeline.config.knowledge import (
@@ -41,6 +44,7 @@ from pipeline.config.reading import for_round, load
 from pipeline.config.run import Config
 
 __all__ = [
+    "ENDPOINT_EXECUTION",
     "Block",
     "ClosedWorld",
     "Config",
@@ -50,6 +54,7 @@ __all__ = [
     "DatasetName",
     "Dpo",
     "Embedder",
+    "Endpoint",
     "EngineConfig",
     "Evaluation",
     "Graph",
@@ -58,6 +63,7 @@ __all__ = [
     "Model",
     "Pairs",
     "Positive",
+    "Prices",
     "Prompt",
     "QuestionFile",
     "Reranker",

@@ -11,7 +11,14 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Positive, Share
+from pipeline.config.base import (
+    Block,
+    Endpoint,
+    EngineConfig,
+    Positive,
+    Share,
+    check_one_model,
+)
 
 
 class ClosedWorld(Block):
@@ -83,12 +90,13 @@ class Graph(Block):
     titles: bool = Field(False, description="add the triplets of source titles to the source's own")
     model: str | None = Field(None, description="llm: model that extracts")
     engine: EngineConfig = EngineConfig()
-    batch: Positive = 256
+    endpoint: Endpoint | None = Field(None, description="llm: in place of model and engine")
+    batch: Positive = Field(256, description="prompts that the engine is given at once")
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
-        if self.source == "llm" and self.model is None:
-            raise ValueError("source llm needs graph.model")
+        if self.source == "llm":
+            check_one_model("graph", self.model, self.endpoint)
         if self.source in ("annotated", "openie") and self.path is None:
             raise ValueError(f"source {self.source} needs graph.path")
         return self

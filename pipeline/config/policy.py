@@ -10,7 +10,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Positive, Share
+from pipeline.config.base import (
+    Block,
+    Endpoint,
+    EngineConfig,
+    Positive,
+    Share,
+    check_one_model,
+)
 from pipeline.config.knowledge import Reranker
 
 
@@ -35,6 +42,7 @@ class SftData(Block):
     rewriter: Literal["fill", "llm"] = "fill"
     model: str | None = None
     engine: EngineConfig = EngineConfig()
+    endpoint: Endpoint | None = Field(None, description="in place of model and engine")
     sizes: dict[int, int] = Field(description="examples per number of hops (1: single steps)")
     test_sizes: dict[int, int] = Field(default_factory=dict)
     other_paragraph: Share = Field(
@@ -43,6 +51,12 @@ class SftData(Block):
     other_triplets: Share = Field(
         0, description="probability of each further triplet of the gold paragraph to be shown"
     )
+
+    @model_validator(mode="after")
+    def _one_model(self) -> SftData:
+        if "llm" in (self.triplets, self.selector, self.rewriter):
+            check_one_model("sft_data", self.model, self.endpoint)
+        return self
 
 
 class Lora(Block):

@@ -3,7 +3,7 @@
 Input: the corpus stage, and triples from one of four sources: annotations, ready OpenIE results, a
 language model, or passages that name each other's titles. Output: the graph's tables
 (`pipeline.graph.tables`), ``statistics.json`` and ``rejects.jsonl`` (every triple that was not taken,
-with the reason).
+with the reason); from a language model also ``chat.json`` (answers, tokens, cost).
 """
 
 from __future__ import annotations
@@ -55,18 +55,25 @@ def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Ext
         path = context.resolve(settings.path)
         read = read_annotated if settings.source == "annotated" else read_openie
         return read(path, chunks)
-    # Opening an engine imports torch or vLLM, so the other sources stay clear of it.
-    from pipeline.engines.base import Engine, open_engine
+    return _by_model(context, chunks)
+
+
+def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+    """Triplets from the configured model; when all are there, ``chat.json`` says what they took."""
+    from pipeline.chat.opening import open_chat
     from pipeline.graph.extract import extract
 
-    def engine() -> Engine:
-        assert settings.model is not None  # the configuration refuses llm without a model
-        return open_engine(settings.engine, settings.model, adapter=None, seed=context.seed)
-
-    return extract(
-        chunks,
-        open_engine=engine,
-        folder=context.partial,
-        batch=settings.batch,
+    settings = context.config.graph
+    with open_chat(
+        context.config,
+        "graph",
+        model=settings.model,
+        engine=settings.engine,
+        endpoint=settings.endpoint,
+        window=settings.batch,
         seed=context.seed,
-    )
+    ) as chat:
+        yield from extract(chunks, chat=chat)
+    print(chat.usage.line())
+    text = json.dumps(chat.usage.total(), indent=1)
+    replace_text(context.output / "chat.json", text + "\n")

@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from pipeline.engines.base import Engine
-from pipeline.graph.ask import Answer, ask
+from pipeline.chat.base import Chat
 from pipeline.graph.build import build_graph
 from pipeline.graph.extract import extract
 from pipeline.records import Chunk, Message, Triplet
 from pipeline.sft_data.mentions import mention
 from pipeline.sft_data.steps import Hop
 
-_BATCH = 256
 _NUMBERS = re.compile(r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]")
 _SELECT = (
     "You are given a question, its answer and numbered facts. Name the facts that directly answer "
@@ -35,40 +31,10 @@ _REWRITE = (
 )
 
 
-@dataclass(frozen=True)
-class Helper:
-    """A model to ask, and the folder that keeps its answers through kills."""
-
-    open_engine: Callable[[], Engine]
-    folder: Path
-    seed: int
-
-    def ask(
-        self, kind: str, prompts: Sequence[tuple[str, list[Message]]], tokens: int
-    ) -> dict[str, Answer]:
-        """Answers by prompt id; see `pipeline.graph.ask.ask`."""
-        return ask(
-            prompts,
-            open_engine=self.open_engine,
-            folder=self.folder / kind,
-            batch=_BATCH,
-            max_tokens=tokens,
-            seed=self.seed,
-        )
-
-
-def extract_triplets(hops: Sequence[Hop], helper: Helper) -> int:
+def extract_triplets(hops: Sequence[Hop], chat: Chat) -> int:
     """Replace each hop's triplets by those that the model extracts; returns how many rejects."""
     chunks: dict[str, Chunk] = {chunk.id: chunk for hop in hops for chunk in hop.chunks}
-    graph, triplets = build_graph(
-        extract(
-            list(chunks.values()),
-            open_engine=helper.open_engine,
-            folder=helper.folder / "triplets",
-            batch=_BATCH,
-            seed=helper.seed,
-        )
-    )
+    graph, triplets = build_graph(extract(list(chunks.values()), chat=chat))
     found: dict[str, list[Triplet]] = {}
     for triplet in triplets:
         found.setdefault(triplet.chunk_id, []).append(triplet)
@@ -78,31 +44,35 @@ def extract_triplets(hops: Sequence[Hop], helper: Helper) -> int:
 
 
 def select_supporting(
-    hops: Sequence[Hop], helper: Helper, faults: Counter[str]
+    hops: Sequence[Hop], chat: Chat, faults: Counter[str]
 ) -> dict[str, list[Triplet]]:
     """Supporting triplets by hop id, as the model selects them from the hop's triplets."""
     asked = [hop for hop in hops if hop.triplets]
     prompts = [(hop.id, _selection_prompt(hop)) for hop in asked]
-    answers = helper.ask("selection", prompts, 64)
+    answers = chat.ask(prompts, max_tokens=64)
     selected: dict[str, list[Triplet]] = {}
     for hop in asked:
-        numbers = parse_numbers(answers[hop.id].text, len(hop.triplets))
+        answer = answers[hop.id]
+        numbers = parse_numbers(answer.text, len(hop.triplets))
         if numbers is None:
-            faults["selection not readable"] += 1
+            faults[f"selection: {answer.fault}" if answer.fault else "selection not readable"] += 1
         selected[hop.id] = [hop.triplets[number - 1] for number in numbers or ()]
     return selected
 
 
-def rewrite(hops: Sequence[Hop], helper: Helper, faults: Counter[str]) -> None:
+def rewrite(hops: Sequence[Hop], chat: Chat, faults: Counter[str]) -> None:
     """Replace each hop's question by the model's wording, unless that cannot be the question."""
     prompts = [
         (hop.id, [Message("system", _REWRITE), Message("user", hop.question)]) for hop in hops
     ]
-    answers = helper.ask("rewriting", prompts, 128)
+    answers = chat.ask(prompts, max_tokens=128)
     for hop in hops:
-        text = " ".join(answers[hop.id].text.split())
+        answer = answers[hop.id]
+        text = " ".join(answer.text.split())
         leaks = mention(text, hop.answer) is not None and mention(hop.question, hop.answer) is None
-        if not text.endswith("?") or answers[hop.id].finish == "length":
+        if answer.fault is not None:
+            faults[f"rewriting: {answer.fault}"] += 1
+        elif not text.endswith("?") or answer.finish == "length":
             faults["rewriting is no question"] += 1
         elif leaks or any(mention(text, name) is None for name in hop.known):
             faults["rewriting leaks the answer" if leaks else "rewriting loses a name"] += 1

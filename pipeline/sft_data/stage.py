@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 from pipeline.config import SftData as SftDataSettings
@@ -172,28 +172,27 @@ def _supporting(
     """Supporting triplets by hop id; the models of the paper do their part where configured."""
     settings = context.config.sft_data
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
-        from pipeline.engines.base import Engine, open_engine
-        from pipeline.sft_data.by_model import (
-            Helper,
-            extract_triplets,
-            rewrite,
-            select_supporting,
-        )
+        from pipeline.chat.opening import open_chat
+        from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
 
-        model = settings.model
-        if model is None:
-            raise InputError("sft_data: triplets, selector or rewriter is llm; set sft_data.model")
-
-        def engine() -> Engine:
-            return open_engine(settings.engine, model, adapter=None, seed=context.seed)
-
-        helper = Helper(engine, context.partial, context.seed)
-        if settings.triplets == "llm":
-            faults["rejected triplets"] += extract_triplets(hops, helper)
-        if settings.rewriter == "llm":
-            rewrite(hops, helper, faults)
-        if settings.selector == "llm":
-            found = select_supporting(hops, helper, faults)
+        with open_chat(
+            context.config,
+            "sft_data",
+            model=settings.model,
+            engine=settings.engine,
+            endpoint=settings.endpoint,
+            seed=context.seed,
+        ) as chat:
+            found: dict[str, list[Triplet]] | None = None
+            if settings.triplets == "llm":
+                faults["rejected triplets"] += extract_triplets(hops, chat)
+            if settings.rewriter == "llm":
+                rewrite(hops, chat, faults)
+            if settings.selector == "llm":
+                found = select_supporting(hops, chat, faults)
+        print(chat.usage.line())
+        _write_json(context.output / "chat.json", chat.usage.total())
+        if found is not None:
             return {hop.id: found.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_triplets(hop) for hop in hops}
 
@@ -230,5 +229,5 @@ def _statistics(
     return counts
 
 
-def _write_json(path: FilePath, value: dict[str, int]) -> None:
+def _write_json(path: FilePath, value: Mapping[str, int | float]) -> None:
     replace_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")

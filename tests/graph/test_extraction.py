@@ -1,4 +1,4 @@
-"""The strict parser, and extraction that a kill costs at most one batch."""
+"""The strict parser, real models' garbage, and extraction that survives kills."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.chat.base import Answer
+from pipeline.chat.engine import EngineChat
 from pipeline.engines.base import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
-from pipeline.graph.build import build_graph
-from pipeline.graph.extract import extract, parse_list
-from pipeline.records import Chunk
+from pipeline.graph.build import Extracted, build_graph
+from pipeline.graph.extract import extract, parse_list, read_answer
+from pipeline.index.cache import ContentCache
+from pipeline.records import Chunk, Triplet, read_jsonl, write_jsonl, write_parquet
 from tests.graph.character_tokenizer import CharacterTokenizer
 
 TRIPLES = st.lists(st.lists(st.text(), min_size=1, max_size=4), max_size=4)
 
 
-@given(TRIPLES, st.sampled_from(["", "Here they are:\n", "As [asked]: ", "```json\n"]))
+@given(
+    TRIPLES,
+    st.sampled_from(["", "Here they are:\n", "As [asked]: ", "```json\n", "<think>[[1]]</think>"]),
+)
 def test_prose_around_the_list_is_forgiven(values: list[list[str]], prose: str) -> None:
     text = f"{prose}{json.dumps(values)}\n```\nDone."
     assert parse_list(text) == (values, None)
@@ -32,6 +38,17 @@ def test_prose_around_the_list_is_forgiven(values: list[list[str]], prose: str) 
         ("[['a', 'b', 'c']]", "answer is not valid JSON"),
         ('[["a", "b", "c"],]', "answer is not valid JSON"),
         ('[["a", "b", "c"]]\n[["d", "e", "f"]]', "answer has more than one list"),
+        ('[["a", "b", "c"], ...]', "answer is not valid JSON"),
+        ('[["a", "b", “c”]]', "answer is not valid JSON"),
+        ('[["a", "b\x07", "c"]]', "answer is not valid JSON"),
+        ('[["a", "b", NaN]]', "answer is not valid JSON"),
+        ('[["a", "b", ' + "9" * 5000 + "]]", "answer is not valid JSON"),
+        ("[" * 100_000, "answer is nested too deeply"),
+        ("[" * 400 + "]" * 400, "answer is nested too deeply"),
+        ("[" + '["a", "b", "c"], ' * 100_000, "answer is not valid JSON"),
+        ('<think> perhaps [["a", "b", "c"]]', "answer is all thoughts"),
+        ("", "answer has no list of lists"),
+        ("\x00\ufffd\ufffd", "answer has no list of lists"),
     ],
 )
 def test_nothing_else_is_forgiven(text: str, fault: str) -> None:
@@ -39,6 +56,63 @@ def test_nothing_else_is_forgiven(text: str, fault: str) -> None:
 
 
 CHUNKS = [Chunk(f"c{n}", f"T{n}", f"Passage {n}.", "d") for n in range(5)]
+
+GARBAGE = r"""Sure! Here are the triplets [as requested]:
+```json
+[["Ann", "born in", "Rome"], ["Ann", "born  in", "ROME"], ["Ann", "age", 42], ["Ann", null, "x"],
+ ["Ann", "has", ["a", "b"]], [["Ann", "is", "x"]], ["Ann"], {"head": "Ann"}, "Ann is x", 7, null,
+ [], ["", "is", "x"], ["Ann", "is", "\u200b \u00a0"], ["Ann", "is", "x\u0000y"],
+ ["Ann", "is", "\ud800"], ["Ann", "is", "%s"], ["Ann", "\tborn\nin ", "\u00c9vora"],
+ ["a", "b", "c", "d"]]
+```
+I hope this helps!""" % ("x" * 2000)  # fmt: skip
+
+
+def test_one_answer_of_a_real_models_garbage(tmp_path: Path) -> None:
+    graph = build_graph(read_answer(CHUNKS[0], Answer("c0", GARBAGE, "stop")))
+    assert graph.triplets == [
+        Triplet("c0:0", "Ann", "born in", "Rome", "c0"),
+        Triplet("c0:1", "Ann", "born in", "Évora", "c0"),
+    ]
+    assert graph.duplicates == 1
+    assert [one.reason for one in graph.rejects] == [
+        "tail is not a string",
+        "relation is not a string",
+        "tail is not a string",
+        "length 1",
+        "length 1",
+        "not a list",
+        "not a list",
+        "not a list",
+        "not a list",
+        "length 0",
+        "head is empty",
+        "tail is empty",
+        "tail has control characters",
+        "tail has control characters",
+        "tail is over-long",
+        "length 4",
+    ]
+    write_parquet(tmp_path / "triplets.parquet", graph.triplets, Triplet)
+    write_jsonl(tmp_path / "rejects.jsonl", graph.rejects)
+    written = [value["value"] for _, value in read_jsonl(tmp_path / "rejects.jsonl")]
+    assert written == [one.value for one in graph.rejects]
+
+
+@given(st.text() | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
+def test_no_answer_is_an_exception(text: str) -> None:
+    extracted = list(read_answer(CHUNKS[0], Answer("c0", text, "stop")))
+    graph = build_graph(extracted)
+    assert len(graph.triplets) + graph.duplicates + len(graph.rejects) == len(extracted)
+
+
+def test_an_answer_with_a_fault_is_one_reject_with_what_is_known() -> None:
+    refused = Answer("c0", "", "too long", "HTTP 400: maximum context length is 8")
+    assert list(read_answer(CHUNKS[0], refused)) == [
+        Extracted("c0", "T0", "HTTP 400: maximum context length is 8", "prompt too long")
+    ]
+    cut = Answer("c0", '[["a", "b", "c"], ["d"', "length")
+    assert [one.fault for one in read_answer(CHUNKS[0], cut)] == ["answer cut off"]
 
 
 class CountingScript:
@@ -56,23 +130,24 @@ class CountingScript:
         return "no list here" if number == "3" else f'[["P{number}", "is", "{number}"]]'
 
     def engine(self) -> ScriptedEngine:
-        return ScriptedEngine(self, CharacterTokenizer())
+        return ScriptedEngine(self, CharacterTokenizer(), max_model_len=8192)
 
 
 def run(folder: Path, script: CountingScript) -> tuple[list[str], list[str]]:
-    answers = extract(CHUNKS, open_engine=script.engine, folder=folder, batch=2, seed=0)
-    graph, triplets = build_graph(answers)
+    cache = ContentCache(folder / "chat.sqlite")
+    with EngineChat(script.engine, {}, cache, window=1) as chat:
+        graph, triplets = build_graph(extract(CHUNKS, chat=chat))
     return [one.text for one in triplets], [one.reason for one in graph.rejects]
 
 
-def test_a_killed_extraction_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_killed_extraction_goes_on_with_the_chunk_where_it_stopped(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", CountingScript())
     assert whole == (["P0 is 0", "P1 is 1", "P2 is 2", "P4 is 4"], ["answer has no list of lists"])
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", CountingScript(breaks_at="3"))
     again = CountingScript()
     assert run(tmp_path / "killed", again) == whole
-    assert again.asked == ["2", "3", "4"]  # the first batch of two was kept
+    assert again.asked == ["3", "4"]
     finished = CountingScript()
     assert run(tmp_path / "killed", finished) == whole
     assert finished.asked == []

@@ -28,6 +28,8 @@ def test_triplets_are_numbered_within_their_chunk() -> None:
         "entities": 3,
         "triplets": 3,
         "degree_mean": 2.0,
+        "out_degree_mean": 1.5,  # over Ann and Rome
+        "in_degree_mean": 1.5,  # over Rome and Italy
         "degree_max": 3,
         "chunks_with_triplets": 2,
         "duplicates": 1,
@@ -44,6 +46,9 @@ def test_triplets_are_numbered_within_their_chunk() -> None:
         (["a", "b", None], "tail is not a string"),
         (['""', "b", "c"], "head is empty"),
         (["a", " ", "c"], "relation is empty"),
+        (["a", "b", "c\x00"], "tail has control characters"),
+        (["a", "b\ud800", "c"], "relation has control characters"),
+        (["a" * 1001, "b", "c"], "head is over-long"),
         ("a b c", "not a list"),
         (None, "not a list"),
     ],

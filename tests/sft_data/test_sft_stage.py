@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from pipeline import config
+from pipeline.chat.engine import EngineChat
 from pipeline.corpus import stage as corpus
 from pipeline.engines.base import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.errors import InputError
 from pipeline.graph import stage as graph
+from pipeline.index.cache import ContentCache
 from pipeline.records import Chunk, SftExample, Triplet, read_records
 from pipeline.sft_data import stage as sft_data
 from pipeline.sft_data.by_model import (
-    Helper,
     extract_triplets,
     parse_numbers,
     rewrite,
@@ -198,11 +199,12 @@ def hop() -> Hop:
     return Hop("q", 1, "Emma >> director?", "Ann Lee", ("Emma",), "Emma", [chunk], triplets)
 
 
-def helper(folder: Path, answer: str) -> Helper:
+def model(folder: Path, answer: str) -> EngineChat:
     def script(prompt: str, request: GenerationRequest) -> str:
         return answer
 
-    return Helper(lambda: ScriptedEngine(script, CharacterTokenizer()), folder, 0)
+    cache = ContentCache(folder / f"{answer}.sqlite")
+    return EngineChat(lambda: ScriptedEngine(script, CharacterTokenizer()), {}, cache)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_a_rewritten_question_is_used_only_if_it_can_be_the_question(
     tmp_path: Path, answer: str, question: str, fault: str | None
 ) -> None:
     one, faults = hop(), Counter[str]()
-    rewrite([one], helper(tmp_path, answer), faults)
+    rewrite([one], model(tmp_path, answer), faults)
     assert one.question == question
     assert dict(faults) == ({fault: 1} if fault else {})
 
@@ -226,9 +228,9 @@ def test_a_rewritten_question_is_used_only_if_it_can_be_the_question(
 def test_a_model_extracts_and_selects_the_supporting_triplets(tmp_path: Path) -> None:
     one, faults = hop(), Counter[str]()
     answer = '[["Ann Lee", "directed", "Emma"], ["Emma"]]'
-    assert extract_triplets([one], helper(tmp_path, answer)) == 1
+    assert extract_triplets([one], model(tmp_path, answer)) == 1
     assert [triplet.text for triplet in one.triplets] == ["Ann Lee directed Emma"]
-    found = select_supporting([one], helper(tmp_path, "The answer is [1]."), faults)
+    found = select_supporting([one], model(tmp_path, "The answer is [1]."), faults)
     assert found == {one.id: one.triplets}
 
 

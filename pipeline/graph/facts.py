@@ -1,0 +1,129 @@
+"""N-ary facts: hyperedges extracted from chunks by a language model (ProGraph-R1 3.1).
+
+A hyperedge e is a fact in natural language with the set V_e of two or more entities that take part
+in it. Input: chunks, or `Extracted` items, each of which should be [fact, [entity, ...]]. Output:
+`Facts`: hyperedges with ids, entities, rejects with reasons, statistics. The machinery is that of
+triplets (`pipeline.graph.extract`), and so is the identity of an entity.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.chat.base import Chat
+from pipeline.graph.build import Extracted, Reject, text_fault
+from pipeline.graph.entities import EntityTable, display, entity_key
+from pipeline.graph.extract import EXAMPLE, Form, extract
+from pipeline.records import Chunk, Hyperedge
+
+FACTS = Form(
+    system=(
+        "You turn a passage into facts. Write every fact that the passage states as [fact, "
+        "[entity, ...]]. The fact is one sentence that can be understood without the passage: names "
+        "instead of pronouns, with time, place and condition where the passage gives them. The "
+        "entities are all names, dates, numbers or short noun phrases that take part in the fact, "
+        "at least two, worded as in the fact. Answer with one JSON list of such pairs and nothing "
+        "else; [] if there is no fact."
+    ),
+    example=EXAMPLE,
+    answer=(
+        '[["Lake Tovel is a lake in Trentino, Italy, at an elevation of 1,178 m.", '
+        '["Lake Tovel", "Trentino", "Italy", "1,178 m"]], '
+        '["Until 1964 Lake Tovel turned red every summer.", ["Lake Tovel", "1964"]], '
+        '["The alga that turned Lake Tovel red was named by Giuseppe Largaiolli in 1907.", '
+        '["alga of Lake Tovel", "Lake Tovel", "Giuseppe Largaiolli", "1907"]]]'
+    ),
+    max_tokens=1536,
+)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Hyperedges and entities; ``degrees`` counts the hyperedges of each entity.
+
+    ``duplicates`` repeated a fact of the same chunk.
+    """
+
+    hyperedges: list[Hyperedge] = field(default_factory=list)
+    entities: EntityTable = field(default_factory=EntityTable)
+    degrees: Counter[int] = field(default_factory=Counter)
+    rejects: list[Reject] = field(default_factory=list)
+    duplicates: int = 0
+
+    def statistics(self) -> dict[str, int | float]:
+        """Counts, entities per fact, facts per entity, and rejects by reason; flat."""
+        reasons = Counter(one.reason for one in self.rejects)
+        ends = self.degrees.total()
+        return {
+            "entities": len(self.entities),
+            "hyperedges": len(self.hyperedges),
+            "arity_mean": round(ends / len(self.hyperedges), 4) if self.hyperedges else 0.0,
+            "arity_max": max((len(one.entities) for one in self.hyperedges), default=0),
+            "degree_mean": round(ends / len(self.entities), 4) if self.hyperedges else 0.0,
+            "degree_max": max(self.degrees.values(), default=0),
+            "chunks_with_hyperedges": len({one.chunk_id for one in self.hyperedges}),
+            "duplicates": self.duplicates,
+            "rejects": len(self.rejects),
+            **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
+        }
+
+
+def extract_facts(chunks: Sequence[Chunk], *, chat: Chat) -> Iterator[Extracted]:
+    """What the model writes about every chunk, in order, not yet checked; see `extract`."""
+    return extract(chunks, chat=chat, form=FACTS)
+
+
+def build_facts(extracted: Iterable[Extracted]) -> Facts:
+    """Check and number facts in order.
+
+    Ids are ``<chunk id>:f<n>``. An entity that is named twice in a fact, by whatever form, takes
+    part once. The same fact with the same entities from the same chunk counts once.
+    """
+    facts = Facts()
+    seen: set[tuple[str, str, frozenset[str]]] = set()
+    per_chunk: Counter[str] = Counter()
+    for item in extracted:
+        reason = item.fault or fact_fault(item.value)
+        if reason is not None or item.chunk_id is None:
+            facts.rejects.append(
+                Reject(item.chunk_id, item.title, reason or "no chunk", item.value)
+            )
+            continue
+        text, names = display(item.value[0]), _distinct(item.value[1])
+        identity = (item.chunk_id, entity_key(text), frozenset(names))
+        if identity in seen:
+            facts.duplicates += 1
+            continue
+        seen.add(identity)
+        name = f"{item.chunk_id}:f{per_chunk[item.chunk_id]}"
+        per_chunk[item.chunk_id] += 1
+        facts.hyperedges.append(Hyperedge(name, text, list(names.values()), item.chunk_id))
+        facts.degrees.update(facts.entities.add(one) for one in names.values())
+    return facts
+
+
+def fact_fault(value: Any) -> str | None:
+    """Why a value is no n-ary fact; None when it is one."""
+    if not isinstance(value, list | tuple):
+        return "not a list"
+    if len(value) != 2:
+        return f"length {len(value)}"
+    text, names = value
+    if not isinstance(names, list | tuple):
+        return "entities are not a list"
+    for part, one in (("fact", text), *(("entity", name) for name in names)):
+        fault = text_fault(part, one)
+        if fault is not None:
+            return fault
+    return "fewer than two entities" if len(_distinct(names)) < 2 else None
+
+
+def _distinct(names: Sequence[str]) -> dict[str, str]:
+    """The first form of each entity, by key."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(entity_key(name), display(name))
+    return found

@@ -1,0 +1,123 @@
+"""A fake endpoint: a real HTTP server that speaks chat completions from a script.
+
+The script is called with the last message's text and how often that text was asked before. It
+returns the content of the answer, or a `Response` for anything else a server may do.
+"""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Response:
+    """What is sent; ``drop`` closes the connection instead, after ``delay`` seconds."""
+
+    status: int = 200
+    body: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    drop: bool = False
+
+
+Script = Callable[[str, int], str | Response]
+
+
+def completion(content: Any, finish: str = "stop", **message: Any) -> str:
+    """The body of an answer of 10 + 3 tokens."""
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "message": {"role": "assistant", "content": content, **message},
+    }
+    usage = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+    return json.dumps({"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+def refusal(status: int, message: str, code: str | None = None, **headers: str) -> Response:
+    """An error in the API's format; ``retry_after`` becomes a header."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(status, json.dumps({"error": {"message": message, "code": code}}), named)
+
+
+class FakeEndpoint:
+    """Serves ``script`` until closed; ``asked`` counts texts, ``requests`` keeps bodies."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.asked: Counter[str] = Counter()
+        self.requests: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        self.times: list[float] = []
+        self.most_at_once = 0
+        self._open = 0
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> "FakeEndpoint":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def respond(self, body: dict[str, Any], key: str | None) -> Response:
+        text = body["messages"][-1]["content"]
+        with self._lock:
+            before = self.asked[text]
+            self.asked[text] += 1
+            self.requests.append(body)
+            self.keys.add(key)
+            self.times.append(time.monotonic())
+            self._open += 1
+            self.most_at_once = max(self.most_at_once, self._open)
+        try:
+            said = self.script(text, before)
+            response = Response(body=completion(said)) if isinstance(said, str) else said
+            time.sleep(response.delay)
+            return response
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                response = endpoint.respond(body, self.headers.get("authorization"))
+                if response.drop:
+                    self.close_connection = True
+                    return
+                content = response.body.encode()
+                try:
+                    self.send_response(response.status)
+                    for name, value in {
+                        "content-type": "application/json",
+                        "content-length": str(len(content)),
+                        **response.headers,
+                    }.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(content)
+                except OSError:
+                    self.close_connection = True  # the client has given up on us
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler

@@ -1,0 +1,104 @@
+"""N-ary facts: what is one becomes a hyperedge, what is not is counted with its reason."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.chat.engine import EngineChat
+from pipeline.engines.base import GenerationRequest
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.graph.build import Extracted
+from pipeline.graph.extract import parse_list
+from pipeline.graph.facts import FACTS, build_facts, extract_facts
+from pipeline.index.cache import ContentCache
+from pipeline.records import Chunk, Hyperedge, read_records, write_parquet
+from tests.graph.character_tokenizer import CharacterTokenizer
+
+BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
+
+
+def test_a_fact_keeps_its_sentence_its_entities_and_its_chunk(tmp_path: Path) -> None:
+    facts = build_facts(
+        [
+            Extracted("c1", "T", BORN),
+            Extracted("c2", "T", BORN),
+            Extracted("c1", "T", ["Rome is old.", ["Rome", "old"]]),
+            Extracted("c1", "T", ["ann was born in rome in 1900.", ["1900", "ROME", "Ann"]]),
+        ]
+    )
+    assert facts.hyperedges == [
+        Hyperedge("c1:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c1"),
+        Hyperedge("c2:f0", "Ann was born in Rome in 1900.", ["Ann", "Rome", "1900"], "c2"),
+        Hyperedge("c1:f1", "Rome is old.", ["Rome", "old"], "c1"),
+    ]
+    assert facts.entities.names == ["Ann", "Rome", "1900", "old"]
+    # 3 + 3 + 2 ends of hyperedges meet in 4 entities; Rome has 3 of them.
+    assert facts.statistics() == {
+        "entities": 4,
+        "hyperedges": 3,
+        "arity_mean": 2.6667,
+        "arity_max": 3,
+        "degree_mean": 2.0,
+        "degree_max": 3,
+        "chunks_with_hyperedges": 2,
+        "duplicates": 1,
+        "rejects": 0,
+    }
+    write_parquet(tmp_path / "hyperedges.parquet", facts.hyperedges, Hyperedge)
+    assert read_records(tmp_path / "hyperedges.parquet", Hyperedge) == facts.hyperedges
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("Ann sings.", "not a list"),
+        (["Ann sings."], "length 1"),
+        (["Ann", "sings", "Emma"], "length 3"),
+        (["Ann sings Emma.", "Ann"], "entities are not a list"),
+        ([None, ["Ann", "Emma"]], "fact is not a string"),
+        ([" ", ["Ann", "Emma"]], "fact is empty"),
+        (["x" * 1001, ["Ann", "Emma"]], "fact is over-long"),
+        (["Ann sings Emma.", ["Ann", 7]], "entity is not a string"),
+        (["Ann sings Emma.", ["Ann", "Emma", ""]], "entity is empty"),
+        (["Ann sings Emma.", ["Ann", "Em\x00ma"]], "entity has control characters"),
+        (["Ann sings.", ["Ann", "ANN", "'Ann'"]], "fewer than two entities"),
+        (["Ann sings.", []], "fewer than two entities"),
+    ],
+)
+def test_a_reject_is_kept_with_its_reason(value: Any, reason: str) -> None:
+    facts = build_facts([Extracted("c", "T", value), Extracted("c", "T", BORN)])
+    assert [(one.chunk_id, one.reason, one.value) for one in facts.rejects] == [
+        ("c", reason, value)
+    ]
+    assert facts.statistics()[f"rejects: {reason}"] == 1
+    assert len(facts.hyperedges) == 1
+
+
+def test_without_a_fact_there_is_nothing_to_divide_by() -> None:
+    assert build_facts([]).statistics()["arity_mean"] == 0.0
+
+
+def test_the_worked_example_is_what_the_parser_wants() -> None:
+    values, fault = parse_list(FACTS.answer)
+    facts = build_facts(Extracted("c", "Lake Tovel", value) for value in values)
+    assert fault is None
+    assert (len(facts.hyperedges), facts.rejects) == (3, [])
+
+
+def test_facts_come_from_the_machinery_of_triplets(tmp_path: Path) -> None:
+    chunks = [Chunk("c0", "Ann", "Ann was born.", "d"), Chunk("c1", "Bo", "Bo sings.", "d")]
+
+    def script(prompt: str, request: GenerationRequest) -> str:
+        return f"```json\n{json.dumps([BORN])}\n```" if "Ann was born" in prompt else "[[Bo]]"
+
+    def engine() -> ScriptedEngine:
+        return ScriptedEngine(script, CharacterTokenizer())
+
+    with EngineChat(engine, {}, ContentCache(tmp_path / "chat.sqlite")) as chat:
+        facts = build_facts(extract_facts(chunks, chat=chat))
+    assert [one.id for one in facts.hyperedges] == ["c0:f0"]
+    assert [(one.chunk_id, one.reason) for one in facts.rejects] == [
+        ("c1", "answer is not valid JSON")
+    ]
