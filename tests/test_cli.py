@@ -66,7 +66,7 @@ def test_a_model_directory_without_weights_is_refused(tmp_path):
     empty = tmp_path / "model"
     empty.mkdir()
     (empty / "config.json").write_text('{"model_type": "llama"}')
-    world = "data.closed_world={seed: 3, documents: 600, musique_train: 30, musique_sampling: 9, musique_dev: 9, musique_test: 9, hotpotqa_sampling: 2, hotpotqa_test: 2, wiki2_test: 2, nq_sampling: 2, nq_dev: 2, nq_test: 2}"
+    world = "data.closed_world={seed: 3, documents: 600, musique_train: 30, musique_sampling: 9, musique_dev: 9, musique_test: 9, hotpotqa_sampling: 2, hotpotqa_dev: 2, hotpotqa_test: 2, wiki2_test: 2, nq_sampling: 2, nq_dev: 2, nq_test: 2}"
     done = steep(
         "run", "sft", "--set", world, "--set", f"runs_dir={tmp_path}/runs",
         "--set", f"model.base={empty}", "--set", "sft_data.sizes={1: 2, 2: 2}", "--set", "sft_data.test_sizes={}",
