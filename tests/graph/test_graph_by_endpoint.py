@@ -59,8 +59,7 @@ def test_the_graph_of_an_endpoint_is_resumed_reused_and_keeps_the_key_to_itself(
         assert server.asked.total() == asked
         run(task(tmp_path, server), force=True)
         assert server.asked.total() == asked
-        run(task(tmp_path, server, model="other"))
-        assert server.asked.total() > asked
+        assert not task(tmp_path, server, model="other").complete()
     assert [
         (one.id[-2:], one.text) for one in read_records(done / "triplets.parquet", Triplet)
     ] == [(":0", "Ann born in Rome")] * 2
