@@ -93,7 +93,7 @@ def test_one_answer_of_a_real_models_garbage(tmp_path: Path) -> None:
         "tail is over-long",
         "length 4",
     ]
-    write_parquet(tmp_path / "triplets.parquet", graph.triplets, Triplet)
+    write_parquet(tmp_path / "triplets.parquet", triplets, Triplet)
     write_jsonl(tmp_path / "rejects.jsonl", graph.rejects)
     written = [value["value"] for _, value in read_jsonl(tmp_path / "rejects.jsonl")]
     assert written == [one.value for one in graph.rejects]
