@@ -15,11 +15,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from pipeline.index.cache import ContentCache, digest
-from pipeline.records import Message
+from pipeline.records import Message, replace_text
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 Done = Callable[[bytes, "Reply"], None]
@@ -114,8 +115,13 @@ class Usage:
             "cost": self.cost(self.prompt_tokens, self.completion_tokens),
         }
 
+    def report(self, folder: Path) -> None:
+        """Print `line`, for the stage's log, and write `total` to ``chat.json``."""
+        print(self.line())
+        replace_text(folder / "chat.json", json.dumps(self.total(), indent=1) + "\n")
+
     def line(self) -> str:
-        """What this process asked and paid for, for its log."""
+        """What this process asked and paid for."""
         paid = self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
         return (
             f"chat: {self.answers:,} answers, {self.reused:,} of them from the cache; "

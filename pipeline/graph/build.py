@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,43 +88,35 @@ class Graph:
         The same triple (by entity identity) from the same chunk counts once, from another again.
         """
         seen: set[bytes] = set()
-        for item in extracted:
-            reason = item.fault or fault_of(item.value)
-            if reason is not None or item.chunk_id is None:
-                self.rejects.append(
-                    Reject(item.chunk_id, item.title, reason or "no chunk", item.value)
-                )
-                continue
-            head, relation, tail = (display(part) for part in item.value)
-            identity = digest(item.chunk_id, *map(entity_key, (head, relation, tail)))
+        for chunk_id, value in accepted(extracted, fault_of, self.rejects):
+            head, relation, tail = (display(part) for part in value)
+            identity = digest(chunk_id, *map(entity_key, (head, relation, tail)))
             if identity in seen:
                 self.duplicates += 1
                 continue
             seen.add(identity)
-            name = f"{item.chunk_id}:{self.per_chunk[item.chunk_id]}"
-            self.per_chunk[item.chunk_id] += 1
+            name = f"{chunk_id}:{self.per_chunk[chunk_id]}"
+            self.per_chunk[chunk_id] += 1
             self.triplets += 1
             yield Edge(
-                Triplet(name, head, relation, tail, item.chunk_id),
+                Triplet(name, head, relation, tail, chunk_id),
                 self._end(head, self.heads),
                 self._end(tail, self.tails),
             )
 
     def statistics(self) -> dict[str, int | float]:
         """Counts, degrees (table 5), and rejects by reason; flat, for the report."""
-        reasons = Counter(one.reason for one in self.rejects)
         entities = len(self.entities)
         return {
             "entities": entities,
             "triplets": self.triplets,
-            "degree_mean": _ratio(2 * self.triplets, entities),
-            "out_degree_mean": _ratio(self.triplets, sum(self.heads)),
-            "in_degree_mean": _ratio(self.triplets, sum(self.tails)),
+            "degree_mean": ratio(2 * self.triplets, entities),
+            "out_degree_mean": ratio(self.triplets, sum(self.heads)),
+            "in_degree_mean": ratio(self.triplets, sum(self.tails)),
             "degree_max": max(self.degrees, default=0),
             "chunks_with_triplets": len(self.per_chunk),
             "duplicates": self.duplicates,
-            "rejects": len(self.rejects),
-            **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
+            **by_reason(self.rejects),
         }
 
     def _end(self, surface: str, role: bytearray) -> int:
@@ -143,7 +135,29 @@ def build_graph(extracted: Iterable[Extracted]) -> tuple[Graph, list[Triplet]]:
     return graph, [edge.triplet for edge in graph.edges(extracted)]
 
 
-def _ratio(count: int, over: int) -> float:
+def accepted(
+    extracted: Iterable[Extracted], fault: Callable[[Any], str | None], rejects: list[Reject]
+) -> Iterator[tuple[str, Any]]:
+    """Chunk id and value of every item without a fault; the others are added to ``rejects``."""
+    for item in extracted:
+        reason = item.fault or fault(item.value)
+        if reason is not None or item.chunk_id is None:
+            rejects.append(Reject(item.chunk_id, item.title, reason or "no chunk", item.value))
+        else:
+            yield item.chunk_id, item.value
+
+
+def by_reason(rejects: Sequence[Reject]) -> dict[str, int]:
+    """How many rejects, in all and for each reason."""
+    reasons = Counter(one.reason for one in rejects)
+    return {
+        "rejects": len(rejects),
+        **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
+    }
+
+
+def ratio(count: int, over: int) -> float:
+    """count / over to four decimals; 0 over nothing."""
     return round(count / over, 4) if over else 0.0
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.chat.base import Chat
-from pipeline.graph.build import Extracted, Reject, text_fault
+from pipeline.graph.build import Extracted, Reject, accepted, by_reason, ratio, text_fault
 from pipeline.graph.entities import EntityTable, display, entity_key
 from pipeline.graph.extract import EXAMPLE, Form, extract
 from pipeline.records import Chunk, Hyperedge
@@ -55,19 +55,17 @@ class Facts:
 
     def statistics(self) -> dict[str, int | float]:
         """Counts, entities per fact, facts per entity, and rejects by reason; flat."""
-        reasons = Counter(one.reason for one in self.rejects)
         ends = self.degrees.total()
         return {
             "entities": len(self.entities),
             "hyperedges": len(self.hyperedges),
-            "arity_mean": round(ends / len(self.hyperedges), 4) if self.hyperedges else 0.0,
+            "arity_mean": ratio(ends, len(self.hyperedges)),
             "arity_max": max((len(one.entities) for one in self.hyperedges), default=0),
-            "degree_mean": round(ends / len(self.entities), 4) if self.hyperedges else 0.0,
+            "degree_mean": ratio(ends, len(self.entities)),
             "degree_max": max(self.degrees.values(), default=0),
             "chunks_with_hyperedges": len({one.chunk_id for one in self.hyperedges}),
             "duplicates": self.duplicates,
-            "rejects": len(self.rejects),
-            **{f"rejects: {reason}": count for reason, count in sorted(reasons.items())},
+            **by_reason(self.rejects),
         }
 
 
@@ -85,22 +83,16 @@ def build_facts(extracted: Iterable[Extracted]) -> Facts:
     facts = Facts()
     seen: set[tuple[str, str, frozenset[str]]] = set()
     per_chunk: Counter[str] = Counter()
-    for item in extracted:
-        reason = item.fault or fact_fault(item.value)
-        if reason is not None or item.chunk_id is None:
-            facts.rejects.append(
-                Reject(item.chunk_id, item.title, reason or "no chunk", item.value)
-            )
-            continue
-        text, names = display(item.value[0]), _distinct(item.value[1])
-        identity = (item.chunk_id, entity_key(text), frozenset(names))
+    for chunk_id, value in accepted(extracted, fact_fault, facts.rejects):
+        text, names = display(value[0]), _distinct(value[1])
+        identity = (chunk_id, entity_key(text), frozenset(names))
         if identity in seen:
             facts.duplicates += 1
             continue
         seen.add(identity)
-        name = f"{item.chunk_id}:f{per_chunk[item.chunk_id]}"
-        per_chunk[item.chunk_id] += 1
-        facts.hyperedges.append(Hyperedge(name, text, list(names.values()), item.chunk_id))
+        name = f"{chunk_id}:f{per_chunk[chunk_id]}"
+        per_chunk[chunk_id] += 1
+        facts.hyperedges.append(Hyperedge(name, text, list(names.values()), chunk_id))
         facts.degrees.update(facts.entities.add(one) for one in names.values())
     return facts
 

@@ -74,6 +74,4 @@ def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extrac
         seed=context.seed,
     ) as chat:
         yield from extract(chunks, chat=chat)
-    print(chat.usage.line())
-    text = json.dumps(chat.usage.total(), indent=1)
-    replace_text(context.output / "chat.json", text + "\n")
+    chat.usage.report(context.output)

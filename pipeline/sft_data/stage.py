@@ -190,8 +190,7 @@ def _supporting(
                 rewrite(hops, chat, faults)
             if settings.selector == "llm":
                 found = select_supporting(hops, chat, faults)
-        print(chat.usage.line())
-        _write_json(context.output / "chat.json", chat.usage.total())
+        chat.usage.report(context.output)
         if found is not None:
             return {hop.id: found.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_triplets(hop) for hop in hops}
