@@ -16,12 +16,15 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
+
 from pipeline.errors import StoreError
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _PER_STATEMENT = 500  # parameters of one SQL statement; old SQLite builds allow 999
 _WAIT_SECONDS = 120.0
+_SWITCH_SECONDS = 10.0
 
 
 def digest(*parts: str) -> bytes:
@@ -48,7 +51,7 @@ class ContentCache:
             self._connection = sqlite3.connect(
                 path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
             )
-            self._connection.execute("PRAGMA journal_mode=WAL")
+            _write_ahead(self._connection)
             self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS items (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
@@ -96,6 +99,17 @@ class ContentCache:
             f"{self.path}: cache cannot be used ({error}); check the disk, or delete the file: "
             "it is built again"
         )
+
+
+@retry(
+    retry=retry_if_exception_message(message="database is locked"),
+    stop=stop_after_delay(_SWITCH_SECONDS),
+    wait=wait_random(0.01, 0.1),
+    reraise=True,
+)
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Of several processes that open a new file at once, SQLite lets one switch and none wait."""
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 class Recent(Generic[K, V]):
