@@ -31,7 +31,7 @@ class ClosedWorld(Block):
     musique_dev: int = Field(150, ge=0)
     musique_test: int = Field(200, ge=0)
     hotpotqa_sampling: int = Field(200, ge=0)
-    hotpotqa_dev: int = Field(0, ge=0)
+    hotpotqa_dev: int = Field(50, ge=0)
     hotpotqa_test: int = Field(100, ge=0)
     wiki2_test: int = Field(100, ge=0)
     nq_sampling: int = Field(150, ge=0)

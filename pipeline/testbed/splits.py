@@ -24,19 +24,6 @@ Proposer = Callable[[], Iterator[Question]]
 
 SPLITS = ("train", "sampling", "dev", "test")
 DATASETS = ("nq", "musique", "hotpotqa", "wiki2")
-DEFAULT_SIZES: dict[str, int] = {
-    "musique_train": 1200,
-    "musique_sampling": 300,
-    "musique_dev": 150,
-    "musique_test": 200,
-    "hotpotqa_sampling": 200,
-    "hotpotqa_dev": 50,
-    "hotpotqa_test": 100,
-    "wiki2_test": 100,
-    "nq_sampling": 150,
-    "nq_dev": 50,
-    "nq_test": 100,
-}
 UNSEEN_SHARE = 1 / 3
 
 _HELD_OUT_SHARE = 0.3

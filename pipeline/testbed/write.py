@@ -22,7 +22,7 @@ from pipeline.testbed.formats import Formatter
 from pipeline.testbed.oracle import Oracle
 from pipeline.testbed.questions import Question
 from pipeline.testbed.schema import NARY_RELATIONS, RELATIONS, Fact
-from pipeline.testbed.splits import DEFAULT_SIZES, UNSEEN_SHARE, Drawn, draw_questions
+from pipeline.testbed.splits import UNSEEN_SHARE, Drawn, draw_questions
 from pipeline.testbed.world import World, generate_world
 
 FILE_NAMES = {
@@ -142,8 +142,8 @@ def write_closed_world(
     directory: Path,
     *,
     seed: int,
-    documents: int = 1500,
-    sizes: Mapping[str, int] = DEFAULT_SIZES,
+    documents: int,
+    sizes: Mapping[str, int],
     unseen_share: float = UNSEEN_SHARE,
 ) -> dict[str, int]:
     """Writes a closed world and its questions; returns how many records each file holds.
