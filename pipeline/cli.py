@@ -103,6 +103,7 @@ for _stage in (
     "sft-data",
     "sft",
     "sample",
+    "judge",
     "train",
     "evaluate",
     "report",
