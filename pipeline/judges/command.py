@@ -16,7 +16,12 @@ from pipeline.judges.calibration import Calibration, calibrate
 from pipeline.judges.verdict import Verdict
 from pipeline.records import read_records
 
-ORACLE = ("judges.over={backend: closed-world}", "judges.under={backend: closed-world}")
+# Settings of the exact judge; what it leaves undecided is reported, and no reason to stop.
+ORACLE = (
+    "judges.over={backend: closed-world}",
+    "judges.under={backend: closed-world}",
+    "judges.unknown_ceiling=1",
+)
 
 
 def compare(judged: Path | str, truth: Path | str) -> list[Calibration]:
