@@ -25,7 +25,7 @@ SAID = {
 def answers(folder: Path, **settings: object) -> dict[str, Bare]:
     def script(prompt: str, request: object) -> str:
         asked = prompt.splitlines()[-2].removeprefix("user: ")
-        return SAID[asked] if asked in SAID else f"asked: {prompt}"
+        return SAID.get(asked, f"asked: {prompt}")
 
     def opened() -> ScriptedEngine:
         return ScriptedEngine(script, CharacterTokenizer(), max_model_len=400)
