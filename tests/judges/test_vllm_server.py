@@ -18,7 +18,7 @@ from pipeline.judges.cases import Call, Case, Equivalence, Soundness
 from pipeline.judges.model import ModelJudge
 from tests.chat.vllm_server import NAME, VllmServer
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 CASES = [
     Equivalence("Who directed the film?", "Ann Lee", "The film was directed by Ann Lee."),
     Equivalence("Who directed the film?", "Ann Lee", "The film was directed by Bo Ray."),
