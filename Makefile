@@ -24,7 +24,7 @@ STAMP  := $(VENV)/.from-lock
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run world corpus graph index sft-data sft sample score pair train evaluate report \
+.PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
         view status recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
 
 help: ## list the targets
@@ -46,7 +46,7 @@ $(STAMP): requirements/cpu.lock pyproject.toml
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft sample score pair train evaluate report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+world corpus graph index sft-data sft sample judge score pair train evaluate report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
 	@$(STEEP) run $@ $(RUN)
 
 view: $(STAMP) ## read preference pairs in the terminal (ROUND=n)

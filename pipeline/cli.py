@@ -103,6 +103,7 @@ for _stage in (
     "sft-data",
     "sft",
     "sample",
+    "judge",
     "train",
     "evaluate",
     "report",
@@ -177,6 +178,38 @@ def serve_retrieval(
     from tasks.serve import serve_retrieval as serve
 
     serve(task, host, port)
+
+
+@app.command()
+def calibrate(
+    judged: Annotated[
+        Path | None, typer.Argument(help="verdicts; default: judge the round with --config")
+    ] = None,
+    truth: Annotated[Path | None, typer.Option(help="right verdicts on the same steps")] = None,
+    config: ConfigOption = DEFAULT,
+    set: SetOption = None,
+    data: DataOption = None,
+    round: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How often a judge is right: against a file of right verdicts, or the closed world's truth."""
+    from pipeline.errors import InputError
+    from pipeline.judges import command
+
+    if (judged is None) != (truth is None):
+        raise InputError(
+            "name both files of verdicts (FILE --truth FILE), or neither and a --config"
+        )
+    if judged is None or truth is None:
+        overrides = set or []
+        tasks = [
+            _task("judge", config, [*overrides, *more], data, round)
+            for more in ((), command.ORACLE)
+        ]
+        from tasks.run import run as run_task
+
+        judged, truth = (run_task(task) / "verdicts.parquet" for task in tasks)
+    command.show(command.compare(judged, truth), as_json=as_json)
 
 
 @app.command("clean-tmp")

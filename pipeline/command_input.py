@@ -60,6 +60,7 @@ class StepView:
     summary: str = ""
     entities: list[str] = dataclasses.field(default_factory=list)
     context: list[ItemView] = dataclasses.field(default_factory=list)
+    verdict: Literal["yes", "no", "unknown"] | None = None
 
     def record(self) -> Step:
         """As a step of a trajectory."""

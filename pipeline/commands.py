@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.command_input import (
     AnsweredView,
@@ -29,6 +29,9 @@ from pipeline.command_input import (
 )
 from pipeline.errors import InputError
 from pipeline.records import GrammarName, Hop, Trajectory, write_jsonl
+
+if TYPE_CHECKING:
+    from pipeline.judges.verdict import Verdict
 
 _BATCH = 512  # trajectories whose similarities are asked for at once
 
@@ -97,7 +100,8 @@ def score(
 ) -> int:
     """Add ``rewards`` with every term; null where retrieval failed.
 
-    ``similarity`` is "lexical" or a configuration file, whose reranker (and weights) are used.
+    ``similarity`` is "lexical" or a configuration file, whose reranker (and weights) are used. If
+    its weights count judged steps, every step must have a ``verdict``.
     """
     from pipeline.rewards.stage import with_rewards
 
@@ -106,8 +110,10 @@ def score(
     rows = list(rows_of(source))
     paths = [_scorable(row, source, line) for line, row in rows]
     model, weights = _similarity(similarity)
+    verdicts = [_verdicts(row, source, line) for line, row in rows] if weights.judged else None
     for start in range(0, len(paths), _BATCH):
-        with_rewards(paths[start : start + _BATCH], model, weights)
+        part = slice(start, start + _BATCH)
+        with_rewards(paths[part], model, weights, verdicts and verdicts[part])
     scored = [row | {"rewards": path.rewards} for (_, row), path in zip(rows, paths, strict=True)]
     return write_jsonl(output, scored)
 
@@ -190,6 +196,21 @@ def _scorable(row: Row, source: File, line: int) -> Trajectory:
         format_ok = parsed.format_ok if format_ok is None else format_ok
         answer = row.get("answer", parsed.answer)
     return dataclasses.replace(view.record(steps, answer), format_ok=format_ok)
+
+
+def _verdicts(row: Row, source: File, line: int) -> list[Verdict]:
+    """The verdicts that the record's steps hold; every TeaRAG step searches."""
+    from pipeline.judges.verdict import Verdict
+
+    steps, verdicts = view_of(PathView, row, source, line).steps, []
+    if steps is None:
+        raise InputError.at(shown(source), line, "steps: missing; their verdicts are counted")
+    for number, step in enumerate(steps):
+        if step.verdict is None:
+            where = f"steps.{number}.verdict: missing"
+            raise InputError.at(shown(source), line, f"{where}; rewards.tearag.judged counts it")
+        verdicts.append(Verdict("", number, "over", step.verdict, "", ""))
+    return verdicts
 
 
 def _similarity(name: str) -> tuple[Any, Any]:

@@ -46,6 +46,10 @@ class RetrievalUnavailable(RetrievalError):
     """No query can be answered, whatever it asks: a stage stops, instead of ending its paths."""
 
 
+class JudgeError(SteepError, RuntimeError):
+    """Too many steps are left without a verdict to be trusted."""
+
+
 class TrainingError(SteepError, RuntimeError):
     """Training cannot go on: empty data, truncation refused, or a diverging policy."""
 

@@ -8,6 +8,7 @@ from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate, EvaluatePolicy
 from tasks.graph import Graph
 from tasks.index import Index
+from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
 from tasks.report import Report
 from tasks.sample import Sample, SampleShard
@@ -23,6 +24,8 @@ __all__ = [
     "EvaluatePolicy",
     "Graph",
     "Index",
+    "Judge",
+    "JudgePolicy",
     "Pair",
     "Report",
     "Sample",

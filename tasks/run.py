@@ -17,6 +17,7 @@ from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate
 from tasks.graph import Graph
 from tasks.index import Index
+from tasks.judge import Judge
 from tasks.pair import Pair
 from tasks.report import Report
 from tasks.sample import Sample
@@ -29,10 +30,11 @@ from tasks.world import World
 STAGES: dict[str, type[StageTask]] = {
     task.stage: task
     for task in (
-        World, Corpus, Graph, Index, SftData, Sft, Sample, Score, Pair, Train, Evaluate, Report
+        World, Corpus, Graph, Index, SftData, Sft, Sample, Judge, Score, Pair, Train, Evaluate,
+        Report,
     )
 }  # fmt: skip
-PER_ROUND = frozenset({"sample", "score", "pair", "train"})
+PER_ROUND = frozenset({"sample", "judge", "score", "pair", "train"})
 
 
 class RunFailed(SteepError, RuntimeError):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import StageTask, model_identity
+from tasks.judge import Judge
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
 from tasks.sample import Sample
 
@@ -15,7 +16,10 @@ class _Scoring(RoundTask):
     reads = ("rewards", "retrieval.reranker", "index.embedder")
 
     def upstream(self) -> dict[str, StageTask]:
-        return {"sample": self.clone(Sample)}
+        needs: dict[str, StageTask] = {"sample": self.clone(Sample)}
+        if self.settings.rewards.judged:
+            needs["judge"] = self.clone(Judge)
+        return needs
 
     def files(self) -> dict[str, Path | str]:
         reranker = self.settings.rewards.reranker or self.settings.retrieval.reranker

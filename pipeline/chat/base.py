@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -57,13 +57,15 @@ class Reply:
 class Answer:
     """What a model wrote for one prompt; ``finish`` is "length" when it was cut off.
 
-    ``detail`` says more about a fault, in the words of whoever caused it.
+    ``detail`` says more about a fault, in the words of whoever caused it; ``raw`` is all that was
+    received, as it was received.
     """
 
     id: str
     text: str
     finish: Finish
     detail: str = ""
+    raw: str = field(default="", repr=False, compare=False)
 
     @property
     def fault(self) -> str | None:
@@ -144,21 +146,27 @@ class Chat(ABC):
         self._cache = cache
 
     def ask(
-        self, prompts: Sequence[tuple[str, Sequence[Message]]], *, max_tokens: int
+        self,
+        prompts: Sequence[tuple[str, Sequence[Message]]],
+        *,
+        max_tokens: int,
+        usable: Callable[[Answer], bool] = lambda answer: True,
     ) -> dict[str, Answer]:
         """Answers of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
 
-        Raises EngineError or another SteepError when the model cannot be asked at all; the replies
-        received by then are kept.
+        An answer that is not ``usable`` is given back and not kept, so that it is asked for again
+        next time. Raises EngineError or another SteepError when the model cannot be asked at all;
+        the replies received by then are kept.
         """
-        keys = {name: self._key(messages, max_tokens) for name, messages in prompts}
+        keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
         replies = {key: _read(value) for key, value in self._cache.get([*keys.values()]).items()}
         for reply in replies.values():
             self.usage.add(reply, reused=True)
         left = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
+        names = {key: name for name, key in keys.items()}
 
         def done(key: bytes, reply: Reply) -> None:
-            if reply.kept:
+            if reply.kept and usable(_answer(names[key], reply)):
                 self._cache.put([(key, self._record(left[key], max_tokens, reply))])
             self.usage.add(reply, reused=False)
             replies[key] = reply
@@ -186,7 +194,8 @@ class Chat(ABC):
     ) -> None:
         self.close()
 
-    def _key(self, messages: Sequence[Message], max_tokens: int) -> bytes:
+    def key(self, messages: Sequence[Message], max_tokens: int) -> bytes:
+        """What an answer is kept under: everything that decides it."""
         return digest(_json(self.identity), _json(_plain(messages)), str(max_tokens))
 
     def _record(self, messages: Sequence[Message], max_tokens: int, reply: Reply) -> bytes:
@@ -207,4 +216,5 @@ def _read(record: bytes) -> Reply:
 
 
 def _answer(name: str, reply: Reply) -> Answer:
-    return Answer(name, reply.text, reply.finish, "" if reply.finish == "stop" else reply.raw)
+    detail = "" if reply.finish == "stop" else reply.raw
+    return Answer(name, reply.text, reply.finish, detail, reply.raw)

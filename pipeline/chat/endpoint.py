@@ -83,11 +83,18 @@ class EndpointChat(Chat):
     """Answers of an endpoint.
 
     ``block`` is the configuration block of the settings, for messages; ``first_wait`` the seconds
-    before the second try, doubled before each further one.
+    before the second try, doubled before each further one; after ``outage`` prompts in a row
+    without a reply the endpoint is taken to be down.
     """
 
     def __init__(
-        self, settings: Endpoint, cache: ContentCache, *, block: str, first_wait: float = 1.0
+        self,
+        settings: Endpoint,
+        cache: ContentCache,
+        *,
+        block: str,
+        first_wait: float = 1.0,
+        outage: int = OUTAGE,
     ) -> None:
         prices = settings.prices
         identity = settings.model_dump(mode="json", exclude=set(ENDPOINT_EXECUTION))
@@ -95,6 +102,7 @@ class EndpointChat(Chat):
         self._settings = settings
         self._block = f"{block}.endpoint"
         self._first_wait = first_wait
+        self._outage = outage
         self._silent = 0  # prompts in a row without a reply
         self._api_key: str | None = None
 
@@ -115,7 +123,7 @@ class EndpointChat(Chat):
         if before or any(reply.kept for reply in replies):
             return
         kinds = {reply.finish for reply in replies}
-        if kinds == {"unanswered"} or len(replies) >= OUTAGE:
+        if kinds == {"unanswered"} or len(replies) >= self._outage:
             raise self._down(f"no answer to any of {len(replies)} prompts; last: {replies[-1].raw}")
 
     async def _all(
@@ -262,7 +270,7 @@ class EndpointChat(Chat):
                 "again: finished answers are kept"
             )
         self._silent += 1
-        if self._silent >= OUTAGE:
+        if self._silent >= self._outage:
             raise self._down(f"no reply to {self._silent} prompts in a row; last: {error}")
         return Reply("", "unanswered", str(error))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.chat.base import Chat
-from pipeline.chat.endpoint import EndpointChat
+from pipeline.chat.endpoint import OUTAGE, EndpointChat
 from pipeline.chat.engine import EngineChat
 from pipeline.config import Config, Endpoint, EngineConfig
 from pipeline.engines.base import Engine, open_engine
@@ -22,28 +23,34 @@ def open_chat(
     endpoint: Endpoint | None,
     window: int = 256,
     seed: int = 0,
+    outage: int = OUTAGE,
 ) -> Chat:
     """The model of the configuration block ``block``, with the answers of all runs to reuse.
 
-    Nothing is loaded or sent before the first prompt that has no answer yet. Errors are those of
-    `open_engine` and `EndpointChat`, at that time.
+    After ``outage`` prompts in a row without a reply an endpoint is taken to be down. Nothing is
+    loaded or sent before the first prompt that has no answer yet. Errors are those of `open_engine`
+    and `EndpointChat`, at that time.
     """
     cache = ContentCache(Path(config.cache_dir) / "chat.sqlite")
     if endpoint is not None:
-        return EndpointChat(endpoint, cache, block=block)
+        return EndpointChat(endpoint, cache, block=block, outage=outage)
     assert model is not None  # the configuration refuses a block with neither
 
     def opened() -> Engine:
         return open_engine(engine, model, adapter=None, seed=seed)
 
+    return EngineChat(opened, engine_identity(config, model, engine), cache, window=window)
+
+
+def engine_identity(config: Config, model: str, engine: EngineConfig) -> dict[str, Any]:
+    """What decides an engine's greedy answers: the model's content and what it computes with."""
     content = model
     if Path(model).is_dir():
         hashes = ContentHashes(config.run_dir / "store" / ".hashes.json")
         content = hashes.of(Path(model))
         hashes.save()
-    identity = {
+    return {
         "model": content,
         **engine.model_dump(include={"kind", "dtype", "max_model_len"}),
         "temperature": 0.0,
     }
-    return EngineChat(opened, identity, cache, window=window)

@@ -13,6 +13,7 @@ from pipeline.config.base import (
     Prices,
     Share,
 )
+from pipeline.config.judging import JudgeModel, Judges, Noise
 from pipeline.config.knowledge import (
     ClosedWorld,
     Corpus,
@@ -59,8 +60,11 @@ __all__ = [
     "Evaluation",
     "Graph",
     "Index",
+    "JudgeModel",
+    "Judges",
     "Lora",
     "Model",
+    "Noise",
     "Pairs",
     "Positive",
     "Prices",

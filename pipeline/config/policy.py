@@ -124,12 +124,16 @@ class Sampling(Block):
 
 
 class TeaRagReward(Block):
-    """TeaRAG eq. 13 weights; ablations set terms to 0 or drop them."""
+    """TeaRAG eq. 13 weights; ablations set terms to 0 or drop them.
+
+    ``judged`` is no part of TeaRAG: the weight of the share of steps whose search was needed.
+    """
 
     consistency: float = 0.1
     subquery: float = 0.3
     context: float = 0.3
     summary: float = 0.3
+    judged: float = Field(0.0, ge=0, description="above 0 the stage judge runs before score")
 
 
 class Rewards(Block):
@@ -139,6 +143,11 @@ class Rewards(Block):
     tearag: TeaRagReward = TeaRagReward()
     reranker: Reranker | None = Field(None, description="default: the retrieval reranker")
     batch: Positive = 512
+
+    @property
+    def judged(self) -> bool:
+        """Whether verdicts of judges are among the terms, so that the stage ``judge`` must run."""
+        return self.tearag.judged > 0
 
 
 class Pairs(Block):

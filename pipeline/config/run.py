@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config.base import Block, EngineConfig, Positive
+from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Index, Retrieval
 from pipeline.config.policy import (
     Dpo,
@@ -47,10 +48,22 @@ class Config(Block):
     lora: Lora = Lora()
     sft: Sft
     sampling: Sampling = Sampling()
+    judges: Judges | None = Field(None, description="who judges steps, where rewards need it")
     rewards: Rewards = Rewards()
     pairs: Pairs = Pairs()
     dpo: Dpo
     evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _judges(self) -> Config:
+        if self.judges is None:
+            if self.rewards.judged:
+                raise ValueError("the rewards count judged steps; add the block judges")
+            return self
+        oracle = "closed-world" in (self.judges.over.backend, self.judges.under.backend)
+        if oracle and self.data.closed_world is None:
+            raise ValueError("judges: backend closed-world needs data.closed_world")
+        return self
 
     @property
     def run_dir(self) -> Path:

@@ -3,17 +3,20 @@
 Reads the sampled trajectories batch by batch, writes them back with ``rewards`` filled. Finished
 batches are kept as Parquet files in the checkpoint directory, so that a killed run loses at most
 one. Trajectories that the retrieval environment broke (stop "environment") keep ``rewards`` null:
-they say nothing about the policy.
+they say nothing about the policy. Where judged steps count, the verdicts of stage ``judge`` are read
+too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import Trajectory, from_arrow, parse_record, write_parquet
+from pipeline.errors import InputError
+from pipeline.judges.verdict import Verdict, by_path
+from pipeline.records import Trajectory, from_arrow, parse_record, read_records, write_parquet
 from pipeline.rewards.tearag import PAPER, Weights, score
 from pipeline.similarity import Similarity
 from pipeline.stage import StageContext
@@ -29,6 +32,9 @@ def run(context: StageContext) -> dict[str, int]:
     similarity = open_similarity(
         context.config, reranker=settings.reranker or context.config.retrieval.reranker
     )
+    verdicts = None
+    if settings.judged:
+        verdicts = by_path(read_records(context.inputs["judge"] / "verdicts.parquet", Verdict))
     return score_file(
         context.inputs["sample"] / FILE,
         context.output,
@@ -37,6 +43,7 @@ def run(context: StageContext) -> dict[str, int]:
         Weights(**settings.tearag.model_dump()),
         batch=settings.batch,
         shard=(context.shard, context.shards),
+        verdicts=verdicts,
     )
 
 
@@ -49,8 +56,12 @@ def score_file(
     *,
     batch: int,
     shard: tuple[int, int] = (0, 1),
+    verdicts: Mapping[str, Sequence[Verdict]] | None = None,
 ) -> dict[str, int]:
-    """Score one contiguous shard (number, of how many) of ``source``; returns row counts."""
+    """Score one contiguous shard (number, of how many) of ``source``; returns row counts.
+
+    ``verdicts`` by trajectory id; raises InputError for a step that has none.
+    """
     finished = []
     for start, end, rows in _batches(source, shard, batch):
         # Named by rows: a checkpoint made with another batch size is never taken for this one.
@@ -60,19 +71,38 @@ def score_file(
                 parse_record(Trajectory, from_arrow(row, Trajectory), source, start + number)
                 for number, row in enumerate(rows.to_pylist(), start=1)
             ]
-            write_parquet(path, with_rewards(paths, similarity, weights), Trajectory)
+            judged = None if verdicts is None else [_judged(one, verdicts) for one in paths]
+            write_parquet(path, with_rewards(paths, similarity, weights, judged), Trajectory)
         finished.append(path)
     return _join(finished, output)
 
 
 def with_rewards(
-    paths: Sequence[Trajectory], similarity: Similarity, weights: Weights = PAPER
+    paths: Sequence[Trajectory],
+    similarity: Similarity,
+    weights: Weights = PAPER,
+    verdicts: Sequence[Sequence[Verdict]] | None = None,
 ) -> list[Trajectory]:
-    """The same paths with ``rewards`` filled, null where the environment failed."""
-    own = [path for path in paths if path.stop != "environment"]
-    for path, terms in zip(own, score(own, similarity, weights), strict=True):
-        path.rewards = terms
+    """The same paths with ``rewards`` filled, null where the environment failed.
+
+    ``verdicts``: of every path, on its steps in order.
+    """
+    own = [number for number, path in enumerate(paths) if path.stop != "environment"]
+    judged = None if verdicts is None else [verdicts[number] for number in own]
+    terms = score([paths[number] for number in own], similarity, weights, judged)
+    for number, rewards in zip(own, terms, strict=True):
+        paths[number].rewards = rewards
     return list(paths)
+
+
+def _judged(path: Trajectory, verdicts: Mapping[str, Sequence[Verdict]]) -> Sequence[Verdict]:
+    found = verdicts.get(path.trajectory_id, ())
+    if path.stop != "environment" and len(found) != len(path.steps):
+        raise InputError(
+            f"trajectory {path.trajectory_id} has {len(path.steps)} steps and {len(found)} verdicts; "
+            "judge this round again"
+        )
+    return found
 
 
 def _batches(source: Path, shard: tuple[int, int], size: int) -> Iterator[tuple[int, int, Any]]:

@@ -5,6 +5,9 @@ the fraction of steps whose subquery names every key entity; subquery, context a
 r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighted sum and may exceed
 1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k and the
 process 0. A path that fails the format is scored on the steps that could be parsed.
+
+Beyond the paper, off by default: with verdicts of judges (`pipeline.judges`) the process reward has a
+fifth term, the share of steps whose search was needed, over the steps whose verdict is known.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pipeline.judges.verdict import Verdict, optimal_share
 from pipeline.records import Step, Trajectory
 from pipeline.rewards.answer import f1, normalise
 from pipeline.rewards.knowledge import Memory, memories
@@ -19,27 +23,37 @@ from pipeline.similarity import Similarity
 
 
 class Weights(NamedTuple):
-    """Eq. 13; the paper's values."""
+    """Eq. 13; the paper's values, and ours of judged steps."""
 
     consistency: float = 0.1
     subquery: float = 0.3
     context: float = 0.3
     summary: float = 0.3
+    judged: float = 0.0
 
 
 PAPER = Weights()
 
 
 def score(
-    paths: Sequence[Trajectory], similarity: Similarity, weights: Weights = PAPER
+    paths: Sequence[Trajectory],
+    similarity: Similarity,
+    weights: Weights = PAPER,
+    verdicts: Sequence[Sequence[Verdict]] | None = None,
 ) -> list[dict[str, Any]]:
     """Every reward term of every path, in order, in the layout of ``steep score``.
 
-    Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``. Raises
-    RetrievalError when the similarity model fails; no failure becomes a reward.
+    Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``. ``verdicts``
+    on the steps of every path add the terms ``judged`` (None, and nothing to the sum, where no
+    verdict is known) and ``steps``. Raises RetrievalError when the similarity model fails; no
+    failure becomes a reward.
     """
     found = memories([(path.evidence, path.steps) for path in paths], similarity)
-    return [_terms(path, memory, weights) for path, memory in zip(paths, found, strict=True)]
+    judged = [None] * len(paths) if verdicts is None else verdicts
+    return [
+        _terms(path, memory, weights, steps)
+        for path, memory, steps in zip(paths, found, judged, strict=True)
+    ]
 
 
 def consistency(steps: Sequence[Step]) -> float:
@@ -56,25 +70,27 @@ def _consistent(step: Step) -> bool:
     return all(name and name in subquery for name in names)
 
 
-def _terms(path: Trajectory, memory: Memory, weights: Weights) -> dict[str, Any]:
+def _terms(
+    path: Trajectory, memory: Memory, weights: Weights, verdicts: Sequence[Verdict] | None
+) -> dict[str, Any]:
     k = len(path.steps)
     outcome = f1(path.answer, path.answers)
     if path.hop == "single":
         outcome = outcome / k if k else 0.0
-    terms = Weights(
-        consistency(path.steps),
-        *(
-            sum(kind) / k if k else 0.0
-            for kind in (memory.subquery, memory.context, memory.summary)
-        ),
+    share = optimal_share(verdicts or ())
+    subquery, context, summary = (
+        sum(kind) / k if k else 0.0 for kind in (memory.subquery, memory.context, memory.summary)
     )
+    terms = Weights(consistency(path.steps), subquery, context, summary, judged=share or 0.0)
     weighted = sum(weight * term for weight, term in zip(weights, terms, strict=True))
     process = 0.0 if path.hop == "single" else weighted
     form = float(path.format_ok)
+    extra = {} if verdicts is None else {"judged": share, "steps": _recorded(verdicts)}
     return {
         "outcome": outcome,
         "format": form,
-        **terms._asdict(),
+        **{name: value for name, value in terms._asdict().items() if name != "judged"},
+        **extra,
         "process": process,
         "total": form + outcome + process,
         "memory": {
@@ -83,3 +99,7 @@ def _terms(path: Trajectory, memory: Memory, weights: Weights) -> dict[str, Any]
             "summary": memory.summary,
         },
     }
+
+
+def _recorded(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
+    return [{"kind": one.kind, "verdict": one.verdict} for one in verdicts]

@@ -219,6 +219,21 @@ class Oracle:
                 answers[self.world.surface(values[many.answer_role])] = None
         return next(iter(answers)) if len(answers) == 1 else None
 
+    def asked(self, question: str) -> str | None:
+        """The type of entity or literal that a question asks for; None when it cannot be read.
+
+        "work" stands for a film or a book. What the question names need not exist.
+        """
+        text = " ".join(question.split())
+        if len(text) > _LONGEST_TEXT:
+            return None
+        _, questions, _, _, nary = _patterns()
+        kinds = {one.tail_type for one, pattern in questions if pattern.fullmatch(text)}
+        for many, pattern in nary:
+            if pattern.fullmatch(text):
+                kinds.add(dict(many.roles)[many.answer_role])
+        return kinds.pop() if len(kinds) == 1 else None
+
     def _resolve(self, text: str, kind: str) -> str | None:
         """The entity that a name or a nested noun phrase stands for."""
         named = self._named(text, kind)

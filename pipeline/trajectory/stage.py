@@ -79,7 +79,7 @@ def roll_out_policy(
     if len(set(ids)) < len(ids):
         repeated = next(name for name, count in Counter(ids).items() if count > 1)
         raise InputError(f"question {repeated} occurs twice; ids must be unique within a split")
-    adapter, policy = _policy(policy_dir)
+    adapter, policy = read_policy(policy_dir)
     saved = _Saved(context.partial / "paths", samples, context.config.sampling.batch)
     left = [question for question in questions if question.question_id not in saved.done]
     if left:
@@ -87,7 +87,7 @@ def roll_out_policy(
         # A service that is away is found before an engine is started for nothing.
         served = context.config.retrieval.service is not None
         retriever = _retriever(context) if served else None
-        engine = _open(context, adapter)
+        engine = open_policy(context, adapter)
         retriever = retriever or _retriever(context)
         saved.seconds["engine_start"] += time.perf_counter() - start
         clock = _Clock(start, engine, retriever, dict(saved.seconds))
@@ -198,7 +198,8 @@ class _Saved:
         return sorted(found, key=lambda one: (order[one.question_id], one.sample))
 
 
-def _open(context: StageContext, adapter: Path | None) -> Engine:
+def open_policy(context: StageContext, adapter: Path | None) -> Engine:
+    """The engine of a policy: the base model, its adapter, and the configured chat template."""
     model = context.config.model
     engine = open_engine(
         context.config.engine,
@@ -229,8 +230,11 @@ def _retriever(context: StageContext) -> Retriever | None:
     return open_retriever(context.config, corpus, graph, index)
 
 
-def _policy(directory: Path | None) -> tuple[Path | None, str]:
-    """The adapter and the fingerprint of a policy directory."""
+def read_policy(directory: Path | None) -> tuple[Path | None, str]:
+    """The adapter and the fingerprint of a policy directory; of None the base model's.
+
+    Raises InputError when the directory holds no policy.
+    """
     if directory is None:
         return None, "base"
     path = directory / "lineage.json"

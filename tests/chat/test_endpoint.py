@@ -115,7 +115,7 @@ def test_an_answer_is_kept_under_what_decides_it(tmp_path, serve, settings, asks
 def test_prompt_and_raw_reply_are_on_disk(tmp_path, serve):
     with open_chat(tmp_path, serve()) as chat:
         ask(chat, "a")
-        (key,) = [chat._key([Message("user", "a")], 16)]
+        (key,) = [chat.key([Message("user", "a")], 16)]
         record = json.loads(chat._cache.get([key])[key])
     assert record["asked"]["messages"] == [{"role": "user", "content": "a"}]
     assert record["asked"]["model"] == "fake"

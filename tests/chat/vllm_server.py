@@ -1,0 +1,82 @@
+"""vLLM's own OpenAI server as a process of the test's, with the tiny reader behind it."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "data" / "tiny_reader"
+NAME = "tiny-reader"
+MAX_MODEL_LEN = 512
+_STARTS_WITHIN = 1500.0  # seconds; a twentieth of that on an idle machine
+
+
+class VllmServer:
+    """Serves until closed; its log is in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "vllm.log"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--host", "127.0.0.1", "--port", str(self._port)),
+            *("--model", str(MODEL), "--served-model-name", NAME),
+            *("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "16"),
+            *("--dtype", "bfloat16", "--enforce-eager"),
+        ]
+        environment = {
+            **os.environ,
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "NO_PROXY": "127.0.0.1",
+            # A C++ compiler may not be there.
+            "TORCHDYNAMO_DISABLE": "1",
+        }
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=ROOT,
+                start_new_session=True,  # its engine is a process of its own, and ends with it
+            )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    def wait(self) -> None:
+        """Until it answers; fails with the end of its log when it ends instead."""
+        until = time.monotonic() + _STARTS_WITHIN
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            try:
+                opener.open(f"http://127.0.0.1:{self._port}/health", timeout=5).close()
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.5)
+            else:
+                return
+        raise AssertionError(f"vLLM's server did not start:\n{self.log.read_text()[-3000:]}")
+
+    def __enter__(self) -> "VllmServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()

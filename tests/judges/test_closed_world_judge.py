@@ -1,0 +1,130 @@
+"""The exact judge against a generated world: every fact in every wording, and no text upsets it."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.judges.cases import Equivalence, Soundness
+from pipeline.judges.closed_world import ClosedWorldJudge
+from pipeline.sft_data.templates import SUMMARIES
+from pipeline.testbed.documents import state
+from pipeline.testbed.reading import Reader
+from pipeline.testbed.schema import RELATIONS, Fact
+from pipeline.testbed.world import generate_world
+
+WORLD = generate_world(4, documents=300)
+JUDGE = ClosedWorldJudge(WORLD)
+READER = Reader(WORLD)
+
+
+def others(rng: random.Random) -> dict[str, Fact]:
+    """Per relation a random fact, for wrong answers of the right type."""
+    facts = list(WORLD.facts.values())
+    rng.shuffle(facts)
+    return {fact.relation: fact for fact in facts}
+
+
+def rulings(cases: list) -> list[str]:
+    return [call.verdict for call in JUDGE.decide(cases)]
+
+
+def test_the_same_value_in_any_wording_is_equivalent_and_another_is_not():
+    rng = random.Random(0)
+    wrong = others(rng)
+    cases, expected = [], []
+    for fact in rng.sample(list(WORLD.facts.values()), 300):
+        relation = RELATIONS[fact.relation]
+        head, tail = WORLD.surface(fact.head), WORLD.surface(fact.tail)
+        query = rng.choice(relation.questions).format(head=head)
+        triplet = f"{head} {relation.triplet} {tail}"
+        conclusion = rng.choice(SUMMARIES)[0].format(facts=triplet, answer=tail)
+        other = wrong[fact.relation].tail
+        for answer, same in (
+            (tail, True),
+            (state(WORLD, fact, rng), True),
+            (WORLD.surface(other), other == fact.tail),
+            ("I do not know.", False),
+            ("", False),
+            (query, False),
+        ):
+            cases.append(Equivalence(query, answer, conclusion))
+            expected.append("yes" if same else "no")
+    assert rulings(cases) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "conclusion", "verdict"),
+    [
+        ("12 May 1921", "It was on May 12, 1921.", "yes"),
+        ("12 May 1921", "It was on May 13, 1921.", "no"),
+        ("nobody knows", "Nobody knows!", "yes"),  # neither names anything: the words decide
+        ("", "", "no"),
+    ],
+)
+def test_spelling_does_not_matter(answer: str, conclusion: str, verdict: str):
+    person = next(one for one in WORLD.entities.values() if one.type == "person")
+    query = f"When was {person.name} born?"
+    assert rulings([Equivalence(query, answer, conclusion)]) == [verdict]
+
+
+def test_a_step_is_sound_when_what_it_says_is_true_and_follows():
+    rng = random.Random(1)
+    wrong = others(rng)
+    for fact in rng.sample(list(WORLD.facts.values()), 150):
+        relation = RELATIONS[fact.relation]
+        head, tail = WORLD.surface(fact.head), WORLD.surface(fact.tail)
+        question = rng.choice(relation.questions).format(head=head)
+        true = state(WORLD, fact, rng)
+        steps = [
+            (f"I know that {true}", state(WORLD, fact, rng), "no"),
+            (f"I remember this one: {question}", true, "no"),
+            (true, f"So the answer is {tail}.", "no"),
+            (f"I remember this one: {question}", "I know the answer.", "unknown"),
+        ]
+        other = wrong[fact.relation]
+        if other.tail != fact.tail:
+            false = state(WORLD, Fact("", fact.head, fact.relation, other.tail), rng)
+            steps += [(question, false, "yes"), (false, true, "yes"), (true, false, "yes")]
+        if not {other.head, other.tail} & {fact.head, fact.tail}:
+            steps.append((true, state(WORLD, other, rng), "yes"))  # true, and follows from nothing
+        cases = [Soundness(reasoning, conclusion) for reasoning, conclusion, _ in steps]
+        assert rulings(cases) == [verdict for _, _, verdict in steps], steps
+
+
+def test_a_garbled_conclusion_about_something_known_is_not_true():
+    city = next(f for f in WORLD.facts.values() if f.relation == "mayor")
+    head = WORLD.surface(city.head)
+    assert rulings([Soundness("Who governs it?", f"The mayor of {head} is Tev orb stri.")]) == [
+        "yes"
+    ]
+
+
+def test_names_are_found_longest_first_and_by_any_alias():
+    film = next(one for one in WORLD.entities.values() if "(" in one.name)
+    text = f"I think {film.name}, of 1954, that is."
+    found = READER.mentions(text)
+    assert [one.surface for one in found] == [film.name, "1954"]
+    assert film.id in found[0].values
+    aliased = next(one for one in WORLD.entities.values() if one.aliases)
+    (mention,) = READER.mentions(f"so {aliased.aliases[0]} it is")
+    assert aliased.id in mention.values
+
+
+def test_a_question_states_nothing():
+    film = next(f for f in WORLD.facts.values() if f.relation == "director")
+    assert READER.statements(f"Who directed {WORLD.surface(film.head)}?") == []
+
+
+@given(st.text(), st.text(), st.text())
+def test_no_text_upsets_the_judge(first: str, second: str, third: str):
+    calls = JUDGE.decide([Equivalence(first, second, third), Soundness(first, second)])
+    assert all(call.verdict in ("yes", "no", "unknown") and call.key for call in calls)
+
+
+def test_keys_tell_cases_and_worlds_apart():
+    one, two = Equivalence("a", "b", "c"), Equivalence("ab", "", "c")
+    other = ClosedWorldJudge(generate_world(5, documents=300))
+    keys = [call.key for call in (*JUDGE.decide([one, two]), *other.decide([one]))]
+    assert len(set(keys)) == 3
