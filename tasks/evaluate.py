@@ -30,6 +30,7 @@ class EvaluatePolicy(StageTask):
         "sampling.max_steps",
         "sampling.max_segment_tokens",
         "sampling.max_total_tokens",
+        "sampling.max_context_tokens",
         "sampling.in_flight",
         *ROLL_OUT,
     )

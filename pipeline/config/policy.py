@@ -112,6 +112,9 @@ class Sampling(Block):
     max_steps: Positive = 5
     max_segment_tokens: Positive = 512
     max_total_tokens: Positive = 4096
+    max_context_tokens: Positive | None = Field(
+        None, description="of one retrieval; documents are cut to fit, their closing tag never"
+    )
     in_flight: Positive = Field(256, description="paths open at once")
     shards: Positive = 1
     batch: Positive = Field(64, description="questions per checkpoint")

@@ -43,7 +43,7 @@ class Config(Block):
     model: Model
     engine: EngineConfig = EngineConfig()
     prompt: Prompt
-    grammar: Literal["tearag"] = "tearag"
+    grammar: Literal["tearag", "hiprag"] = "tearag"
     sft_data: SftData
     lora: Lora = Lora()
     sft: Sft
