@@ -30,6 +30,7 @@ from pipeline.config.knowledge import (
 from pipeline.config.policy import (
     Dpo,
     Evaluation,
+    HiPragReward,
     Lora,
     Model,
     Pairs,
@@ -59,6 +60,7 @@ __all__ = [
     "EngineConfig",
     "Evaluation",
     "Graph",
+    "HiPragReward",
     "Index",
     "JudgeModel",
     "Judges",

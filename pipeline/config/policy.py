@@ -139,22 +139,35 @@ class TeaRagReward(Block):
     judged: float = Field(0.0, ge=0, description="above 0 the stage judge runs before score")
 
 
+class HiPragReward(Block):
+    """HiPRAG eq. 1; ``process`` 0 is outcome and format alone, and needs no judge."""
+
+    format: Share = Field(0.2, description="lambda_f")
+    process: float = Field(0.4, ge=0, description="lambda_p")
+    penalise: Literal["both", "over", "under"] = Field(
+        "both", description="for ablations: steps of the other kind count as right"
+    )
+
+
 class Rewards(Block):
     """How trajectories are scored."""
 
-    kind: Literal["tearag"] = "tearag"
+    kind: Literal["tearag", "hiprag"] = "tearag"
     tearag: TeaRagReward = TeaRagReward()
+    hiprag: HiPragReward = HiPragReward()
     reranker: Reranker | None = Field(None, description="default: the retrieval reranker")
     batch: Positive = 512
 
     @property
     def judged(self) -> bool:
         """Whether verdicts of judges are among the terms, so that the stage ``judge`` must run."""
+        if self.kind == "hiprag":
+            return self.hiprag.process > 0
         return self.tearag.judged > 0
 
 
 class Pairs(Block):
-    """TeaRAG eq. 14 thresholds."""
+    """TeaRAG eq. 14 thresholds, and the margin between paths with one reward (HiPRAG)."""
 
     single_outcome: Share = 1.0
     multi_outcome: Share = 1.0
@@ -163,6 +176,7 @@ class Pairs(Block):
     multi_process_relaxed: float = 0.8
     easy_outcome: Share = 0.3
     hard_margin: Share = 0.3
+    margin: float = Field(0.1, gt=0, description="least difference of rewards within a pair")
     limit: Positive | None = Field(None, description="at most so many pairs a round, shuffled")
 
 

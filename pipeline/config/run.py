@@ -56,6 +56,11 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _judges(self) -> Config:
+        if self.rewards.kind != self.grammar:
+            raise ValueError(
+                f"rewards.kind is {self.rewards.kind!r} and grammar {self.grammar!r}; steps of one "
+                "method cannot earn the rewards of the other; set both alike"
+            )
         if self.judges is None:
             if self.rewards.judged:
                 raise ValueError("the rewards count judged steps; add the block judges")
