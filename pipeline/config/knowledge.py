@@ -37,6 +37,9 @@ class ClosedWorld(Block):
     nq_sampling: int = Field(150, ge=0)
     nq_dev: int = Field(50, ge=0)
     nq_test: int = Field(100, ge=0)
+    famous_share: Share = Field(
+        0.0, description="of MuSiQue chains and HotpotQA bridges: with a hop in the famous core"
+    )
 
 
 DatasetName = Literal[

@@ -34,6 +34,16 @@ class Prompt(Block):
     system: str
 
 
+class Memory(Block):
+    """HiPRAG's cold start: hops whose question the base model answers rightly without any text."""
+
+    searched: Share = Field(0.5, description="share of them that are searched all the same")
+    rehearsed: int = Field(
+        0, ge=0, description="bare questions with the base model's own answers, in addition"
+    )
+    answer_tokens: Positive = Field(32, description="of an answer to a bare question")
+
+
 class SftData(Block):
     """TeaRAG 4.3.1."""
 
@@ -51,6 +61,7 @@ class SftData(Block):
     other_triplets: Share = Field(
         0, description="probability of each further triplet of the gold paragraph to be shown"
     )
+    memory: Memory | None = Field(None, description="hiprag: steps from memory; none without it")
 
     @model_validator(mode="after")
     def _one_model(self) -> SftData:

@@ -61,6 +61,8 @@ class Config(Block):
                 f"rewards.kind is {self.rewards.kind!r} and grammar {self.grammar!r}; steps of one "
                 "method cannot earn the rewards of the other; set both alike"
             )
+        if self.sft_data.memory is not None and self.grammar != "hiprag":
+            raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
         if self.judges is None:
             if self.rewards.judged:
                 raise ValueError("the rewards count judged steps; add the block judges")
