@@ -86,9 +86,12 @@ class Corpus(Block):
 
 
 class Graph(Block):
-    """Triplets: annotations, OpenIE results, a language model's, or passages naming other titles."""
+    """Triplets: annotations, OpenIE results, a language model's, or passages naming other titles.
 
-    source: Literal["annotated", "openie", "llm", "titles"]
+    ``none``: no graph, for methods that retrieve passages alone.
+    """
+
+    source: Literal["annotated", "openie", "llm", "titles", "none"]
     path: str | None = None
     titles: bool = Field(False, description="add the triplets of source titles to the source's own")
     model: str | None = Field(None, description="llm: model that extracts")

@@ -61,6 +61,11 @@ class Config(Block):
                 f"rewards.kind is {self.rewards.kind!r} and grammar {self.grammar!r}; steps of one "
                 "method cannot earn the rewards of the other; set both alike"
             )
+        if self.graph.source == "none" and self.retrieval.variant not in ("semantic", "none"):
+            raise ValueError(
+                f"retrieval.variant {self.retrieval.variant} needs a graph, and graph.source is none; "
+                "name a source, or retrieve with variant semantic"
+            )
         if self.sft_data.memory is not None and self.grammar != "hiprag":
             raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
         if self.judges is None:
