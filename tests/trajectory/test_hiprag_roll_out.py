@@ -3,7 +3,10 @@
 import pytest
 
 from pipeline.config import Sampling
-from pipeline.records import ContextItem
+from pipeline.inspection.masks import decode_mask
+from pipeline.inspection.masks import mismatch as mismatch_of
+from pipeline.records import ContextItem, Message, SftExample
+from pipeline.training.encode import IGNORED, encode_sft
 from pipeline.trajectory.grammar.base import grammar
 from pipeline.trajectory.sampler import first_characters
 from pipeline.trajectory.tokens import mismatch
@@ -127,3 +130,19 @@ def test_single_round_retrieval_puts_the_question_into_the_first_step():
     path = roll(CONCLUDED, "Rome</answer>", single=True)
     assert path.steps[0].search == "Q0?"
     assert (path.format_ok, len(path.steps), path.tokens.retrieved > 0) == (True, 1, True)
+
+
+def test_nothing_that_the_environment_wrote_is_trained_on():
+    path = roll(ASKED, CONCLUDED, RECALLED, ANSWER)
+    mask = decode_mask(path.token_ids, path.token_spans, TOKENIZER)
+    assert mask.trained == [ASKED, CONCLUDED, RECALLED, ANSWER]
+    assert mask.masked == [
+        "<think>\n<step>\n<reasoning>", SHOWN, "\n</step>\n", "\n</step>\n",
+    ]  # fmt: skip
+    assert mismatch_of(mask, path.output, path.spans) is None
+    messages = [Message("system", "S"), Message("user", "Q0?")]
+    example = SftExample("e", "q", 2, messages, path.output, path.spans)
+    [encoded] = encode_sft(TOKENIZER, [example])
+    labels = [one for one in encoded.labels if one != IGNORED]
+    assert TOKENIZER.decode(labels[:-1]) == "".join(mask.trained)
+    assert labels[-1] == TOKENIZER.eos_token_id
