@@ -250,11 +250,14 @@ def score(
     output: Output = "-",
     reward: Annotated[str, typer.Option()] = "tearag",
     similarity: Annotated[str, typer.Option(help="lexical, or a configuration file")] = "lexical",
+    verdicts: Annotated[
+        str | None, typer.Option(help="hiprag: file of verdicts, where the steps hold none")
+    ] = None,
 ) -> None:
     """Rewards of trajectories, with every term."""
     from pipeline import commands
 
-    commands.score(source, output, reward=reward, similarity=similarity)
+    commands.score(source, output, reward=reward, similarity=similarity, verdicts=verdicts)
 
 
 @app.command()

@@ -59,16 +59,19 @@ class StepView:
     subquery: str = ""
     summary: str = ""
     entities: list[str] = dataclasses.field(default_factory=list)
-    context: list[ItemView] = dataclasses.field(default_factory=list)
+    context: list[ItemView] | None = None
+    search: str | None = None
+    conclusion: str = ""
     verdict: Literal["yes", "no", "unknown"] | None = None
 
     def record(self) -> Step:
         """As a step of a trajectory."""
-        items = [ContextItem(**vars(item)) for item in self.context]
-        return Step(self.entities, self.subquery, items, self.summary)
+        items = [ContextItem(**vars(item)) for item in self.context or ()]
+        step = Step(self.entities, self.subquery, items, self.summary)
+        return dataclasses.replace(step, search=self.search, conclusion=self.conclusion)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class PathView:
     """What ``score`` reads; what is missing of the parse is parsed from ``output``."""
 
@@ -108,6 +111,14 @@ class PathView:
         )
 
 
+@dataclasses.dataclass(kw_only=True)
+class JudgedPathView(PathView):
+    """What ``score`` reads for HiPRAG's reward: no evidence, and a ``verdict`` in each step."""
+
+    hop: Hop = "multi"
+    grammar: GrammarName = "hiprag"
+
+
 @dataclasses.dataclass
 class Terms:
     """The reward terms that pairs are selected by."""
@@ -115,6 +126,16 @@ class Terms:
     format: float
     outcome: float
     process: float
+
+
+@dataclasses.dataclass
+class WholeTerms:
+    """The same of a reward that is one number (HiPRAG); ``n`` counts the judged steps."""
+
+    format: float
+    answer: float
+    total: float
+    n: int | None = None
 
 
 @dataclasses.dataclass
@@ -129,6 +150,13 @@ class ScoredView:
     sample: int | None = None
     output: str | None = None
     stop: Stop = "answer"
+
+
+@dataclasses.dataclass
+class WholeScoredView(ScoredView):
+    """The same for paths with one reward."""
+
+    rewards: WholeTerms | None = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass

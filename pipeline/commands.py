@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 from pipeline.command_input import (
     AnsweredView,
     File,
+    JudgedPathView,
     PathView,
     RetrievedView,
     Row,
     ScoredView,
-    Terms,
     TextView,
     TokensView,
+    WholeScoredView,
     check_spans,
     rows_of,
     shown,
     view_of,
 )
 from pipeline.errors import InputError
-from pipeline.records import GrammarName, Hop, Trajectory, write_jsonl
+from pipeline.records import GrammarName, Hop, Trajectory, read_records, write_jsonl
 
 if TYPE_CHECKING:
     from pipeline.judges.verdict import Verdict
@@ -96,24 +97,33 @@ def kag(source: File, output: File) -> int:
 
 
 def score(
-    source: File, output: File, *, reward: str = "tearag", similarity: str = "lexical"
+    source: File,
+    output: File,
+    *,
+    reward: str = "tearag",
+    similarity: str = "lexical",
+    verdicts: File | None = None,
 ) -> int:
     """Add ``rewards`` with every term; null where retrieval failed.
 
     ``similarity`` is "lexical" or a configuration file, whose reranker (and weights) are used. If
-    its weights count judged steps, every step must have a ``verdict``.
+    its weights count judged steps, every step must have a ``verdict``. HiPRAG's reward needs no
+    similarity; its verdicts stand in the steps, or in the file ``verdicts`` as the stage ``judge``
+    writes it.
     """
     from pipeline.rewards.stage import with_rewards
 
-    if reward != "tearag":
-        raise InputError(f"reward {reward!r} is not known; this version has tearag")
     rows = list(rows_of(source))
-    paths = [_scorable(row, source, line) for line, row in rows]
+    if reward == "hiprag":
+        return write_jsonl(output, _judged(rows, source, similarity, verdicts))
+    if reward != "tearag":
+        raise InputError(f"reward {reward!r} is not known; this version has tearag and hiprag")
+    paths = [_scorable(PathView, row, source, line) for line, row in rows]
     model, weights = _similarity(similarity)
-    verdicts = [_verdicts(row, source, line) for line, row in rows] if weights.judged else None
+    judged = [_verdicts(row, source, line) for line, row in rows] if weights.judged else None
     for start in range(0, len(paths), _BATCH):
         part = slice(start, start + _BATCH)
-        with_rewards(paths[part], model, weights, verdicts and verdicts[part])
+        with_rewards(paths[part], model, weights, judged and judged[part])
     scored = [row | {"rewards": path.rewards} for (_, row), path in zip(rows, paths, strict=True)]
     return write_jsonl(output, scored)
 
@@ -180,9 +190,43 @@ def import_outputs(
     return write_jsonl(output, trajectories), [str(line) for line in skipped]
 
 
-def _scorable(row: Row, source: File, line: int) -> Trajectory:
-    view = view_of(PathView, row, source, line)
-    if view.evidence is None and view.hop == "multi":
+def _judged(
+    rows: Sequence[tuple[int, Row]], source: File, config: str, verdicts: File | None
+) -> list[Row]:
+    """Rows with HiPRAG's rewards; a configuration file gives other coefficients than the paper's."""
+    from pipeline.judges.verdict import Ruling, Verdict, by_path
+    from pipeline.rewards.hiprag import PAPER, Coefficients
+    from pipeline.rewards.hiprag import score as eq_1
+
+    coefficients = PAPER
+    if config != "lexical":
+        from pipeline.config import load
+
+        coefficients = Coefficients(**load(config).rewards.hiprag.model_dump())
+    judged = None if verdicts is None else by_path(read_records(verdicts, Verdict))
+    scored = []
+    for line, row in rows:
+        path = _scorable(JudgedPathView, row, source, line)
+        if path.stop == "environment":
+            scored.append(row | {"rewards": None})
+            continue
+        steps = view_of(JudgedPathView, row, source, line).steps
+        given: list[Ruling | None] = [None] * len(path.steps)
+        if steps is not None:
+            given = [one.verdict for one in steps]
+        if judged is not None:
+            given = [one.verdict for one in judged.get(str(row.get("trajectory_id")), [])]
+        try:
+            [terms] = eq_1([path], [given], coefficients)
+        except InputError as error:
+            raise InputError.at(shown(source), line, str(error)) from None
+        scored.append(row | {"rewards": terms})
+    return scored
+
+
+def _scorable(kind: type[PathView], row: Row, source: File, line: int) -> Trajectory:
+    view = view_of(kind, row, source, line)
+    if kind is PathView and view.evidence is None and view.hop == "multi":
         raise InputError.at(
             shown(source), line, "evidence: missing; multi-hop rewards need it (it may be [])"
         )
@@ -230,18 +274,20 @@ def _similarity(name: str) -> tuple[Any, Any]:
 
 def _candidates(source: File) -> tuple[dict[str, list[Any]], dict[str, str]]:
     from pipeline.pairs.select import Candidate
+    from pipeline.pairs.stage import reward_terms
 
     questions: dict[str, list[Candidate]] = {}
     datasets: dict[str, str] = {}
     for line, row in rows_of(source):
-        view = view_of(ScoredView, row, source, line)
+        whole = "answer" in (row.get("rewards") or ())
+        view = view_of(WholeScoredView if whole else ScoredView, row, source, line)
         broken = view.stop == "environment"
         if view.rewards is None and not broken:
             raise InputError.at(shown(source), line, "rewards: missing; run steep score first")
         if view.trajectory_id in datasets:
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(shown(source), line, problem)
-        terms = view.rewards or Terms(0.0, 0.0, 0.0)
+        given = dataclasses.asdict(view.rewards) if view.rewards and not broken else {}
         same_question = questions.setdefault(view.question_id, [])
         datasets[view.trajectory_id] = view.dataset
         same_question.append(
@@ -249,11 +295,9 @@ def _candidates(source: File) -> tuple[dict[str, list[Any]], dict[str, str]]:
                 id=view.trajectory_id,
                 sample=len(same_question) if view.sample is None else view.sample,
                 hop=view.hop,
-                format=terms.format,
-                outcome=terms.outcome,
-                process=terms.process,
                 output=view.output,
                 broken=broken,
+                **(reward_terms(given) or {}),
             )
         )
     return questions, datasets

@@ -39,6 +39,17 @@ EXECUTION_ONLY = frozenset(
     }
 )
 
+# Settings that came after runs had been kept. At these values a stage does what it did without them,
+# so that they enter no fingerprint and those runs stay valid.
+LATER: dict[str, Any] = {
+    "data.closed_world.famous_share": 0.0,
+    "sft_data.memory": None,
+    "sampling.max_context_tokens": None,
+    "rewards.tearag.judged": 0.0,
+    "rewards.hiprag": configuration.HiPragReward().model_dump(mode="json"),
+    "pairs.margin": 0.1,
+}
+
 
 class StageFailed(SteepError, RuntimeError):
     """A stage's process failed; its message was already written for the user."""
@@ -199,8 +210,13 @@ def select(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         value: Any = values
         for part in name.split("."):
             value = value[part]
-        chosen[name] = _deciding(value, name)
+        if not _as_before(value, name):
+            chosen[name] = _deciding(value, name)
     return chosen
+
+
+def _as_before(value: Any, name: str) -> bool:
+    return name in LATER and value == LATER[name]
 
 
 def _deciding(value: Any, name: str) -> Any:
@@ -211,7 +227,9 @@ def _deciding(value: Any, name: str) -> Any:
     return {
         key: _deciding(below, f"{name}.{key}")
         for key, below in value.items()
-        if key not in execution and f"{name}.{key}" not in EXECUTION_ONLY
+        if key not in execution
+        and f"{name}.{key}" not in EXECUTION_ONLY
+        and not _as_before(below, f"{name}.{key}")
     }
 
 

@@ -30,6 +30,7 @@ class EvaluatePolicy(StageTask):
         "sampling.max_steps",
         "sampling.max_segment_tokens",
         "sampling.max_total_tokens",
+        "sampling.max_context_tokens",
         "sampling.in_flight",
         *ROLL_OUT,
     )
@@ -63,7 +64,11 @@ class Evaluate(StageTask):
     reads = ("evaluation", "seed")
 
     def upstream(self) -> dict[str, StageTask]:
-        return {
-            policy_name(number): self.clone(EvaluatePolicy, number=number)
-            for number in range(self.settings.rounds + 1)
-        }
+        from tasks.judge import JudgePolicy  # judging needs what was evaluated
+
+        numbers = range(self.settings.rounds + 1)
+        needs = {policy_name(n): self.clone(EvaluatePolicy, number=n) for n in numbers}
+        if self.settings.judges is None:
+            return needs
+        judged = {f"judge-{policy_name(n)}": self.clone(JudgePolicy, number=n) for n in numbers}
+        return {**needs, **judged}

@@ -27,6 +27,6 @@ class Graph(StageTask):
         graph = self.settings.graph
         if graph.source == "llm":
             return {"model": model_identity(graph.model)} if graph.model else {}
-        if self.settings.data.closed_world or graph.source == "titles":
+        if self.settings.data.closed_world or graph.source in ("titles", "none"):
             return {}
         return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}

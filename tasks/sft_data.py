@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tasks.base import StageTask, model_identity
+from tasks.base import StageTask, model_identity, select
 from tasks.corpus import Corpus
 from tasks.graph import Graph
 
@@ -21,5 +22,17 @@ class SftData(StageTask):
         return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
 
     def files(self) -> dict[str, Path | str]:
-        model = self.settings.sft_data.model
-        return {"model": model_identity(model)} if model else {}
+        settings = self.settings.sft_data
+        files = {"model": model_identity(settings.model)} if settings.model else {}
+        if settings.memory is not None:
+            files["base model"] = model_identity(self.settings.model.base)
+        return files
+
+    def slice(self) -> dict[str, Any]:
+        """With steps from memory also how the base model is asked."""
+        values = super().slice()
+        if self.settings.sft_data.memory is None:
+            return values
+        judges = self.settings.judges
+        asked = select(self.settings.model_dump(mode="json"), ("engine", "model.chat_template"))
+        return {**values, **asked, "judges.system": judges.system if judges else None}

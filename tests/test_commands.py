@@ -298,3 +298,59 @@ def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Pa
     kinds = {json.loads(line)["kind"] for line in pairs.read_text().splitlines()}
     assert found >= 5
     assert kinds == {"format", "easy"}
+
+
+JUDGED = {
+    "trajectory_id": "a",
+    "question_id": "q",
+    "hop": "single",
+    "answers": ["Rome"],
+    "answer": "Rome",
+    "format_ok": True,
+    "steps": [
+        {"reasoning": "r", "search": "q", "context": [{"text": "d"}], "conclusion": "c", "verdict": "yes"},
+        {"reasoning": "r", "search": None, "context": None, "conclusion": "c", "verdict": "no"},
+    ],
+}  # fmt: skip
+
+
+def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path: Path) -> None:
+    better = [step | {"verdict": "no"} for step in JUDGED["steps"]]
+    wrong = JUDGED | {"trajectory_id": "c", "answer": "Oslo", "steps": [{"search": "q"}]}
+    score, options = commands.score, {"reward": "hiprag"}
+    scored = call(
+        tmp_path, score, JUDGED, JUDGED | {"trajectory_id": "b", "steps": better}, wrong, **options
+    )
+    assert scored[0]["rewards"] == {
+        "answer": 1.0,
+        "format": 1.0,
+        "steps": [{"kind": "over", "verdict": "yes"}, {"kind": "under", "verdict": "no"}],
+        "n": 2,
+        "n_corr": 1,
+        "total": pytest.approx(1.2),
+    }
+    assert scored[2]["rewards"]["total"] == pytest.approx(0.2)
+    pairs = call(tmp_path, commands.pair, *scored)
+    assert [(row["chosen"], row["rejected"], row["kind"]) for row in pairs] == [
+        ("b", "a", "margin"), ("b", "c", "easy"),
+    ]  # fmt: skip
+    assert pairs[0]["rejected_total"] == pytest.approx(1.2)
+
+
+def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Path) -> None:
+    output = (
+        "<think><step><reasoning>r</reasoning><conclusion>c</conclusion></step></think>"
+        "<answer>Rome</answer>"
+    )
+    record = {"trajectory_id": "a", "answers": ["Rome"], "output": output}
+    score, options = commands.score, {"reward": "hiprag"}
+    with pytest.raises(InputError, match=r"in.jsonl:1: steps.0.verdict: missing"):
+        call(tmp_path, score, record, **options)
+    verdicts = tmp_path / "verdicts.jsonl"
+    ruling = {"id": "a", "step": 0, "kind": "under", "verdict": "no", "model": "m", "key": "k"}
+    verdicts.write_text(json.dumps(ruling) + "\n")
+    [scored] = call(tmp_path, score, record, **options, verdicts=verdicts)
+    assert scored["rewards"]["total"] == pytest.approx(1.4)
+    other = record | {"trajectory_id": "b"}
+    with pytest.raises(InputError, match="1 steps and 0 verdicts"):
+        call(tmp_path, score, other, **options, verdicts=verdicts)

@@ -1,5 +1,6 @@
 """Configuration: what is refused, and what the refusal says."""
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 from pipeline import config as package
 from pipeline.config import for_round, load
 from pipeline.errors import ConfigError
+from pipeline.trajectory.grammar import grammar
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 EMBEDDED = CONFIGS / "embedded.yaml"
@@ -117,3 +119,43 @@ def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
 
 def test_the_last_value_of_a_list_serves_all_later_rounds():
     assert [for_round((1.0, 0.5), number) for number in (1, 2, 3)] == [1.0, 0.5, 0.5]
+
+
+def test_the_worked_examples_of_hiprags_prompt_keep_to_its_grammar():
+    system = load(CONFIGS / "hiprag-qwen2.5-3b.yaml").prompt.system
+    steps = re.findall(r"<step>\n.*?</step>", system, re.DOTALL)
+    assert ["<search>" in step for step in steps] == [True, False, False]
+    for step in steps:
+        parsed = grammar("hiprag").parse(f"<think>\n{step}\n</think>\n<answer>a</answer>")
+        assert parsed.format_error is None
+    whole = grammar("hiprag").parse(system[system.rindex("<think>") :])
+    assert (whole.format_error, whole.answer) == (None, "Au")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rewards.kind=tearag", r"hiprag\.yaml: rewards\.kind is 'tearag' and grammar 'hiprag'"),
+        ("judges=null", r"the rewards count judged steps; add the block judges"),
+        ("graph={source: none}", None),
+        ("pairs.margin=0", r"pairs\.margin is 0; Input should be greater than 0"),
+    ],
+)
+def test_hiprags_settings_must_fit_together(override, message):
+    if message is None:
+        assert load(CONFIGS / "embedded-hiprag.yaml", (override,)).graph.source == "none"
+        return
+    with pytest.raises(ConfigError, match=message):
+        load(CONFIGS / "embedded-hiprag.yaml", (override,))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("graph={source: none}", r"retrieval\.variant ppr needs a graph"),
+        ("sft_data.memory={}", r"only the grammar hiprag has steps from memory"),
+    ],
+)
+def test_tearag_needs_what_it_retrieves_and_searches_always(override, message):
+    with pytest.raises(ConfigError, match=message):
+        load(EMBEDDED, (override,))

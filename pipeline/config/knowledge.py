@@ -37,6 +37,9 @@ class ClosedWorld(Block):
     nq_sampling: int = Field(150, ge=0)
     nq_dev: int = Field(50, ge=0)
     nq_test: int = Field(100, ge=0)
+    famous_share: Share = Field(
+        0.0, description="of MuSiQue chains and HotpotQA bridges: with a hop in the famous core"
+    )
 
 
 DatasetName = Literal[
@@ -83,9 +86,12 @@ class Corpus(Block):
 
 
 class Graph(Block):
-    """Triplets: annotations, OpenIE results, a language model's, or passages naming other titles."""
+    """Triplets: annotations, OpenIE results, a language model's, or passages naming other titles.
 
-    source: Literal["annotated", "openie", "llm", "titles"]
+    ``none``: no graph, for methods that retrieve passages alone.
+    """
+
+    source: Literal["annotated", "openie", "llm", "titles", "none"]
     path: str | None = None
     titles: bool = Field(False, description="add the triplets of source titles to the source's own")
     model: str | None = Field(None, description="llm: model that extracts")

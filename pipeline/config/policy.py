@@ -34,6 +34,16 @@ class Prompt(Block):
     system: str
 
 
+class Memory(Block):
+    """HiPRAG's cold start: hops whose question the base model answers rightly without any text."""
+
+    searched: Share = Field(0.5, description="share of them that are searched all the same")
+    rehearsed: int = Field(
+        0, ge=0, description="bare questions with the base model's own answers, in addition"
+    )
+    answer_tokens: Positive = Field(32, description="of an answer to a bare question")
+
+
 class SftData(Block):
     """TeaRAG 4.3.1."""
 
@@ -51,6 +61,7 @@ class SftData(Block):
     other_triplets: Share = Field(
         0, description="probability of each further triplet of the gold paragraph to be shown"
     )
+    memory: Memory | None = Field(None, description="hiprag: steps from memory; none without it")
 
     @model_validator(mode="after")
     def _one_model(self) -> SftData:
@@ -112,6 +123,9 @@ class Sampling(Block):
     max_steps: Positive = 5
     max_segment_tokens: Positive = 512
     max_total_tokens: Positive = 4096
+    max_context_tokens: Positive | None = Field(
+        None, description="of one retrieval; documents are cut to fit, their closing tag never"
+    )
     in_flight: Positive = Field(256, description="paths open at once")
     shards: Positive = 1
     batch: Positive = Field(64, description="questions per checkpoint")
@@ -136,22 +150,35 @@ class TeaRagReward(Block):
     judged: float = Field(0.0, ge=0, description="above 0 the stage judge runs before score")
 
 
+class HiPragReward(Block):
+    """HiPRAG eq. 1; ``process`` 0 is outcome and format alone, and needs no judge."""
+
+    format: Share = Field(0.2, description="lambda_f")
+    process: float = Field(0.4, ge=0, description="lambda_p")
+    penalise: Literal["both", "over", "under"] = Field(
+        "both", description="for ablations: steps of the other kind count as right"
+    )
+
+
 class Rewards(Block):
     """How trajectories are scored."""
 
-    kind: Literal["tearag"] = "tearag"
+    kind: Literal["tearag", "hiprag"] = "tearag"
     tearag: TeaRagReward = TeaRagReward()
+    hiprag: HiPragReward = HiPragReward()
     reranker: Reranker | None = Field(None, description="default: the retrieval reranker")
     batch: Positive = 512
 
     @property
     def judged(self) -> bool:
         """Whether verdicts of judges are among the terms, so that the stage ``judge`` must run."""
+        if self.kind == "hiprag":
+            return self.hiprag.process > 0
         return self.tearag.judged > 0
 
 
 class Pairs(Block):
-    """TeaRAG eq. 14 thresholds."""
+    """TeaRAG eq. 14 thresholds, and the margin between paths with one reward (HiPRAG)."""
 
     single_outcome: Share = 1.0
     multi_outcome: Share = 1.0
@@ -160,6 +187,7 @@ class Pairs(Block):
     multi_process_relaxed: float = 0.8
     easy_outcome: Share = 0.3
     hard_margin: Share = 0.3
+    margin: float = Field(0.1, gt=0, description="least difference of rewards within a pair")
     limit: Positive | None = Field(None, description="at most so many pairs a round, shuffled")
 
 

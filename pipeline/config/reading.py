@@ -95,7 +95,7 @@ def _explain(path: Path, error: ValidationError) -> str:
         else:
             reason = item["msg"].removeprefix("Value error, ")
             if item["type"] == "value_error":
-                lines.append(f"{path}: {key}: {reason}")
+                lines.append(f"{path}: {key}: {reason}" if key else f"{path}: {reason}")
             else:
                 lines.append(f"{path}: {key} is {item['input']!r}; {reason}")
     return "\n".join(lines)

@@ -43,7 +43,7 @@ class Config(Block):
     model: Model
     engine: EngineConfig = EngineConfig()
     prompt: Prompt
-    grammar: Literal["tearag"] = "tearag"
+    grammar: Literal["tearag", "hiprag"] = "tearag"
     sft_data: SftData
     lora: Lora = Lora()
     sft: Sft
@@ -56,6 +56,18 @@ class Config(Block):
 
     @model_validator(mode="after")
     def _judges(self) -> Config:
+        if self.rewards.kind != self.grammar:
+            raise ValueError(
+                f"rewards.kind is {self.rewards.kind!r} and grammar {self.grammar!r}; steps of one "
+                "method cannot earn the rewards of the other; set both alike"
+            )
+        if self.graph.source == "none" and self.retrieval.variant not in ("semantic", "none"):
+            raise ValueError(
+                f"retrieval.variant {self.retrieval.variant} needs a graph, and graph.source is none; "
+                "name a source, or retrieve with variant semantic"
+            )
+        if self.sft_data.memory is not None and self.grammar != "hiprag":
+            raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
         if self.judges is None:
             if self.rewards.judged:
                 raise ValueError("the rewards count judged steps; add the block judges")

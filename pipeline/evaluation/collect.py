@@ -22,6 +22,7 @@ from pipeline.records import Trajectory, read_records
 from pipeline.rewards.answer import f1
 
 REWARD_TERMS = ("outcome", "format", "consistency", "subquery", "context", "summary", "process")
+EQ_1_TERMS = ("answer", "format", "n", "n_corr", "total")  # HiPRAG
 PAIR_KINDS = ("format", "easy", "hard", "margin")
 EXAMPLES_PER_KIND = 2
 _STAGES = ("world", "corpus", "graph", "index", "sft-data", "sft")
@@ -75,7 +76,7 @@ def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
 
 
 def reward_terms(inputs: Mapping[str, Path]) -> dict[int, dict[str, np.ndarray]]:
-    """Values of every reward term over a round's trajectories (TeaRAG eq. 5 to 13)."""
+    """Values of every reward term over a round's trajectories (TeaRAG eq. 5 to 13, HiPRAG eq. 1)."""
     import pyarrow.parquet as pq
 
     result = {}
@@ -84,7 +85,7 @@ def reward_terms(inputs: Mapping[str, Path]) -> dict[int, dict[str, np.ndarray]]
         rewards = [json.loads(text) for text in column.to_pylist() if text is not None]
         result[number] = {
             term: np.array([reward[term] for reward in rewards if reward.get(term) is not None])
-            for term in REWARD_TERMS
+            for term in dict.fromkeys((*REWARD_TERMS, *EQ_1_TERMS))
         }
     return result
 
@@ -215,6 +216,6 @@ def shown(path: Trajectory, title: str) -> Shown:
     if not path.format_ok:
         facts["malformed"] = path.format_error or "yes"
     for term, value in (path.rewards or {}).items():
-        if isinstance(value, int | float) and term in (*REWARD_TERMS, "total"):
+        if isinstance(value, int | float) and term in (*REWARD_TERMS, *EQ_1_TERMS):
             facts[term] = f"{value:.2f}"
     return Shown(title, path.answer, segments(path.output, path.spans), facts)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeline.evaluation.causes import Cause, diagnose
 from pipeline.evaluation.compare import interval
+from pipeline.judges.rates import Rates
 from pipeline.records import Question, Stop, Trajectory
 from pipeline.rewards.answer import cover_exact_match, exact_match, f1
 
@@ -91,31 +92,39 @@ def rows(
     *,
     resamples: int,
     seed: int,
+    judged: Mapping[str, Rates] | None = None,
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, "all", then the same for each part.
 
     A part's rows have ``split`` = "test/unseen" and the like. ``seconds`` were measured over the
     whole roll-out, so only the row "all" of the whole split has them; elsewhere they are null.
+    ``judged`` holds the verdicts on each question's steps; without it their rates are null.
     """
-    result = _rows_of(policy, split, outcomes, resamples, seed)
+    result = _rows_of(policy, split, outcomes, resamples, seed, judged)
     result[-1]["seconds"] = dict(seconds)
     for part in _in_order(outcome.part for outcome in outcomes if outcome.part):
         inside = [outcome for outcome in outcomes if outcome.part == part]
-        result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed)
+        result += _rows_of(policy, f"{split}/{part}", inside, resamples, seed, judged)
     return result
 
 
 def _rows_of(
-    policy: str, split: str, outcomes: Sequence[Outcome], resamples: int, seed: int
+    policy: str,
+    split: str,
+    outcomes: Sequence[Outcome],
+    resamples: int,
+    seed: int,
+    judged: Mapping[str, Rates] | None,
 ) -> list[dict[str, Any]]:
     groups = {
         dataset: [outcome for outcome in outcomes if outcome.dataset == dataset]
         for dataset in _in_order(outcome.dataset for outcome in outcomes)
     }
     result = [
-        _row(policy, dataset, split, [group], resamples, seed) for dataset, group in groups.items()
+        _row(policy, dataset, split, [group], resamples, seed, judged)
+        for dataset, group in groups.items()
     ]
-    return [*result, _row(policy, ALL, split, list(groups.values()), resamples, seed)]
+    return [*result, _row(policy, ALL, split, list(groups.values()), resamples, seed, judged)]
 
 
 def _row(
@@ -125,6 +134,7 @@ def _row(
     groups: Sequence[Sequence[Outcome]],
     resamples: int,
     seed: int,
+    judged: Mapping[str, Rates] | None,
 ) -> dict[str, Any]:
     """One row; each of ``groups`` holds the outcomes of a data set, all of equal weight."""
     samples = [np.array([outcome.values() for outcome in group]) for group in groups]
@@ -140,10 +150,8 @@ def _row(
             **{name: float(mean[name]) for name in ("thinking", "retrieved", "total")},
             "per_retrieval": _per_retrieval(samples),
         },
-        "osr": None,
-        "usr": None,
+        **_decisions(groups, judged),
         "searches": float(mean["searches"]),
-        "unknown": None,
         "seconds": None,
         "ci": {
             name: None if bounds_M2 is None else [float(bound) for bound in bounds_M2[column]]
@@ -151,6 +159,23 @@ def _row(
         },
         "causes": _causes(groups),
     }
+
+
+def _decisions(
+    groups: Sequence[Sequence[Outcome]], judged: Mapping[str, Rates] | None
+) -> dict[str, float | None]:
+    """Over-search rate, under-search rate and share of unknown verdicts (HiPRAG eq. 2).
+
+    Each over all steps of a data set, then averaged over the data sets that have such steps.
+    """
+    found = [
+        sum((judged[one.question_id] for one in group if one.question_id in judged), Rates())
+        for group in groups
+        if judged is not None
+    ]
+    values = {name: [getattr(one, name) for one in found] for name in ("osr", "usr", "unknown")}
+    known = {name: [one for one in many if one is not None] for name, many in values.items()}
+    return {name: float(np.mean(many)) if many else None for name, many in known.items()}
 
 
 def _causes(groups: Sequence[Sequence[Outcome]]) -> dict[str, dict[str, float]] | None:

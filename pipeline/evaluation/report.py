@@ -30,6 +30,13 @@ _REWARD_TITLES = {
     "summary": "Summary match (eq. 9–12)",
     "process": "Process (eq. 13)",
 }
+_EQ_1_TITLES = {
+    "answer": "Answer covered (A)",
+    "format": "Format (F)",
+    "n": "Judged steps (N)",
+    "n_corr": "Needed decisions (N_corr)",
+    "total": "Reward (HiPRAG eq. 1)",
+}
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -78,7 +85,9 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
         **cause_section.values(rows, inputs["evaluate"] if rows else None),
-        **_rewards(inputs),
+        **_rewards(
+            inputs, _EQ_1_TITLES if context.config.rewards.kind == "hiprag" else _REWARD_TITLES
+        ),
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "kinds": kinds,
@@ -101,6 +110,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
         "colours": {p: plots.series_colour(i, len(policies)) for i, p in enumerate(policies)},
         "headline": [row for row in main if row["dataset"] == ALL],
         "by_dataset": _by_dataset(main),
+        "judged": _judged(main),
         "parts": _by_part(rows, split),
         "learning": _learning(policies, main),
     }
@@ -145,6 +155,13 @@ def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
     for row in rows:
         result.setdefault(row["dataset"], []).append(row)
     return {name: group for name, group in result.items() if name != ALL}
+
+
+def _judged(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows with rates of search decisions, the average first; empty where nothing was judged."""
+    known = [row for row in rows if row["osr"] is not None or row["usr"] is not None]
+    average = [row for row in known if row["dataset"] == ALL]
+    return {"average": average, **_by_dataset(known)} if average else {}
 
 
 def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -227,19 +244,20 @@ def _steps_and_tokens(
     }
 
 
-def _rewards(inputs: Mapping[str, Path]) -> dict[str, Any]:
+def _rewards(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
     terms = collect.reward_terms(inputs)
     last = max(terms, default=0)
     return {
         "reward_rounds": {n: plots.series_colour(n - 1, last) for n in terms},
         "reward_means": {
             title: {n: float(v[term].mean()) if v[term].size else None for n, v in terms.items()}
-            for term, title in _REWARD_TITLES.items()
+            for term, title in titles.items()
         },
         "reward_figures": {
             title: plots.distributions({n - 1: v[term] for n, v in terms.items()}, last)
-            for term, title in _REWARD_TITLES.items()
-            if terms and term != "format"  # two values: the table of means says it all
+            for term, title in titles.items()
+            if terms
+            and term not in ("answer", "format")  # two values: the table of means says it all
         },
     }
 

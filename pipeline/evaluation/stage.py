@@ -20,6 +20,8 @@ from pipeline.errors import InputError, StoreError
 from pipeline.evaluation.compare import compare
 from pipeline.evaluation.examples import changed, failed
 from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, rows
+from pipeline.judges.rates import Rates, rates
+from pipeline.judges.verdict import Verdict, by_path
 from pipeline.records import (
     Question,
     Trajectory,
@@ -29,6 +31,8 @@ from pipeline.records import (
     write_parquet,
 )
 from pipeline.stage import StageContext
+
+_JUDGED = "judge-"
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -70,22 +74,35 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def merge(context: StageContext) -> dict[str, int]:
-    """Merge the roll-outs of every policy; ``inputs`` maps "sft", "round-1", ... to them."""
-    in_order = sorted(context.inputs, key=_training_order)
+    """Merge the roll-outs of every policy; ``inputs`` maps "sft", "round-1", ... to them.
+
+    With judges, "judge-sft", "judge-round-1", ... map to the verdicts on the steps of each.
+    """
+    policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
     return merge_policies(
-        {name: context.inputs[name] for name in in_order},
+        {name: context.inputs[name] for name in sorted(policies, key=_training_order)},
         context.output,
         resamples=context.config.evaluation.bootstrap,
         seed=context.seed,
+        judged={
+            name: context.inputs[_JUDGED + name]
+            for name in policies
+            if _JUDGED + name in context.inputs
+        },
     )
 
 
 def merge_policies(
-    directories: Mapping[str, Path], output: Path, *, resamples: int = 1000, seed: int = 0
+    directories: Mapping[str, Path],
+    output: Path,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+    judged: Mapping[str, Path] | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests, distributions and examples of policies in order of training.
 
-    Raises StoreError when the policies were evaluated on different questions or splits.
+    ``judged`` maps policies to directories of the stage ``judge-policy``. Raises StoreError when the policies were evaluated on different questions or splits.
     """
     outcomes: dict[str, list[Outcome]] = {}
     metrics: list[dict[str, Any]] = []
@@ -104,6 +121,7 @@ def merge_policies(
             measured["seconds"],
             resamples=resamples,
             seed=seed,
+            judged=_rates(directory, judged[policy]) if judged and policy in judged else None,
         )
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
@@ -120,6 +138,16 @@ def merge_policies(
     _write_json(output / "failures.json", failures)
     write_parquet(output / "failures.parquet", paths, Trajectory)
     return {"rows": len(metrics), "tests": len(comparison), "examples": len(examples)}
+
+
+def _rates(evaluated: Path, judged: Path) -> dict[str, Rates]:
+    """The verdicts on each question's path, by the question's id."""
+    import pyarrow.parquet as pq
+
+    columns = ["trajectory_id", "question_id"]
+    paths = pq.read_table(evaluated / "trajectories.parquet", columns=columns).to_pylist()
+    verdicts = by_path(read_records(judged / "verdicts.parquet", Verdict))
+    return {path["question_id"]: rates(verdicts.get(path["trajectory_id"], [])) for path in paths}
 
 
 def _training_order(policy: str) -> int:

@@ -26,7 +26,7 @@ def run(context: StageContext) -> dict[str, int]:
     chunks = read_records(context.inputs["corpus"] / "chunks.parquet", Chunk)
     graph = Graph()
     write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
-    if not graph.triplets:
+    if not graph.triplets and context.config.graph.source != "none":
         rejected = f"; {len(graph.rejects)} were rejected" if graph.rejects else ""
         raise InputError(f"graph: source {context.config.graph.source} gave no triplet{rejected}")
     documents = len({chunk.doc_id for chunk in chunks})
@@ -43,7 +43,7 @@ def run(context: StageContext) -> dict[str, int]:
 
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     settings = context.config.graph
-    if settings.source != "titles":
+    if settings.source not in ("titles", "none"):
         yield from _from_source(context, chunks)
     if settings.source == "titles" or settings.titles:
         yield from read_titles(chunks)

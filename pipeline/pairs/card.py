@@ -7,6 +7,10 @@ from typing import Any
 
 from pipeline.pairs.funnel import table
 
+_METHODS = {
+    "tearag": "as in TeaRAG\n(arXiv 2511.05385, eq. 14)",
+    "hiprag": "by a margin of\nHiPRAG's reward (arXiv 2510.07794, eq. 1)",
+}
 _CARD = """\
 ---
 pretty_name: {name}
@@ -25,8 +29,7 @@ configs:
 
 # {name}
 
-{pairs:,} preference pairs of round {round}, selected from sampled search paths as in TeaRAG
-(arXiv 2511.05385, eq. 14).
+{pairs:,} preference pairs of round {round}, selected from sampled search paths {method}.
 
 ```python
 from datasets import load_dataset
@@ -37,7 +40,7 @@ pairs = load_dataset("path/to/this/directory", split="train")
 | field | what |
 |---|---|
 | `prompt`, `chosen`, `rejected` | chat messages; a path is one assistant turn, retrieved text included |
-| `kind` | why the rejected path is worse: `format`, `easy` (wrong), `hard` (partly right) |
+| `kind` | why the rejected path is worse: `format`, `easy` (wrong), `hard` (partly right), `margin` (right, worse searched) |
 | `chosen_id`, `rejected_id`, `question_id`, `policy`, `round` | where they come from |
 | `chosen_rewards`, `rejected_rewards` | every reward term, as JSON text |
 | `prompt_ids`, `chosen_ids`, `rejected_ids` | token ids as sampled and as inserted |
@@ -60,13 +63,15 @@ def card(
     pairs: int,
     thresholds: Mapping[str, Any],
     counts: Mapping[str, Any],
+    rewards: str = "tearag",
 ) -> str:
-    """README.md with its YAML header; ``counts`` is the funnel."""
+    """README.md with its YAML header; ``counts`` is the funnel, ``rewards`` what scored the paths."""
     limits = ", ".join(f"{key} {value}" for key, value in thresholds.items() if value is not None)
     return _CARD.format(
         name=name,
         pairs=pairs,
         round="?" if round_number is None else round_number,
         thresholds=limits,
+        method=_METHODS[rewards],
         funnel=table(counts),
     )

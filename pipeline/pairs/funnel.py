@@ -14,7 +14,7 @@ from pipeline.pairs.select import BINS, Bin
 
 @dataclass(slots=True)
 class Fate:
-    """What became of one path; ``partner`` is the other path of its pair."""
+    """What became of one path; ``partner`` is the other path of its (first) pair."""
 
     trajectory_id: str
     question_id: str

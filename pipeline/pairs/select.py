@@ -1,5 +1,7 @@
 """Preference pairs from scored paths of one question (TeaRAG, arXiv 2511.05385, eq. 14).
 
+Paths that were scored with one reward for everything (HiPRAG) are paired by `margin` instead.
+
 The chosen set holds the well-formed paths with the right answer and, for multi-hop questions, a
 good process. All paths are sorted by format + outcome + process, ascending. For each chosen path,
 best first, the list is walked from where the previous walk stopped, and the first path that
@@ -19,15 +21,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pipeline.errors import InputError
 from pipeline.records import Hop
 
-Kind = Literal["format", "easy", "hard"]
+Kind = Literal["format", "easy", "hard", "margin"]
 Bin = Literal[
     "chosen",
     "chosen-unpaired",
     "rejected-format",
     "rejected-easy",
     "rejected-hard",
+    "rejected-margin",
     "passed-over",
     "not-reached",
     "no-chosen",
@@ -40,6 +44,7 @@ BINS: dict[Bin, str] = {
     "rejected-format": "rejected path of a pair: fails the format",
     "rejected-easy": "rejected path of a pair: wrong answer",
     "rejected-hard": "rejected path of a pair: partly right answer, no better process",
+    "rejected-margin": "rejected path of a pair: right and well-formed, but worth less",
     "chosen-unpaired": "good enough to be chosen, but no partner was left",
     "passed-over": "walked past: neither good enough nor bad enough for the chosen path at hand",
     "not-reached": "beyond the partner of the last chosen path",
@@ -68,11 +73,13 @@ class Thresholds(Protocol):
     def easy_outcome(self) -> float: ...
     @property
     def hard_margin(self) -> float: ...
+    @property
+    def margin(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The paper's thresholds."""
+    """The paper's thresholds; ``margin`` is for paths with one reward."""
 
     single_outcome: float = 1.0
     multi_outcome: float = 1.0
@@ -81,6 +88,7 @@ class Limits:
     multi_process_relaxed: float = 0.8
     easy_outcome: float = 0.3
     hard_margin: float = 0.3
+    margin: float = 0.1
 
 
 PAPER = Limits()
@@ -88,7 +96,12 @@ PAPER = Limits()
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the selection looks at; ``id`` is unique, ``broken`` means that retrieval failed."""
+    """What the selection looks at; ``id`` is unique, ``broken`` means that retrieval failed.
+
+    ``reward`` is the one reward of a path that has no process term of its own; its ``outcome`` is
+    then 1 for a right answer and 0 for a wrong one. ``judged`` is False where no verdict on any step
+    is known, so that the reward lacks what its search decisions are worth.
+    """
 
     id: str
     sample: int
@@ -98,9 +111,13 @@ class Candidate:
     process: float = 0.0
     output: str | None = None  # None: nothing is known of it, so it equals no other
     broken: bool = False
+    reward: float | None = None
+    judged: bool = True
 
     @property
     def total(self) -> float:
+        if self.reward is not None:
+            return self.reward
         return self.format + self.outcome + self.process
 
 
@@ -116,9 +133,19 @@ class Selected:
 def select(
     candidates: Sequence[Candidate], limits: Thresholds = PAPER
 ) -> tuple[list[Selected], dict[str, Bin]]:
-    """Pairs of one question, and the bin of every candidate by its id."""
+    """Pairs of one question, and the bin of every candidate by its id.
+
+    Raises InputError when only some of the paths have one reward for everything.
+    """
+    whole = {path.reward is not None for path in candidates if not path.broken}
+    if len(whole) > 1:
+        raise InputError(
+            "paths of one question were scored with different rewards; score them anew"
+        )
     bins: dict[str, Bin] = {}
     paths = _distinct(candidates, bins)
+    if True in whole:
+        return _select_by_margin(paths, limits.margin, bins), bins
     ascending = sorted(paths, key=lambda path: (round(path.total, 9), path.sample))
     chosen = {path.id for path in paths if _is_chosen(path, limits)}
     best_first = sorted(
@@ -148,10 +175,51 @@ def select(
     return pairs, bins
 
 
+def _select_by_margin(
+    paths: Sequence[Candidate], margin: float, bins: dict[str, Bin]
+) -> list[Selected]:
+    """Pairs of right and well-formed paths of the highest reward with paths worth less.
+
+    Each chosen path, in order of samples, gets up to two partners, worst first and none used twice,
+    whose reward is lower by at least ``margin``: one that is right and well-formed too (*margin*:
+    the search decisions alone tell them apart), and one that is not (*format* or *easy*). Partners
+    of the first sort would be crowded out if all were walked in one list, and with them what the
+    process bonus has to say.
+    """
+    right = [path for path in paths if path.format >= 1 and path.outcome >= 1]
+    if not right:
+        bins.update((path.id, "no-chosen") for path in paths)
+        return []
+    best = max(path.total for path in right)
+    chosen = [path for path in right if _at_least(path.total, best)]
+    partners: dict[bool, list[Candidate]] = {True: [], False: []}
+    ascending = sorted(paths, key=lambda path: (round(path.total, 9), path.sample))
+    for path in ascending:
+        far = _at_least(best - margin, path.total)
+        bins[path.id] = "not-reached" if far else "passed-over"
+        if far and path in right and not path.judged:
+            bins[path.id] = "passed-over"  # worth less only because nothing is known
+        elif far:
+            partners[path in right].append(path)
+    pairs = []
+    for number, good in enumerate(chosen):
+        bins[good.id] = "chosen-unpaired"
+        for equal in (True, False):
+            if number >= len(partners[equal]):
+                continue
+            bad = partners[equal][number]
+            kind: Kind = "margin" if equal else "format" if bad.format < 1 else "easy"
+            pairs.append(Selected(good, bad, kind))
+            bins[good.id] = "chosen"
+            bins[bad.id] = _REJECTED[kind]
+    return pairs
+
+
 _REJECTED: dict[Kind, Bin] = {
     "format": "rejected-format",
     "easy": "rejected-easy",
     "hard": "rejected-hard",
+    "margin": "rejected-margin",
 }
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def run(context: StageContext) -> dict[str, int]:
         pairs=len(pairs),
         thresholds=config.pairs.model_dump(),
         counts=counts,
+        rewards=config.rewards.kind,
     )
     replace_text(context.output / "README.md", text)
     return {"pairs": len(pairs), "trajectories": len(fates)}
@@ -70,20 +72,28 @@ def candidate(path: Trajectory) -> Candidate:
     """What the selection looks at; outputs are compared by digest, they may be long and many."""
     terms = path.rewards or {}
     broken = path.stop == "environment"
-    if not broken and not {"format", "outcome", "process"} <= terms.keys():
+    digest = hashlib.sha256(path.output.encode()).hexdigest()
+    found = Candidate(path.trajectory_id, path.sample, path.hop, output=digest, broken=broken)
+    if broken:
+        return found
+    known = reward_terms(terms)
+    if known is None:
         raise InputError(
-            f"trajectory {path.trajectory_id} has no TeaRAG rewards; run steep score on it first"
+            f"trajectory {path.trajectory_id} has no rewards to pair by; run steep score on it first"
         )
-    return Candidate(
-        id=path.trajectory_id,
-        sample=path.sample,
-        hop=path.hop,
-        format=float(terms.get("format", 0)),
-        outcome=float(terms.get("outcome", 0)),
-        process=float(terms.get("process", 0)),
-        output=hashlib.sha256(path.output.encode()).hexdigest(),
-        broken=broken,
-    )
+    return replace(found, **known)
+
+
+def reward_terms(terms: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of a Candidate from TeaRAG's or HiPRAG's reward terms; None for any other."""
+    if {"format", "outcome", "process"} <= terms.keys():
+        return {name: float(terms[name]) for name in ("format", "outcome", "process")}
+    if {"format", "answer", "total"} <= terms.keys():
+        answer, total = float(terms["answer"]), float(terms["total"])
+        judged = terms.get("n") != 0
+        form = float(terms["format"])
+        return {"format": form, "outcome": answer, "reward": total, "judged": judged}
+    return None
 
 
 def pair_up(
@@ -104,7 +114,7 @@ def pair_up(
                 raise InputError(f"two trajectories are called {path.id}; ids must be unique")
             fates[path.id] = Fate(path.id, question_id, datasets[path.id], bins[path.id])
         for pair in selected:
-            fates[pair.chosen.id].partner = pair.rejected.id
+            fates[pair.chosen.id].partner = fates[pair.chosen.id].partner or pair.rejected.id
             fates[pair.rejected.id].partner = pair.chosen.id
         pairs += [(question_id, pair) for pair in selected]
     return pairs, fates
@@ -115,10 +125,13 @@ def limit(
 ) -> list[tuple[str, Selected]]:
     """At most ``most`` pairs, drawn with ``seed``; the others' paths move to bin over-limit."""
     kept = set(random.Random(seed).sample(range(len(pairs)), min(most, len(pairs))))
-    for number, (_, pair) in enumerate(pairs):
-        if number not in kept:
-            fates[pair.chosen.id].bin = fates[pair.rejected.id].bin = "over-limit"
-    return [pair for number, pair in enumerate(pairs) if number in kept]
+    left = [pair for number, pair in enumerate(pairs) if number in kept]
+    used = {path.id for _, pair in left for path in (pair.chosen, pair.rejected)}
+    for _, pair in pairs:
+        for path in (pair.chosen, pair.rejected):
+            if path.id not in used:
+                fates[path.id].bin = "over-limit"
+    return left
 
 
 def _build(

@@ -10,28 +10,27 @@ too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError
-from pipeline.judges.verdict import Verdict, by_path
+from pipeline.judges.verdict import Ruling, Verdict, by_path
 from pipeline.records import Trajectory, from_arrow, parse_record, read_records, write_parquet
+from pipeline.rewards import hiprag
+from pipeline.rewards.hiprag import Coefficients
 from pipeline.rewards.tearag import PAPER, Weights, score
 from pipeline.similarity import Similarity
 from pipeline.stage import StageContext
 
 FILE = "trajectories.parquet"
+# Terms of every path, in order, from the paths and, where there are any, the verdicts on their steps.
+Scorer = Callable[[Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], list[dict[str, Any]]]
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Fill ``context.output`` with trajectories.parquet and statistics.json."""
-    from pipeline.retrieval.rerank import open_similarity
-
     settings = context.config.rewards
-    similarity = open_similarity(
-        context.config, reranker=settings.reranker or context.config.retrieval.reranker
-    )
     verdicts = None
     if settings.judged:
         verdicts = by_path(read_records(context.inputs["judge"] / "verdicts.parquet", Verdict))
@@ -39,20 +38,48 @@ def run(context: StageContext) -> dict[str, int]:
         context.inputs["sample"] / FILE,
         context.output,
         context.partial,
-        similarity,
-        Weights(**settings.tearag.model_dump()),
+        _scorer(context),
         batch=settings.batch,
         shard=(context.shard, context.shards),
         verdicts=verdicts,
     )
 
 
+def _scorer(context: StageContext) -> Scorer:
+    """The configured reward; only TeaRAG's loads a similarity model."""
+    settings = context.config.rewards
+    if settings.kind == "hiprag":
+        return by_eq_1(Coefficients(**settings.hiprag.model_dump()))
+    from pipeline.retrieval.rerank import open_similarity
+
+    reranker = settings.reranker or context.config.retrieval.reranker
+    similarity = open_similarity(context.config, reranker=reranker)
+    return by_knowledge(similarity, Weights(**settings.tearag.model_dump()))
+
+
+def by_knowledge(similarity: Similarity, weights: Weights = PAPER) -> Scorer:
+    """TeaRAG's rewards."""
+    return lambda paths, verdicts: score(paths, similarity, weights, verdicts)
+
+
+def by_eq_1(coefficients: Coefficients) -> Scorer:
+    """HiPRAG's reward; without verdicts only what eq. 1 gives with lambda_p 0 can be told."""
+
+    def scorer(
+        paths: Sequence[Trajectory], verdicts: Sequence[Sequence[Verdict]] | None
+    ) -> list[dict[str, Any]]:
+        nothing: list[Sequence[Ruling | None]] = [[None] * len(path.steps) for path in paths]
+        judged = [[one.verdict for one in steps] for steps in verdicts or ()]
+        return hiprag.score(paths, nothing if verdicts is None else judged, coefficients)
+
+    return scorer
+
+
 def score_file(
     source: Path,
     output: Path,
     partial: Path,
-    similarity: Similarity,
-    weights: Weights,
+    scorer: Scorer,
     *,
     batch: int,
     shard: tuple[int, int] = (0, 1),
@@ -72,7 +99,7 @@ def score_file(
                 for number, row in enumerate(rows.to_pylist(), start=1)
             ]
             judged = None if verdicts is None else [_judged(one, verdicts) for one in paths]
-            write_parquet(path, with_rewards(paths, similarity, weights, judged), Trajectory)
+            write_parquet(path, _filled(paths, scorer, judged), Trajectory)
         finished.append(path)
     return _join(finished, output)
 
@@ -83,13 +110,19 @@ def with_rewards(
     weights: Weights = PAPER,
     verdicts: Sequence[Sequence[Verdict]] | None = None,
 ) -> list[Trajectory]:
-    """The same paths with ``rewards`` filled, null where the environment failed.
+    """The same paths with TeaRAG's ``rewards`` filled, null where the environment failed.
 
     ``verdicts``: of every path, on its steps in order.
     """
+    return _filled(paths, by_knowledge(similarity, weights), verdicts)
+
+
+def _filled(
+    paths: Sequence[Trajectory], scorer: Scorer, verdicts: Sequence[Sequence[Verdict]] | None
+) -> list[Trajectory]:
     own = [number for number, path in enumerate(paths) if path.stop != "environment"]
     judged = None if verdicts is None else [verdicts[number] for number in own]
-    terms = score([paths[number] for number in own], similarity, weights, judged)
+    terms = scorer([paths[number] for number in own], judged)
     for number, rewards in zip(own, terms, strict=True):
         paths[number].rewards = rewards
     return list(paths)

@@ -34,6 +34,11 @@ class Path:
         """Whether every hop has a step."""
         return None not in self.steps
 
+    @property
+    def recalls(self) -> bool:
+        """Whether a step of it is told from memory (HiPRAG)."""
+        return any(step and step.conclusion and step.search is None for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -63,7 +68,8 @@ def split(
         test_side += group[:held]
         train_side += group[held:]
         test += [_whole(path) for path in group[:held]]
-        train += [_whole(path) for path in group[held : held + wanted]]
+        # Facts that a model knows are rare, and so are the steps that teach not to search.
+        train += [_whole(path) for path in _recalling_first(group[held:])[:wanted]]
 
     trained_on = {tokens(step.subquery) for one in train for step in one.steps}
     singles_test = _singles(test_side, trained_on, rng)[: test_sizes.get(1, 0)]
@@ -93,6 +99,11 @@ def _held_out(available: int, wanted_test: int, wanted_train: int, singles: bool
     held = wanted_test if available >= wanted else available * wanted_test // wanted
     kept = 1 if wanted_train or singles else 0
     return max(0, min(held, available - kept))
+
+
+def _recalling_first(paths: Sequence[Path]) -> list[Path]:
+    """Paths with a step from memory first, the order unchanged otherwise."""
+    return sorted(paths, key=lambda path: not path.recalls)
 
 
 def _whole(path: Path) -> Example:

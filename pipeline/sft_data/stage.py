@@ -21,11 +21,14 @@ from pipeline.records import (
     Chunk,
     Question,
     SftExample,
+    Step,
     Triplet,
     read_records,
     replace_text,
     write_parquet,
 )
+from pipeline.sft_data import hiprag
+from pipeline.sft_data.memory import Recalled, recall
 from pipeline.sft_data.split import Example, Path, split, supply
 from pipeline.sft_data.steps import Hop, build_step, supporting_triplets
 from pipeline.sft_data.subquery import fill, fluent
@@ -43,8 +46,12 @@ def run(context: StageContext) -> dict[str, int]:
     chunks = read_records(corpus / "chunks.parquet", Chunk)
     triplets = read_records(context.inputs["graph"] / "triplets.parquet", Triplet)
     faults: Counter[str] = Counter()
-    paths = _paths(context, questions, chunks, triplets, faults)
     settings = context.config.sft_data
+    hops = collect_hops(questions, chunks, triplets)
+    usable = [hop for of_question in hops for hop in of_question if hop.fault is None]
+    supporting = _supporting(context, usable, faults)
+    memory = recall(context, usable) if settings.memory is not None else Recalled()
+    paths = _paths(context, questions, hops, supporting, memory, faults)
     chosen = split(paths, settings.sizes, settings.test_sizes, context.seed)
     language = grammar(context.config.grammar)
     system = context.config.prompt.system
@@ -53,9 +60,12 @@ def run(context: StageContext) -> dict[str, int]:
         "train": [one for one in train if one is not None],
         "test": [one for one in test if one is not None],
     }
-    statistics = _statistics(context, paths, done, faults)
+    statistics = _statistics(context, paths, done, faults) | memory.statistics()
     if not done["train"]:
         raise InputError(_nothing(paths, questions, settings, faults))
+    if memory.rehearsed:
+        done["train"] += memory.rehearsed
+        random.Random(f"{context.seed}:order").shuffle(done["train"])
     for name, examples in done.items():
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
     _write_json(context.output / "statistics.json", statistics)
@@ -133,30 +143,18 @@ def collect_hops(
 def _paths(
     context: StageContext,
     questions: Sequence[Question],
-    chunks: Sequence[Chunk],
-    triplets: Sequence[Triplet],
+    per_question: Sequence[list[Hop]],
+    supporting: Mapping[str, list[Triplet]],
+    memory: Recalled,
     faults: Counter[str],
 ) -> list[Path]:
-    settings = context.config.sft_data
-    per_question = collect_hops(questions, chunks, triplets)
-    usable = [hop for hops in per_question for hop in hops if hop.fault is None]
-    supporting = _supporting(context, usable, faults)
     paths = []
     for question, hops in zip(questions, per_question, strict=True):
         if not hops:
             faults["question without decomposition"] += 1
             continue
         steps = tuple(
-            build_step(
-                hop,
-                supporting[hop.id],
-                random.Random(f"{context.seed}:{hop.id}"),
-                others=[other for other in hops if other is not hop],
-                other_paragraph=settings.other_paragraph,
-                other_triplets=settings.other_triplets,
-            )
-            if hop.fault is None
-            else None
+            _step(context, hop, hops, supporting[hop.id], memory) if hop.fault is None else None
             for hop in hops
         )
         faults.update(f"hop: {hop.fault}" for hop in hops if hop.fault is not None)
@@ -164,6 +162,36 @@ def _paths(
         text = question.question
         paths.append(Path(question.question_id, text, question.answers[0], steps, answers))
     return paths
+
+
+def _step(
+    context: StageContext,
+    hop: Hop,
+    hops: Sequence[Hop],
+    supporting: Sequence[Triplet],
+    memory: Recalled,
+) -> Step | None:
+    """The hop's step in the configured grammar's form."""
+    settings = context.config.sft_data
+    rng = random.Random(f"{context.seed}:{hop.id}")
+    others = [other for other in hops if other is not hop]
+    if context.config.grammar == "hiprag":
+        return hiprag.build_step(
+            hop,
+            supporting,
+            rng,
+            recalled=hop.id in memory.hops,
+            others=others,
+            other_paragraph=settings.other_paragraph,
+        )
+    return build_step(
+        hop,
+        supporting,
+        rng,
+        others=others,
+        other_paragraph=settings.other_paragraph,
+        other_triplets=settings.other_triplets,
+    )
 
 
 def _supporting(

@@ -151,10 +151,7 @@ def build_step(
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    shown = list(hop.chunks)
-    beside = [other for other in others if other.chunks and other.chunks[0] not in shown]
-    if beside and rng.random() < other_paragraph:
-        shown.insert(rng.randint(0, len(shown)), rng.choice(beside).chunks[0])
+    shown = shown_chunks(hop, others, other_paragraph, rng)
     context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in shown]
     told = {one.text for one in supporting}
     more = [one for one in hop.triplets if one.text not in told and rng.random() < other_triplets]
@@ -167,6 +164,17 @@ def build_step(
         context=context,
         summary=summary([one.text for one in supporting], hop.answer, rng),
     )
+
+
+def shown_chunks(
+    hop: Hop, others: Sequence[Hop], other_paragraph: float, rng: random.Random
+) -> list[Chunk]:
+    """The hop's gold chunks and, with that probability, one of another hop; see `build_step`."""
+    shown = list(hop.chunks)
+    beside = [other for other in others if other.chunks and other.chunks[0] not in shown]
+    if beside and rng.random() < other_paragraph:
+        shown.insert(rng.randint(0, len(shown)), rng.choice(beside).chunks[0])
+    return shown
 
 
 def _support(hop: Hop, triplet: Triplet) -> tuple[bool, bool, float] | None:

@@ -55,6 +55,33 @@ SUMMARIES: tuple[tuple[str, str], ...] = (
     ),
 )
 
+# Conclusions of HiPRAG's steps, from passages or from memory: what follows from which facts.
+CONCLUSIONS: tuple[tuple[str, str], ...] = tuple(
+    (one, one)
+    for one in (
+        "Since {facts}, the answer is {answer}.",
+        "Because {facts}, the answer is {answer}.",
+        "{facts}; therefore the answer is {answer}.",
+        "{facts}, so the answer is {answer}.",
+        "Given that {facts}, we get {answer}.",
+        "From {facts} it follows that the answer is {answer}.",
+    )
+)
+
+# What HiPRAG's steps reason: the question first, then the decision, so that it can rest on it.
+TO_SEARCH: tuple[str, ...] = (
+    "{question} I have to look that up.",
+    "What I need: {question} I do not know it.",
+    "{question} This needs a search.",
+    "To find out: {question} I will search for it.",
+)
+FROM_MEMORY: tuple[str, ...] = (
+    "{question} I know that.",
+    "What I need: {question} I remember it.",
+    "{question} No search is needed.",
+    "To find out: {question} I can tell from memory.",
+)
+
 # MuSiQue took part of its hops from relation extraction data: "Hello Love >> performer".
 RELATIONS: dict[str, str] = {
     "applies to jurisdiction": "Which jurisdiction does {subject} apply to?",
@@ -132,9 +159,19 @@ RELATIONS: dict[str, str] = {
 _OTHER = "What is the {relation} of {subject}?"
 
 
-def summary(facts: Sequence[str], answer: str, rng: random.Random) -> str:
-    """Supporting triplets, then the answer, in one of `SUMMARIES`."""
-    one, several = rng.choice(SUMMARIES)
+def reasoning(wordings: Sequence[str], question: str, rng: random.Random) -> str:
+    """What a step thinks of its question, in one of ``wordings``."""
+    return rng.choice(wordings).format(question=question)
+
+
+def summary(
+    facts: Sequence[str],
+    answer: str,
+    rng: random.Random,
+    wordings: Sequence[tuple[str, str]] = SUMMARIES,
+) -> str:
+    """Supporting triplets, then the answer, in one of ``wordings``."""
+    one, several = rng.choice(wordings)
     wording = one if len(facts) == 1 else several
     said = " ".join(answer.split())
     if said.endswith("."):

@@ -38,6 +38,8 @@ class Region:
             if fact.head in entities and (fact.tail not in world.entities or fact.tail in entities)
         ]
         self.famous = [fact for fact in self.facts if world.entities[fact.head].famous]
+        known = {entity for entity in entities if world.entities[entity].famous}
+        self.near_famous = sorted(known | {fact.head for fact in self.facts if fact.tail in known})
         self.nary = [
             fact
             for fact in world.nary.values()
@@ -53,10 +55,30 @@ class Region:
             if len(group) > 1:
                 self.groups.setdefault(relation, []).append(group)
 
-    def chains(self, rng: random.Random, hops: int) -> Iterator[Question]:
-        """Chains of so many hops, inferences among them."""
+    def chains(
+        self, rng: random.Random, hops: int, famous_share: float = 0.0
+    ) -> Iterator[Question]:
+        """Chains of so many hops, inferences among them.
+
+        Of the proposals ``famous_share`` have one hop at least that is a fact about a famous entity;
+        there are few such chains, so that many proposals will be repetitions.
+        """
+        famous: Iterator[tuple[Fact, ...]] = iter(())
         for chain in self.world.chains(rng, hops, ATTEMPTS // 2, within=self.entities):
-            yield chain_question(self.world, rng, chain)
+            known = None
+            if famous_share and rng.random() < famous_share:
+                known = next(famous, None)
+                if known is None:
+                    famous = iter(self._famous_chains(rng, hops))
+                    known = next(famous, None)
+            yield chain_question(self.world, rng, known or chain)
+
+    def _famous_chains(self, rng: random.Random, hops: int) -> list[tuple[Fact, ...]]:
+        found = self.world.chains(
+            rng, hops, ATTEMPTS // 2, heads=self.near_famous, within=self.entities
+        )
+        known = self.world.entities
+        return [chain for chain in found if any(known[fact.head].famous for fact in chain)]
 
     def compositional(self, rng: random.Random) -> Iterator[Question]:
         """Chains of two hops that no single word sums up."""

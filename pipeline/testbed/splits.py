@@ -119,10 +119,17 @@ def _parts(number: int, shares: Mapping[str, float]) -> dict[str, int]:
 
 
 def _draw(
-    ledger: _Ledger, region: Region, rng: random.Random, dataset: str, split: str, number: int
+    ledger: _Ledger,
+    region: Region,
+    rng: random.Random,
+    dataset: str,
+    split: str,
+    number: int,
+    famous_share: float,
 ) -> list[Question]:
     """Questions of one dataset and split from one region, in random order."""
     proposers: dict[str, tuple[Proposer, float]]
+    known = famous_share if region.famous else 0.0
     if dataset == "nq":
         famous = _FAMOUS_SHARE if region.famous else 0.0
         proposers = {
@@ -132,12 +139,12 @@ def _draw(
         }
     elif dataset == "musique":
         proposers = {
-            f"{hops}-hop": (partial(region.chains, rng, hops), 1 / len(_MUSIQUE_HOPS))
+            f"{hops}-hop": (partial(region.chains, rng, hops, known), 1 / len(_MUSIQUE_HOPS))
             for hops in _MUSIQUE_HOPS
         }
     elif dataset == "hotpotqa":
         proposers = {
-            "bridge": (partial(region.chains, rng, 2), 0.5),
+            "bridge": (partial(region.chains, rng, 2, known), 0.5),
             "comparison": (partial(region.comparisons, rng), 0.5),
         }
     else:
@@ -184,7 +191,11 @@ def _hold_out(world: World, rng: random.Random) -> frozenset[str]:
 
 
 def draw_questions(
-    world: World, sizes: Mapping[str, int], *, unseen_share: float = UNSEEN_SHARE
+    world: World,
+    sizes: Mapping[str, int],
+    *,
+    unseen_share: float = UNSEEN_SHARE,
+    famous_share: float = 0.0,
 ) -> dict[tuple[str, str], Drawn]:
     """All questions by (dataset, split); the draw depends on the world's seed and the sizes.
 
@@ -192,6 +203,9 @@ def draw_questions(
         world: where the questions come from.
         sizes: "<dataset>_<split>" -> number of questions; what is left out is 0.
         unseen_share: share of each test split whose entities occur in no other split's question.
+        famous_share: share of MuSiQue's chains and HotpotQA's bridges, unseen ones apart, in which a
+            reader that knows the famous core can do one hop at least without looking it up; less
+            where there are not so many.
 
     Raises:
         InputError: an unknown dataset or split, or more questions than the world holds.
@@ -214,8 +228,10 @@ def draw_questions(
         if not number:
             continue
         new = round(number * unseen_share) if split == "test" else 0
-        marked = [(True, question) for question in _draw(ledger, unseen, rng, dataset, split, new)]
-        usual = _draw(ledger, seen, rng, dataset, split, number - new)
+        marked = [
+            (True, question) for question in _draw(ledger, unseen, rng, dataset, split, new, 0.0)
+        ]
+        usual = _draw(ledger, seen, rng, dataset, split, number - new, famous_share)
         marked += [(False, question) for question in usual]
         rng.shuffle(marked)
         drawn[dataset, split] = Drawn(

@@ -13,7 +13,11 @@ def run(context: StageContext) -> dict[str, int]:
     settings = context.config.data.closed_world
     if settings is None:
         raise ConfigError("data.closed_world is not set; this configuration has no world to write")
-    sizes = settings.model_dump(exclude={"seed", "documents"})
+    sizes = settings.model_dump(exclude={"seed", "documents", "famous_share"})
     return write_closed_world(
-        context.output, seed=settings.seed, documents=settings.documents, sizes=sizes
+        context.output,
+        seed=settings.seed,
+        documents=settings.documents,
+        sizes=sizes,
+        famous_share=settings.famous_share,
     )

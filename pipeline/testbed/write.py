@@ -145,6 +145,7 @@ def write_closed_world(
     documents: int,
     sizes: Mapping[str, int],
     unseen_share: float = UNSEEN_SHARE,
+    famous_share: float = 0.0,
 ) -> dict[str, int]:
     """Writes a closed world and its questions; returns how many records each file holds.
 
@@ -155,6 +156,7 @@ def write_closed_world(
         sizes: "<dataset>_<split>" -> number of questions, for the datasets musique, hotpotqa,
             wiki2 and nq and the splits train, sampling, dev and test; a file each, none for 0.
         unseen_share: share of every test split whose entities occur in no other split's question.
+        famous_share: of chains with a famous fact in them, see `draw_questions`.
 
     `world.json` holds, per file, a note on every question in the order of the file: id, kind,
     facts, hops, shortest_path, famous (all its heads belong to the famous core) and unseen.
@@ -166,7 +168,7 @@ def write_closed_world(
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError.at(directory, None, "is there already; remove it or name another one")
     world = generate_world(seed, documents=documents)
-    questions = draw_questions(world, sizes, unseen_share=unseen_share)
+    questions = draw_questions(world, sizes, unseen_share=unseen_share, famous_share=famous_share)
     formatter, oracle = Formatter(world), Oracle(world)
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.records import ContextItem, Message, Span, Step
-from pipeline.trajectory.grammar.base import Finish, Grammar, Parsed, Retrieve
+from pipeline.trajectory.grammar.base import Finish, Grammar, Move, Parsed
 from pipeline.trajectory.grammar.control import control_fault, first_control
 
 
@@ -39,7 +39,14 @@ class Direct:
     def opening(self) -> str:
         return ""
 
-    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+    def next(
+        self,
+        output: str,
+        finish: str,
+        steps_done: int,
+        max_steps: int,
+        spans: Sequence[Span] = (),
+    ) -> Move:
         if first_control(output, self.special_tokens):
             return Finish("malformed")
         return Finish("answer" if finish == "eos" else "max_tokens")

@@ -11,10 +11,12 @@ of its own: what a path says does not depend on how many others are in flight, o
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 from pipeline.config import Sampling
@@ -23,9 +25,9 @@ from pipeline.errors import RetrievalError, RetrievalUnavailable
 from pipeline.records import ContextItem, Question, Step, Stop, Trajectory
 from pipeline.retrieval.base import Query
 from pipeline.trajectory.direct import Direct
-from pipeline.trajectory.grammar.base import Finish, Grammar
+from pipeline.trajectory.grammar.base import Finish, Grammar, Write
 from pipeline.trajectory.path import Path, stable_seed
-from pipeline.trajectory.tokens import prompt_ids
+from pipeline.trajectory.tokens import environment_ids, prompt_ids
 
 Found = list[ContextItem] | None  # None: retrieval failed
 
@@ -75,6 +77,26 @@ def roll_out(
         for sample in range(samples)
     )
     return run.paths(todo, in_flight or sampling.in_flight)
+
+
+def first_characters(items: Sequence[ContextItem], count: int) -> list[ContextItem]:
+    """The items up to so many characters of their texts, one item at least; the rest is left out.
+
+    A word that the cut would break goes too, unless nothing stands before it.
+    """
+    kept: list[ContextItem] = []
+    for item in items:
+        text = item.text
+        if len(text) > count:
+            broken = not (text[:count][-1:].isspace() or text[count].isspace())
+            text = text[: max(count, 1)]
+            text = text.rsplit(maxsplit=1)[0] if broken and len(text.split()) > 1 else text
+        if count > 0 or not kept:
+            kept.append(replace(item, text=text))
+        count -= len(item.text)
+        if count <= 0:
+            break
+    return kept
 
 
 class _RollOut:
@@ -159,13 +181,16 @@ class _RollOut:
         )
 
     def _decide(self, result: GenerationResult) -> Iterator[Trajectory]:
-        """Append a finished segment, then retrieve or end the path, as the grammar says."""
+        """Append a finished segment, then retrieve, write or end the path, as the grammar says."""
         path = self.writing.pop(result.id)
         path.append_segment(result)
         done = len(path.contexts)
-        decision = self.grammar.next(path.output, result.finish, done, self.max_steps)
+        decision = self.grammar.next(path.output, result.finish, done, self.max_steps, path.spans)
         if isinstance(decision, Finish):
             yield self._end(path, decision.stop)
+        elif isinstance(decision, Write):
+            path.append_environment(decision.text, self.engine.tokenizer)
+            yield from self._write(path)
         else:
             self.waiting.append((path, Query(decision.subquery, decision.entities)))
 
@@ -187,18 +212,41 @@ class _RollOut:
         if items is None:
             yield self._end(path, "environment")
             return
-        shown = self.grammar.shown(items)
-        text = self._first_step(path, items) if self.single else None
-        text = text or self.grammar.environment(items, path.output)
-        path.append_context(shown, text, self.engine.tokenizer)
+        items = self._fitting(path, items)
+        text = self._context(path, items)
+        path.append_context(self.grammar.shown(items), text, self.engine.tokenizer)
         yield from self._write(path)
 
-    def _first_step(self, path: Path, items: list[ContextItem]) -> str:
+    def _context(self, path: Path, items: Sequence[ContextItem]) -> str:
+        """What the environment writes for a retrieval."""
+        if self.single:
+            return self._first_step(path, items)
+        return self.grammar.environment(items, path.output)
+
+    def _fitting(self, path: Path, items: list[ContextItem]) -> list[ContextItem]:
+        """The items, cut to the most characters with which the text keeps to its limit.
+
+        What is cut are items, from the end, never the text with its closing tag.
+        """
+        limit = self.sampling.max_context_tokens
+        if limit is None:
+            return items
+
+        def too_long(count: int) -> bool:
+            text = self._context(path, first_characters(items, count))
+            return len(environment_ids(self.engine.tokenizer, text)) > limit
+
+        counts = range(1, 1 + sum(len(item.text) for item in items))
+        fitting = bisect.bisect_left(counts, True, key=too_long)
+        return items if fitting == len(counts) else first_characters(items, fitting)
+
+    def _first_step(self, path: Path, items: Sequence[ContextItem]) -> str:
         """Single-*: the question as a step's subquery and entity, up to the end of its context."""
         question = path.question.question
-        step = Step(entities=[question], subquery=question, search=question, context=items)
+        step = Step(entities=[question], subquery=question, search=question, context=list(items))
         text, spans = self.grammar.render([step], None)
-        return text[: next(end for _, end, writer in spans if writer == "environment")]
+        # The first span may be what the environment opens the first step with.
+        return text[: next(end for _, end, writer in spans[1:] if writer == "environment")]
 
     def _end(self, path: Path, stop: Stop) -> Trajectory:
         return path.trajectory(self.grammar, self.engine.tokenizer, self.policy, stop)

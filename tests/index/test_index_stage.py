@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.errors import StoreError
+from pipeline.graph import stage as graph_stage
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import open_cache, open_embedder
@@ -143,3 +144,23 @@ def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream
     write_parquet(upstream["corpus"] / "chunks.parquet", CHUNKS[:1], Chunk)
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
+
+
+def test_passages_alone_can_be_indexed_and_retrieved_without_a_graph(model, tmp_path):
+    corpus, graph = tmp_path / "corpus", tmp_path / "graph"
+    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    graph.mkdir()
+    settings = config(model, tmp_path, variant="semantic")
+    none = settings.graph.model_copy(update={"source": "none", "path": None})
+    settings = settings.model_copy(update={"graph": none})
+    inputs = {"corpus": corpus}
+    stage = StageContext(settings, "graph", graph, tmp_path / "partial", inputs)
+    assert graph_stage.run(stage) == {"triplets": 0, "entities": 0, "rejects": 0}
+    inputs["graph"] = graph
+    output = tmp_path / "index"
+    output.mkdir()
+    counts = run(StageContext(settings, "index", output, tmp_path / "partial", inputs))
+    assert counts == {"chunks": 2, "entities": 0, "triplets": 0}
+    retriever = open_retriever(settings, corpus, graph, output)
+    [items] = retriever.retrieve([Query("Who directed The Tide?")])
+    assert {item.id for item in items} == {"c0", "c1"}

@@ -133,7 +133,7 @@ def test_the_directory_loads_with_datasets(tmp_path: Path) -> None:
 
 
 def test_unscored_paths_and_repeated_ids_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="q0/0 has no TeaRAG rewards"):
+    with pytest.raises(InputError, match="q0/0 has no rewards to pair by"):
         run_stage(tmp_path, [scored(0, 0, good=True, rewards=None)])
     with pytest.raises(InputError, match="two trajectories are called q0/0"):
         run_stage(tmp_path, [scored(0, 0, good=True)] * 2)

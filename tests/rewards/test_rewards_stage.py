@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.errors import InputError
+from pipeline.judges.verdict import Verdict, by_path
 from pipeline.records import Step, Trajectory, read_records, write_parquet
-from pipeline.rewards.stage import score_file
+from pipeline.rewards.hiprag import PAPER as EQ_1
+from pipeline.rewards.stage import by_eq_1, by_knowledge, score_file
 from pipeline.rewards.tearag import PAPER
 from pipeline.similarity import Lexical
 
@@ -60,7 +64,8 @@ def _run(tmp_path: Path, similarity: Lexical, name: str, **options: object) -> P
     if not source.exists():
         _sampled(source)
     settings: dict[str, object] = {"batch": 2} | options
-    score_file(source, output, tmp_path / "partial", similarity, PAPER, **settings)  # type: ignore[arg-type]
+    scorer = by_knowledge(similarity, PAPER)
+    score_file(source, output, tmp_path / "partial", scorer, **settings)  # type: ignore[arg-type]
     return output
 
 
@@ -107,3 +112,31 @@ def test_no_trajectories_give_an_empty_table(tmp_path: Path) -> None:
     _sampled(tmp_path / "sampled.parquet", many=0)
     output = _run(tmp_path, Lexical(), "out")
     assert read_records(output / "trajectories.parquet", Trajectory) == []
+
+
+def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
+    steps = [Step(search="q", conclusion="c"), Step(conclusion="c")]
+    [path] = read_records(_sampled(tmp_path / "one.parquet", many=1), Trajectory)
+    paths = [
+        dataclasses.replace(path, trajectory_id=name, steps=steps, grammar="hiprag")
+        for name in "ab"
+    ]
+    paths[1].stop = "environment"
+    source = tmp_path / "paths.parquet"
+    write_parquet(source, paths, Trajectory)
+
+    def scored(verdicts: list[Verdict], name: str) -> list[Trajectory]:
+        output = tmp_path / name
+        output.mkdir()
+        judged = by_path(verdicts)
+        score_file(source, output, output, by_eq_1(EQ_1), batch=8, verdicts=judged)
+        return read_records(output / "trajectories.parquet", Trajectory)
+
+    over = Verdict("a", 0, "over", "yes", "m", "k")
+    first, broken = scored([Verdict("a", 1, "under", "unknown", "m", "k"), over], "whole")
+    assert first.rewards is not None
+    assert (first.rewards["n"], first.rewards["n_corr"]) == (1, 0)
+    assert [step["verdict"] for step in first.rewards["steps"]] == ["yes", "unknown"]
+    assert broken.rewards is None
+    with pytest.raises(InputError, match="a has 2 steps and 1 verdicts"):
+        scored([over], "half")

@@ -52,12 +52,15 @@ TRIPLES = [
 
 
 def run(
-    tmp_path: Path, *overrides: str, questions: Sequence[dict[str, Any]] = (QUESTION,)
+    tmp_path: Path,
+    *overrides: str,
+    questions: Sequence[dict[str, Any]] = (QUESTION,),
+    triples: Sequence[dict[str, Any]] = TRIPLES,
 ) -> tuple[dict[str, int], Path]:
     root = tmp_path / "data"
     root.mkdir()
     (root / "musique.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
-    lines = [json.dumps(one | {"sentence": one["head"]}) + "\n" for one in TRIPLES]
+    lines = [json.dumps(one | {"sentence": one["head"]}) + "\n" for one in triples]
     (root / "triplets.jsonl").write_text("".join(lines))
     settings = config.load(
         CONFIGS / "embedded.yaml",

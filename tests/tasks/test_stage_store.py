@@ -168,3 +168,18 @@ class Versioned(First):
 def test_a_new_stage_version_has_another_fingerprint(workspace):
     assert task(First, workspace).key.fingerprint != task(Versioned, workspace).key.fingerprint
     assert isinstance(task(First, workspace).store, Store)
+
+
+class Later(StageTask):
+    stage = "later"
+    entry = "counting_stages:first"
+    reads = ("sampling", "pairs.margin")
+
+
+def test_a_setting_that_came_later_changes_nothing_until_it_is_set(workspace):
+    plain = task(Later, workspace)
+    assert "max_context_tokens" not in plain.slice()["sampling"]
+    assert "pairs.margin" not in plain.slice()
+    assert task(Later, workspace, "sampling.max_context_tokens=null").key == plain.key
+    for override in ("sampling.max_context_tokens=500", "pairs.margin=0.2"):
+        assert task(Later, workspace, override).key != plain.key

@@ -126,3 +126,27 @@ def test_sizes_that_the_world_cannot_hold_name_the_remedy(world: World) -> None:
         draw_questions(world, {"nq_test": 100_000})
     with pytest.raises(InputError, match="'nq_tset' is none of hotpotqa_dev, "):
         draw_questions(world, {"nq_tset": 1})
+
+
+def test_more_chains_lead_through_the_famous_core_when_asked_to(world: World) -> None:
+    def known(famous_share: float) -> tuple[int, int]:
+        """Hops of usual and of unseen questions that the famous core answers."""
+        found = draw_questions(world, SIZES, famous_share=famous_share)
+        assert {
+            f"{name}_{split}": len(part.questions) for (name, split), part in found.items()
+        } == SIZES
+        usual = unseen = 0
+        for part in found.values():
+            for place, question in enumerate(part.questions):
+                heads = [fact.rpartition("/")[0] for fact in question.facts]
+                famous = sum(
+                    head in world.entities and world.entities[head].famous for head in heads
+                )
+                usual, unseen = (
+                    (usual, unseen + famous) if place in part.unseen else (usual + famous, unseen)
+                )
+        return usual, unseen
+
+    before, after = known(0.0), known(0.5)
+    assert after[0] > 1.5 * before[0]
+    assert before[1] == after[1] == 0

@@ -42,10 +42,20 @@ class Retrieve:
 
 
 @dataclass(frozen=True)
+class Write:
+    """The environment writes ``text``, and the policy goes on after it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Finish:
     """The path has ended, and why."""
 
     stop: Stop
+
+
+Move = Retrieve | Write | Finish
 
 
 class Grammar(Protocol):
@@ -72,11 +82,18 @@ class Grammar(Protocol):
         """Text that the environment writes before the model's first token."""
         ...
 
-    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+    def next(
+        self,
+        output: str,
+        finish: str,
+        steps_done: int,
+        max_steps: int,
+        spans: Sequence[Span] = (),
+    ) -> Move:
         """Decide after a model segment ended.
 
         ``output`` is everything so far, ``finish`` the engine's reason ("stop", "length", "eos"),
-        ``steps_done`` the number of retrievals already inserted.
+        ``steps_done`` the number of retrievals already inserted, ``spans`` who wrote what.
         """
         ...
 
@@ -102,21 +119,28 @@ class Grammar(Protocol):
 
 
 class OneTurn:
-    """What grammars share in which the whole path is one assistant turn, begun by the model."""
+    """What grammars share in which the whole path is one assistant turn."""
 
     special_tokens: tuple[str, ...]
 
-    def next(self, output: str, finish: str, steps_done: int, max_steps: int) -> Retrieve | Finish:
+    def next(
+        self,
+        output: str,
+        finish: str,
+        steps_done: int,
+        max_steps: int,
+        spans: Sequence[Span] = (),
+    ) -> Move:
         """A control token or a spent budget ends the path; see Grammar.next."""
         if first_control(output, self.special_tokens):
             return Finish("malformed")
         if finish == "length":
             return Finish("max_tokens")
-        return self.after_segment(output, finish, steps_done, max_steps)
+        return self.after_segment(output, finish, steps_done, max_steps, spans)
 
     def after_segment(
-        self, output: str, finish: str, steps_done: int, max_steps: int
-    ) -> Retrieve | Finish:
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
+    ) -> Move:
         """What the grammar itself says of a segment that a stop string or the model ended."""
         raise NotImplementedError
 
@@ -147,4 +171,10 @@ def grammar(
         from pipeline.trajectory.grammar.search_r1 import SearchR1
 
         return SearchR1(max_steps, tuple(special_tokens))
-    raise InputError(f"grammar {name!r} is not known; this version has tearag and search-r1")
+    if name == "hiprag":
+        from pipeline.trajectory.grammar.hiprag import HiPrag
+
+        return HiPrag(max_steps, tuple(special_tokens))
+    raise InputError(
+        f"grammar {name!r} is not known; this version has tearag, hiprag and search-r1"
+    )

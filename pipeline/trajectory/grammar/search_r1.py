@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pipeline.records import ContextItem, Span, Step
-from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
+from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, Move, OneTurn, Parsed, Retrieve
 from pipeline.trajectory.grammar.control import control_fault, first_control
+from pipeline.trajectory.grammar.documents import document_lines, neutral_items, read_documents
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
 
@@ -29,7 +30,6 @@ _SEARCH = re.compile(r"<search>((?:(?!</?search>).)*)</search>\s*\Z", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _ACTION = re.compile(r"<(?:search|answer)>")
 _THINK_TAG = re.compile(r"</?think>")
-_DOC = re.compile(r'^Doc [0-9]+ ?\(Title: (?:"(.*?)"|(.*?))\)', re.MULTILINE)
 # (state, tag) -> state; a tag that is not listed for the state is a fault.
 _MOVES = {
     ("start", "<think>"): "thinking",
@@ -56,8 +56,8 @@ class SearchR1(OneTurn):
     stop: ClassVar[tuple[str, ...]] = ("</search>", "</answer>")
 
     def after_segment(
-        self, output: str, finish: str, steps_done: int, max_steps: int
-    ) -> Retrieve | Finish:
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
+    ) -> Move:
         """Any completed search retrieves, as in Search-R1; see Grammar.next."""
         search = _SEARCH.search(output) if finish == "stop" else None
         if search is None:
@@ -70,23 +70,12 @@ class SearchR1(OneTurn):
         return Retrieve(search.group(1).strip(), ())
 
     def shown(self, items: Sequence[ContextItem]) -> list[ContextItem]:
-        """Neutralised copies; titles lose a parenthesis that would end them early."""
-        return [
-            replace(
-                item,
-                title=self._clean(item.title).replace('")', "')"),
-                text=self._clean(item.text),
-            )
-            for item in items
-        ]
+        """Neutralised copies; see Grammar.shown."""
+        return neutral_items(items, self.special_tokens)
 
     def environment(self, items: Sequence[ContextItem], output: str) -> str:
         """``<information>`` with one line per document."""
-        lines = [
-            f'Doc {number}(Title: "{item.title}") {item.text}'
-            for number, item in enumerate(self.shown(items), start=1)
-        ]
-        return "\n\n<information>" + "\n".join(lines) + "</information>\n\n"
+        return f"\n\n<information>{document_lines(self.shown(items))}</information>\n\n"
 
     def parse(self, output: str, spans: Sequence[Span] = ()) -> Parsed:
         """Parse a whole text; see Grammar.parse. The last answer counts, as in Search-R1."""
@@ -162,18 +151,10 @@ def _reasoning(text: str) -> str:
 
 
 def _items(block: str) -> list[ContextItem]:
-    """Documents of an information block; text without ``Doc n(Title: ..)`` is one chunk."""
-    body = block.strip().removeprefix("<information>").removesuffix("</information>").strip()
-    heads = list(_DOC.finditer(body))
-    if not heads:
-        return [ContextItem("chunk", "", "", body, 0.0)] if body else []
-    ends = [*(head.start() for head in heads[1:]), len(body)]
-    return [
-        ContextItem(
-            "chunk", "", head.group(1) or head.group(2) or "", body[head.end() : end].strip(), 0.0
-        )
-        for head, end in zip(heads, ends, strict=True)
-    ]
+    """Documents of an information block."""
+    return read_documents(
+        block.strip().removeprefix("<information>").removesuffix("</information>")
+    )
 
 
 def _fault(

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pipeline.records import ContextItem, Span, Step
-from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, OneTurn, Parsed, Retrieve
+from pipeline.trajectory.grammar.base import MAX_STEPS, Finish, Move, OneTurn, Parsed, Retrieve
 from pipeline.trajectory.grammar.control import control_fault, first_control
 from pipeline.trajectory.grammar.neutralise import neutralise
 from pipeline.trajectory.spans import covering
@@ -169,8 +169,8 @@ class TeaRag(OneTurn):
     stop: ClassVar[tuple[str, ...]] = (OPEN,)
 
     def after_segment(
-        self, output: str, finish: str, steps_done: int, max_steps: int
-    ) -> Retrieve | Finish:
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
+    ) -> Move:
         """Retrieve for the step whose head ends ``output``, or finish; see Grammar.next."""
         parsed, pending, _ = self._scan(output, ())
         if finish == "eos":

@@ -1,0 +1,98 @@
+"""Eq. 1 of HiPRAG, worked by hand; what unknown verdicts and other code's mistakes would change."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.records import Step, Trajectory
+from pipeline.rewards.hiprag import Coefficients, score
+
+SEARCH, RECALL = Step(search="q", conclusion="c"), Step(conclusion="c")
+
+
+def path(steps, answer="in Rome, Italy", form=True) -> Trajectory:
+    return Trajectory(
+        trajectory_id="t", question_id="q", dataset="nq", question="?", hop="single",
+        answers=["Rome"], evidence=[], grammar="hiprag", output="", steps=list(steps),
+        answer=answer, format_ok=form,
+    )  # fmt: skip
+
+
+def terms(steps, verdicts, coefficients=None, **changes):
+    options = [] if coefficients is None else [coefficients]
+    [found] = score([path(steps, **changes)], [verdicts], *options)
+    return found
+
+
+def test_a_right_well_formed_path_gains_by_its_share_of_needed_decisions():
+    found = terms([SEARCH, SEARCH, RECALL, RECALL], ["no", "yes", "no", "yes"])
+    assert found == {
+        "answer": 1.0,
+        "format": 1.0,
+        "steps": [
+            {"kind": "over", "verdict": "no"},
+            {"kind": "over", "verdict": "yes"},
+            {"kind": "under", "verdict": "no"},
+            {"kind": "under", "verdict": "yes"},
+        ],
+        "n": 4,
+        "n_corr": 2,
+        "total": pytest.approx(1.2),
+    }
+
+
+def test_all_steps_are_counted_not_the_searches_alone():
+    # The released code divides 4 by 1 here and pays 1.6 on top.
+    steps, verdicts = [SEARCH, RECALL, RECALL, RECALL], ["no"] * 4
+    assert terms(steps, verdicts)["total"] == pytest.approx(1.4)
+    # And here by nothing, for the whole bonus.
+    assert terms([RECALL], ["yes"])["total"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "form", "total"),
+    [("Rome", True, 1.4), ("Rome", False, 0.8), ("Romeo", True, 0.2), (None, False, 0.0)],
+)
+def test_the_bonus_is_for_right_and_well_formed_paths(answer, form, total):
+    found = terms([SEARCH], ["no"], answer=answer, form=form)
+    assert found["total"] == pytest.approx(total)
+
+
+def test_unknown_steps_leave_numerator_and_denominator():
+    found = terms([SEARCH, SEARCH, RECALL], ["no", "unknown", "yes"])
+    assert (found["n"], found["n_corr"], found["total"]) == (2, 1, pytest.approx(1.2))
+    nothing = terms([SEARCH], ["unknown"])
+    assert (nothing["n"], nothing["n_corr"], nothing["total"]) == (0, 0, 1.0)
+
+
+def test_a_missing_verdict_stops_only_where_it_would_count():
+    with pytest.raises(InputError, match=r"steps\.1\.verdict: missing"):
+        terms([SEARCH, RECALL], ["no", None])
+    assert terms([SEARCH], [None], form=False)["steps"] == [{"kind": "over", "verdict": "unknown"}]
+    assert terms([SEARCH], [None], Coefficients(process=0.0))["total"] == 1.0
+    with pytest.raises(InputError, match="2 steps and 1 verdicts"):
+        terms([SEARCH, RECALL], ["no"])
+
+
+@pytest.mark.parametrize(("penalise", "n_corr"), [("both", 0), ("over", 1), ("under", 2)])
+def test_ablations_charge_one_kind_alone(penalise, n_corr):
+    steps, verdicts = [SEARCH, SEARCH, RECALL], ["yes", "yes", "yes"]
+    found = terms(steps, verdicts, Coefficients(penalise=penalise))
+    assert (found["n"], found["n_corr"]) == (3, n_corr)
+
+
+def test_without_a_bonus_it_is_outcome_and_format():
+    assert terms([SEARCH], ["yes"], Coefficients(process=0.0))["total"] == 1.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["yes", "no", "unknown"])), max_size=6))
+def test_the_bonus_lies_between_nothing_and_all_and_turning_a_mistake_right_adds(steps):
+    made = [SEARCH if searches else RECALL for searches, _ in steps]
+    verdicts = [verdict for _, verdict in steps]
+    before = terms(made, verdicts)["total"]
+    assert 1.0 <= before <= 1.4 + 1e-9
+    if "yes" in verdicts:
+        at = verdicts.index("yes")
+        mended = [*verdicts[:at], "no", *verdicts[at + 1 :]]
+        assert terms(made, mended)["total"] > before
