@@ -73,7 +73,7 @@ def open_variant(
 def _open_semantic(
     config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
 ) -> SemanticRetrieval:
-    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
+    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
     vectors = VectorIndex.load(index / "chunks.faiss", gpu=config.index.gpu)
     check_rows("chunks", len(vectors), len(chunks), index)
     settings = config.retrieval
@@ -110,14 +110,14 @@ def _open_graph(
 
 def _open_named(corpus: Path, graph: Path) -> NamedEntities:
     entities = Columns(graph / "entities.arrow", ("name",)).column(0)
-    titles = Columns(corpus / "chunks.parquet", ("title",)).column(0)
+    titles = Columns(corpus / "chunks.arrow", ("title",)).column(0)
     return NamedEntities((*entities, *titles))
 
 
 def _open_linked(
     config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
 ) -> LinkedChunks:
-    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
+    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
     chunk_CD = np.load(index / "chunks.npy", mmap_mode="r")
     check_rows("chunks", len(chunk_CD), len(chunks), index)
     keep = config.retrieval.linked_chunks

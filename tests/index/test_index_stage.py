@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from pipeline.config import Config
+from pipeline.corpus.stage import write_chunks
 from pipeline.errors import StoreError
 from pipeline.graph import stage as graph_stage
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.stage import run
-from pipeline.records import Chunk, Triplet, write_parquet
+from pipeline.records import Chunk, Triplet
 from pipeline.retrieval.base import Query, open_retriever
 from pipeline.stage import StageContext
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -33,7 +34,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def upstream(tmp_path):
     corpus, graph = tmp_path / "corpus", tmp_path / "graph"
-    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    write_chunks(corpus, CHUNKS)
     graph.mkdir()
     built = Graph()
     triples = [Extracted(t.chunk_id, "", [t.head, t.relation, t.tail]) for t in TRIPLETS]
@@ -104,7 +105,7 @@ def test_semantic_retrieval_recalls_and_keeps_as_many_chunks_as_configured(
     """A reranker with a negative scale turns the order of recall around."""
     names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
     rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
-    write_parquet(upstream["corpus"] / "chunks.parquet", rows, Chunk)
+    write_chunks(upstream["corpus"], rows)
     reranker = {"kind": "biencoder", "scale": -10.0}
     sizes = {"chunks_recall": 3, "chunks": 2, "variant": "semantic"}
     stage = context(model, tmp_path, upstream, reranker=reranker, **sizes)
@@ -141,7 +142,7 @@ def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream
     other = write_bi_encoder(tmp_path / "other", seed=1)
     with pytest.raises(StoreError, match=r"built by embedder .* run the index stage again"):
         open_retriever(config(other, tmp_path), upstream["corpus"], upstream["graph"], stage.output)
-    write_parquet(upstream["corpus"] / "chunks.parquet", CHUNKS[:1], Chunk)
+    write_chunks(upstream["corpus"], CHUNKS[:1])
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
 
