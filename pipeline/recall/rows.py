@@ -200,7 +200,7 @@ def _baselines(config: Config, bases: Bases, embedder: Embedder) -> Iterator[Way
     lexical = Bm25(chunks, keep=settings.chunks_recall)
     plain = SemanticRetrieval(
         chunks,
-        VectorIndex.load(bases.index / "chunks.faiss"),
+        VectorIndex.load(bases.index / "chunks.faiss", bases.index / "chunks.npy"),
         embedder,
         BiEncoder(embedder, scale=PLAIN[0], offset=PLAIN[1]),
         recall=settings.chunks_recall,

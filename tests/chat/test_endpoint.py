@@ -218,7 +218,7 @@ def test_an_outage_that_hits_only_the_last_prompts_is_no_fault_of_theirs(tmp_pat
     )
     with (
         open_chat(tmp_path, server, retries=1, concurrency=1) as chat,
-        pytest.raises(EngineError, match="no reply to 2 prompts nor to a short one.*503: down"),
+        pytest.raises(EngineError, match=r"no reply to 2 prompts nor to a short one.*503: down"),
     ):
         ask(chat, *"abcdef")
     down = False

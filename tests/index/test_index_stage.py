@@ -1,4 +1,6 @@
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,10 +72,11 @@ def context(model, tmp_path, upstream, **retrieval):
 
 def test_rows_of_vectors_are_rows_of_the_tables(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
-    assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2}
+    assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2, "newly embedded": 8}
     assert np.load(stage.output / "triplets.npy").shape == (2, 32)
     about = json.loads((stage.output / "index.json").read_text())
-    assert about["faiss"] == {"chunks": "flat", "entities": "flat"}
+    assert about["faiss"] == {"chunks": {"kind": "flat"}, "entities": {"kind": "flat"}}
+    assert stage.notes["faiss"] == about["faiss"]
     retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
     # A chunk asked for by its own words has cosine 1, hence sigmoid(10).
     item = retriever.retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])[0]
@@ -134,6 +137,23 @@ def test_blocks_finished_before_a_kill_are_not_embedded_again(model, tmp_path, u
     np.save(block, np.full((2, 32), 0.5, dtype=np.float32))
     run(stage)
     assert np.load(stage.output / "chunks.npy").tolist() == [[0.5] * 32] * 2
+
+
+@pytest.mark.parametrize("cached_texts", [1_000_000, 3])
+def test_of_a_grown_corpus_only_what_is_new_is_embedded(model, tmp_path, upstream, cached_texts):
+    def counts():
+        stage = context(model, tmp_path, upstream)
+        grown = stage.config.index.model_copy(update={"cached_texts": cached_texts})
+        shutil.rmtree(stage.partial, ignore_errors=True)
+        return run(replace(stage, config=stage.config.model_copy(update={"index": grown})))
+
+    assert counts() == {"chunks": 2, "entities": 4, "triplets": 2, "newly embedded": 8}
+    before = np.load(tmp_path / "index" / "chunks.npy")
+    write_chunks(upstream["corpus"], [Chunk("c2", "Nera", "A river.", "d2"), *CHUNKS])
+    # Four entities are more than three: they are not kept, and the next run embeds them again.
+    assert counts()["newly embedded"] == (1 if cached_texts > 3 else 5)
+    after = np.load(tmp_path / "index" / "chunks.npy")
+    np.testing.assert_array_equal(after[1:], before)
 
 
 def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream):
