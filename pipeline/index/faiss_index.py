@@ -29,13 +29,12 @@ _HNSW_UP_TO = 2_000_000
 _HNSW_LINKS = 32
 _HNSW_BUILD = 200
 _PER_CELL = 39  # FAISS warns below so many training vectors per cell
-_TRAINED_PER_CELL = 64
+_TRAINED_PER_CENTROID = 64  # vectors that train a cell or a code
 _TRAIN_ROUNDS = 10  # of k-means; FAISS's 25 move few vectors after that
-_LEAST_FOR_PQ = 256  # a product quantiser of 8 bits has so many centroids
+_LEAST_FOR_PQ = 256  # vectors; a product quantiser of 8 bits has so many centroids a part
 _PROBES = (16, 32, 64, 128, 256, 512)  # cells read by a search
 _LINKS = (32, 64, 128, 256, 512)  # best candidates that a search through links holds
 _WIDER = 4  # candidates by compressed code for each neighbour
-_LEAST_TRAINED = 65_536  # what the product quantiser's 256 centroids get at most
 _TRAIN_AT_MOST = 1_000_000
 _ADD = 65_536
 DECIMALS = 6  # cosines of one pair in other batches differ below this
@@ -188,8 +187,10 @@ def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32]) -> Any:
         size for size in (dimension // 8, dimension // 4, 1) if size and not dimension % size
     )
     index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8", faiss.METRIC_INNER_PRODUCT)
-    index.cp.niter = _TRAIN_ROUNDS
-    trained = min(count, max(_TRAINED_PER_CELL * cells, _LEAST_TRAINED), _TRAIN_AT_MOST)
+    for part in (index.cp, index.pq.cp):
+        part.niter = _TRAIN_ROUNDS
+        part.max_points_per_centroid = _TRAINED_PER_CENTROID
+    trained = min(count, _TRAINED_PER_CENTROID * max(cells, _LEAST_FOR_PQ), _TRAIN_AT_MOST)
     rows = np.sort(np.random.default_rng(0).choice(count, trained, replace=False))
     index.train(np.ascontiguousarray(vectors_ND[rows]))
     return index
