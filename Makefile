@@ -13,6 +13,7 @@ SIZES  ?=
 STEPS  ?=
 TRAJECTORIES ?=
 CHUNKS ?=
+BUILT  ?=
 JSON   ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 HOST   ?=
@@ -83,7 +84,7 @@ test: $(STAMP) ## pytest, in parallel
 # One thread, as the goals are per core; nothing else should run beside it.
 bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 STEPS=10000)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
-	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) \
+	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(BUILT),--built $(BUILT)) \
 	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
 
 docs: $(STAMP) ## build the pages of docs/ into site/

@@ -1,6 +1,6 @@
 """``python -m benchmarks``: measure the rows that are asked for, print one table, write JSON.
 
-Rows: kag, store, reward, growth. Bad options are one sentence on standard error and exit status 2,
+Rows: kag, store, reward, index, growth. Bad options are one sentence on standard error and exit status 2,
 as in the rest of steep.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,20 +21,28 @@ from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.errors import InputError, SteepError
 from pipeline.records import replace_text
 
-ROWS = ("kag", "store", "reward", "growth")
+ROWS = ("kag", "store", "reward", "index", "growth")
 
 
 def main(
     rows: Annotated[
-        str, typer.Option(help="comma-separated: kag, store, reward, growth")
+        str, typer.Option(help="comma-separated: kag, store, reward, index, growth")
     ] = ",".join(ROWS),
     steps: Annotated[int, typer.Option(help="steps of row kag")] = 10_000,
     sizes: Annotated[str, typer.Option(help="triplets of row store")] = "100000,1000000",
     trajectories: Annotated[
         Path | None, typer.Option(help="sampled paths for row reward; generated without")
     ] = None,
-    chunks: Annotated[str, typer.Option(help="corpora of row growth")] = "1000,10000,100000",
-    plot: Annotated[Path, typer.Option(help="picture of row growth")] = Path("runs/growth.svg"),
+    chunks: Annotated[
+        str, typer.Option(help="corpora of rows growth and index")
+    ] = "1000,10000,100000",
+    plot: Annotated[Path, typer.Option(help="picture of row growth")] = Path("docs/growth.svg"),
+    built: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder that keeps what rows growth and index build, and is gone on from"
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="timed rounds, at least 5")] = LEAST_REPEATS,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/benchmarks.json"),
 ) -> None:
@@ -46,15 +55,18 @@ def main(
     _at_least("--steps", steps, 1)
     about = machine()
     # Imported here: what is wrong with the options is said before heavy packages are read.
-    from benchmarks import growth, kag, reward, store
+    from benchmarks import growth, index, kag, reward, store
 
     measure: dict[str, Callable[[], list[Row]]] = {
         "kag": lambda: kag.rows(steps, repeats),
         "store": lambda: store.rows(counts, repeats),
         "reward": lambda: reward.rows(trajectories),
-        "growth": lambda: growth.rows(sorted(set(corpora)), repeats, plot),
+        "index": lambda: index.rows(sorted(set(corpora)), repeats, folder),
+        "growth": lambda: growth.rows(sorted(set(corpora)), repeats, folder, plot),
     }
-    found = [row for name in wanted for row in measure[name]()]
+    with tempfile.TemporaryDirectory(prefix="growth-") as name:
+        folder = built or Path(name)
+        found = [row for wanted_row in wanted for row in measure[wanted_row]()]
     _print(found, about)
     content = {
         "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,47 +1,55 @@
 """Row ``growth``: how building, memory and latency grow with the corpus.
 
-Work: generated corpora of n chunks and ten times as many triplets. Built are the graph's tables, as
-the graph stage builds them, entities numbered and all, each in a process of its own; and a
-compressed FAISS index (the kind that ``auto`` picks beyond two million vectors) over random vectors
-of 64 dimensions, one a chunk; both in CPU seconds. Asked are batches of 64 subqueries: triplets one
-hop from five entities, and the 20 nearest chunks.
+Work: generated corpora of n chunks of 100 words and ten times as many triplets, made while they are
+read. Built are the tables of chunks, as the corpus stage writes them; the graph's, as the graph
+stage does, entities numbered and all; and a compressed FAISS index (the kind that ``auto`` picks
+beyond two million vectors) over generated vectors, one a chunk. Each is built in a process of its
+own and told in CPU seconds. Asked are batches of 64 subqueries: triplets one hop from five
+entities, and the 20 nearest chunks with their texts. The embedder has no part in it: what it does a
+second does not depend on the corpus.
 
 Each line compares a size with the one before: how many times more a query costs, against the ratio
 of the logarithms; how many times more a triplet costs to build, against 1. Searches of all sizes
-take turns.
+take turns. The picture goes on to the paper's size (TeaRAG, arXiv 2511.05385, tables 4 and 5) in
+dotted lines: proportional to the largest size that was built.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks import store
+from benchmarks import store, vectors
+from benchmarks.index import LEAST_COMPRESSED, RECALL, ask
+from benchmarks.own_process import Measured, in_own_process, kept
 from benchmarks.timing import Row, alternate, per
+from pipeline.corpus.chunk import chunk_documents
+from pipeline.corpus.documents import Document
+from pipeline.corpus.stage import write_chunks
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.retrieval.neighbours import Neighbours
 from pipeline.retrieval.tables import Columns
 
 TRIPLETS_PER_CHUNK = 10
-DIMENSIONS = 64
-RECALL = 20
-_LEAST_INDEXED = 10_000  # fewer vectors cannot train the quantiser
+PAPER_CHUNKS, PAPER_TRIPLETS = 21_015_324, 130_931_564
+_HOST_GB = 128
+_WORDS = 100
+_VOCABULARY = 50_000
 _QUERIES = 1_024
-_ADDED = 65_536
+_DRAWN = 4_096
 
 LINEAR = "about 1 (linear)"
 BELOW_LOG = "< {log:.2f} (log)"
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,40 +57,42 @@ class Size:
     """What was built for one corpus; ``index`` is None where there are too few chunks."""
 
     chunks: int
+    corpus: Figures
+    graph: Figures
+    texts: Columns
     neighbours: Neighbours
     queries: store.Queries
-    built: dict[str, float]
     store_bytes: int
     index: VectorIndex | None
-    index_seconds: float
+    indexed: Figures | None
 
     @property
     def triplets(self) -> int:
         return self.chunks * TRIPLETS_PER_CHUNK
 
 
-Figures = Callable[[Size], list[float]]
+Figure = Callable[[Size], list[float]]
 
 
-def rows(chunks: Sequence[int], repeats: int, plot: Path | None = None) -> list[Row]:
+def rows(chunks: Sequence[int], repeats: int, folder: Path, plot: Path | None = None) -> list[Row]:
     """Growth from each size to the next; ``plot`` names a picture to draw.
 
-    Raises AssertionError when there are fewer than two sizes to compare.
+    What lies finished in ``folder`` is not built again. Raises AssertionError when there are fewer
+    than two sizes to compare.
     """
     assert len(chunks) > 1, "growth needs two sizes to compare"
-    with tempfile.TemporaryDirectory(prefix="growth-") as name:
-        sizes = [_build(Path(name) / str(count), count) for count in sorted(chunks)]
-        one_hop = alternate({str(s.chunks): partial(_ask_graph, s) for s in sizes}, repeats)
-        rng = np.random.default_rng(1)
-        asked_QD = _vectors(rng, _QUERIES)
-        nearest = alternate(
-            {
-                str(size.chunks): partial(_ask_index, size.index, asked_QD)
-                for size in sizes
-                if size.index is not None
-            },
-            repeats,
-        )
+    sizes = [_built(folder / str(count), count) for count in sorted(chunks)]
+    one_hop = alternate({str(s.chunks): partial(_ask_graph, s) for s in sizes}, repeats)
+    nearest = alternate(
+        {
+            str(size.chunks): partial(
+                _ask_chunks, size, size.index, vectors.queries(size.chunks, _QUERIES)
+            )
+            for size in sizes
+            if size.index is not None
+        },
+        repeats,
+    )
     found = []
     for small, large in itertools.pairwise(sizes):
         found += _compared(small, large, one_hop, nearest)
@@ -91,23 +101,46 @@ def rows(chunks: Sequence[int], repeats: int, plot: Path | None = None) -> list[
     return found
 
 
-def _build(folder: Path, chunks: int) -> Size:
-    built = store.build_in_process(folder, chunks * TRIPLETS_PER_CHUNK, numbered=False)
+def _built(folder: Path, chunks: int) -> Size:
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus = kept(
+        folder / "corpus.json", lambda: in_own_process("benchmarks.growth", folder, chunks)
+    )
+    graph = kept(
+        folder / "graph.json",
+        lambda: store.build_in_process(folder, chunks * TRIPLETS_PER_CHUNK, numbered=False),
+    )
+    index, indexed = None, None
+    if chunks >= LEAST_COMPRESSED:
+        indexed = vectors.build_in_process(folder, chunks, "ivf-pq")
+        index = vectors.load(folder, "ivf-pq")
+    # A build takes minutes at a million chunks: say that it goes on.
+    print(f"growth: {chunks:,} chunks, {corpus}, {graph}, {indexed}", file=sys.stderr)
     neighbours = Neighbours.load(folder / "neighbours")
     columns = Columns(folder / "triplets.arrow", ("id", "head", "relation", "tail", "chunk_id"))
+    texts = Columns(folder / "chunks.arrow", ("id", "title", "text"))
     rng = np.random.default_rng(0)
-    index, seconds = None, 0.0
-    if chunks >= _LEAST_INDEXED:
-        vectors_ND = _vectors(rng, chunks)
-        start = process_time()
-        index = VectorIndex.build(vectors_ND, "ivf-pq")
-        seconds = process_time() - start
-    # A build takes minutes at a million chunks: say that it goes on.
-    print(f"growth: {chunks:,} chunks, {built}, index {seconds:.1f} CPU s", file=sys.stderr)
-    queries = rng.integers(0, neighbours.entities, (_QUERIES, store.QUERY)).tolist()
     return Size(
-        chunks, neighbours, queries, built, columns.nbytes + neighbours.nbytes, index, seconds
+        chunks,
+        corpus,
+        graph,
+        texts,
+        neighbours,
+        rng.integers(0, neighbours.entities, (_QUERIES, store.QUERY)).tolist(),
+        columns.nbytes + neighbours.nbytes,
+        index,
+        indexed,
     )
+
+
+def documents(count: int) -> Iterator[Document]:
+    """Generated documents of one chunk each; equal counts give equal documents."""
+    words = np.array([f"w{number:05x}" for number in range(_VOCABULARY)], dtype=object)
+    rng = np.random.default_rng(0)
+    for start in range(0, count, _DRAWN):
+        drawn = rng.integers(0, _VOCABULARY, (min(_DRAWN, count - start), _WORDS))
+        for number, row in enumerate(words[drawn].tolist(), start):
+            yield Document(f"Document {number}", " ".join(row), f"d{number}")
 
 
 def _compared(
@@ -116,7 +149,7 @@ def _compared(
     one_hop: dict[str, list[float]],
     nearest: dict[str, list[float]],
 ) -> list[Row]:
-    def row(work: str, count: Callable[[Size], int], figure: Figures, unit: str, goal: str) -> Row:
+    def row(work: str, count: Callable[[Size], int], figure: Figure, unit: str, goal: str) -> Row:
         log = math.log(count(large)) / math.log(count(small))
         return Row(
             "growth",
@@ -127,7 +160,10 @@ def _compared(
             unit,
             goal.format(log=log),
             ours_over_peer=True,
-            details={"large": large.built, "small": small.built},
+            details={
+                name: {"corpus": size.corpus, "graph": size.graph, "index": size.indexed}
+                for name, size in (("large", large), ("small", small))
+            },
         )
 
     def triplets(size: Size) -> int:
@@ -136,8 +172,8 @@ def _compared(
     def chunks(size: Size) -> int:
         return size.chunks
 
-    def graph_memory(size: Size) -> list[float]:
-        return [(size.built["peak_mib"] - size.built["baseline_mib"]) * 2**20 / size.triplets]
+    def taken(part: str, figure: str, scale: float, count: Callable[[Size], int]) -> Figure:
+        return lambda size: [getattr(size, part)[figure] * scale / count(size)]
 
     found = [
         row(
@@ -148,13 +184,26 @@ def _compared(
             BELOW_LOG,
         ),
         row(
+            "corpus, chunks",
+            chunks,
+            taken("corpus", "cpu_seconds", 1e6, chunks),
+            "CPU µs per chunk",
+            LINEAR,
+        ),
+        row(
             "graph stage, triplets",
             triplets,
-            lambda size: [size.built["build_cpu_seconds"] / size.triplets * 1e6],
+            taken("graph", "cpu_seconds", 1e6, triplets),
             "CPU µs per triplet",
             LINEAR,
         ),
-        row("graph stage's peak, triplets", triplets, graph_memory, "bytes per triplet", "≤ 1"),
+        row(
+            "graph stage's own memory, triplets",
+            triplets,
+            taken("graph", "own_mib", 2**20, triplets),
+            "bytes per triplet",
+            "≤ 1",
+        ),
         row(
             "columns and neighbours, triplets",
             triplets,
@@ -166,7 +215,7 @@ def _compared(
     if small.index is not None and large.index is not None:
         found += [
             row(
-                "nearest chunks, chunks",
+                "nearest chunks and their texts, chunks",
                 chunks,
                 lambda size: per(nearest[str(size.chunks)], _QUERIES),
                 "µs per query",
@@ -175,7 +224,7 @@ def _compared(
             row(
                 "index, chunks",
                 chunks,
-                lambda size: [size.index_seconds / size.chunks * 1e6],
+                taken("indexed", "cpu_seconds", 1e6, chunks),
                 "CPU µs per vector",
                 LINEAR,
             ),
@@ -190,19 +239,9 @@ def _ask_graph(size: Size) -> object:
     ]
 
 
-def _ask_index(index: VectorIndex, asked_QD: NDArray[np.float32]) -> object:
-    return [
-        index.search(asked_QD[start : start + store.BATCH], RECALL)
-        for start in range(0, len(asked_QD), store.BATCH)
-    ]
-
-
-def _vectors(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-    vectors_ND = np.empty((count, DIMENSIONS), dtype=np.float32)
-    for start in range(0, count, _ADDED):
-        part = rng.standard_normal((min(_ADDED, count - start), DIMENSIONS), dtype=np.float32)
-        vectors_ND[start : start + len(part)] = part / np.linalg.norm(part, axis=1, keepdims=True)
-    return vectors_ND
+def _ask_chunks(size: Size, index: VectorIndex, asked_QD: vectors.Vectors) -> object:
+    found: Any = ask(index, asked_QD)
+    return [[size.texts[row] for row in rows.tolist()] for batch in found for rows, _ in batch]
 
 
 def _draw(
@@ -214,28 +253,69 @@ def _draw(
     import matplotlib
 
     matplotlib.use("Agg")
+    # Text as text and fixed names: the picture is committed, and a changed line is a changed figure.
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "growth"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), constrained_layout=True)
-    triplets = [size.triplets for size in sizes]
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
+    indexed = [size for size in sizes if size.indexed is not None]
 
-    def line(axis: Any, counts: Sequence[float], values: Sequence[float], label: str) -> None:
-        axis.plot(counts, values, marker="o", label=label)
+    def grows(axis: Any, of: Sequence[Size], value: Callable[[Size], float], label: str) -> None:
+        """A measured line, and dotted what its last point means at the paper's size."""
+        values = [value(size) for size in of]
+        (line,) = axis.plot([size.chunks for size in of], values, marker="o", label=label)
+        paper = PAPER_TRIPLETS / of[-1].triplets if value in by_triplet else None
+        factor = paper or PAPER_CHUNKS / of[-1].chunks
+        axis.plot(
+            [of[-1].chunks, PAPER_CHUNKS],
+            [values[-1], values[-1] * factor],
+            ":",
+            color=line.get_color(),
+        )
 
-    line(axes[0], triplets, [size.built["build_cpu_seconds"] for size in sizes], "graph stage")
-    indexed = [size for size in sizes if size.index is not None]
-    line(axes[0], [s.triplets for s in indexed], [s.index_seconds for s in indexed], "index")
-    mib = [size.built["peak_mib"] - size.built["baseline_mib"] for size in sizes]
-    line(axes[1], triplets, mib, "graph stage, peak")
-    line(axes[1], triplets, [size.store_bytes / 2**20 for size in sizes], "columns and neighbours")
-    for seconds, label in ((one_hop, "one hop"), (nearest, "nearest chunks")):
+    def graph_hours(size: Size) -> float:
+        return float(size.graph["cpu_seconds"]) / 3600
+
+    def graph_gb(size: Size) -> float:
+        return float(size.graph["own_mib"]) / 1000
+
+    def store_gb(size: Size) -> float:
+        return size.store_bytes / 1e9
+
+    by_triplet = (graph_hours, graph_gb, store_gb)
+    grows(axes[0], sizes, lambda size: size.corpus["cpu_seconds"] / 3600, "corpus")
+    grows(axes[0], sizes, graph_hours, "graph")
+    grows(axes[1], sizes, graph_gb, "graph stage, its own")
+    grows(axes[1], sizes, store_gb, "triplets and neighbours, mapped")
+    grows(axes[1], sizes, lambda size: size.texts.nbytes / 1e9, "chunks, mapped")
+    if indexed:
+        grows(axes[0], indexed, lambda size: size.indexed["cpu_seconds"] / 3600, "index (IVF-PQ)")  # type: ignore[index]
+        grows(axes[1], indexed, lambda size: size.indexed["file_bytes"] / 1e9, "index (IVF-PQ)")  # type: ignore[index]
+    axes[1].axhline(_HOST_GB, color="grey", linewidth=0.8)
+    axes[1].annotate(f"{_HOST_GB} GB", (sizes[0].chunks, _HOST_GB), va="bottom", color="grey")
+    for seconds, label in ((one_hop, "one hop"), (nearest, f"{RECALL} nearest chunks")):
         medians = [float(np.median(per(seconds[key], _QUERIES))) for key in seconds]
-        line(axes[2], [int(key) * TRIPLETS_PER_CHUNK for key in seconds], medians, label)
-    titles = ("building, CPU s", "memory, MiB", "latency, µs per query")
+        axes[2].plot([int(key) for key in seconds], medians, marker="o", label=label)
+    titles = ("building, hours of one core", "memory, GB", "latency, µs per query")
     for axis, title in zip(axes, titles, strict=True):
-        axis.set(title=title, xlabel="triplets (ten a chunk)", xscale="log", yscale="log")
+        axis.set(title=title, xlabel="chunks (ten triplets each)", xscale="log", yscale="log")
         axis.grid(True, which="major", alpha=0.3)
-        axis.legend()
+        axis.legend(fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
+
+
+def _build(folder: Path, chunks: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert pa  # read before memory is measured
+    assert pq
+    with Measured() as spent:
+        write_chunks(folder, chunk_documents(documents(chunks), _WORDS))
+    print(json.dumps(spent.figures))
+
+
+if __name__ == "__main__":
+    _build(Path(sys.argv[1]), int(sys.argv[2]))

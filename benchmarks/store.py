@@ -13,20 +13,19 @@ are as long as in the MuSiQue triples. It goes through the graph stage's own wri
 
 from __future__ import annotations
 
-import resource
+import json
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.own_process import Measured, in_own_process
 from benchmarks.peers import peer, version
 from benchmarks.timing import Row, alternate, per
 from pipeline.graph.build import Edge, Extracted, Graph
@@ -40,7 +39,7 @@ MEAN_DEGREE = 5.13  # TeaRAG table 5: ends of triplets per entity
 QUERY = 5  # entities
 BATCH = 64  # subqueries that the sampler hands over at once
 _QUERIES = 1_024
-_QUERIES_ONE_BY_ONE = 256
+_QUERIES_ONE_BY_ONE = 1_024
 _COLUMNS = ("id", "head", "relation", "tail", "chunk_id")
 _RELATIONS = 5_000
 _PER_CHUNK = 6
@@ -115,7 +114,7 @@ def _one(folder: Path, size: int, repeats: int) -> list[Row]:
     return found
 
 
-def _memory(folder: Path, size: int, built: dict[str, float]) -> Row:
+def _memory(folder: Path, size: int, built: dict[str, Any]) -> Row:
     columns = Columns(folder / "triplets.arrow", _COLUMNS)
     neighbours = Neighbours.load(folder / "neighbours")
     offsets = 4 * len(_COLUMNS) * size
@@ -134,29 +133,16 @@ def _memory(folder: Path, size: int, built: dict[str, float]) -> Row:
     )
 
 
-def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[str, float]:
-    """Build the tables in a process of its own; returns its CPU seconds and highest memory in MiB.
+def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[str, Any]:
+    """Build the tables in a process of its own; returns what it took (`own_process`).
 
-    CPU seconds, for a build is too long to take turns with another. ``baseline_mib`` is what the process held before it began: the interpreter and its libraries.
-    With ``numbered`` the entities come with their numbers, and what is measured is the writing of
-    the tables; without, triples are checked and entities numbered as in the graph stage, whose
-    table of entities is in memory.
+    CPU seconds count, for a build is too long to take turns with another. With ``numbered`` the
+    entities come with their numbers, and what is measured is the writing of the tables; without,
+    triples are checked and entities numbered as in the graph stage, whose table of entities is in
+    memory.
     """
     way = "numbered" if numbered else "whole"
-    answer = subprocess.run(
-        [sys.executable, "-m", "benchmarks.store", str(folder), str(size), way],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent.parent,
-    )
-    seconds, baseline, peak, entities = (float(part) for part in answer.stdout.split())
-    return {
-        "build_cpu_seconds": seconds,
-        "baseline_mib": baseline,
-        "peak_mib": peak,
-        "entities": entities,
-    }
+    return in_own_process("benchmarks.store", folder, size, way)
 
 
 class NumberedEntities(EntityTable):
@@ -320,11 +306,6 @@ def _grouped(rows: Any, count: int) -> Found:
     return found
 
 
-def _peak_mib() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
 def _build(folder: Path, triplets: int, *, numbered: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -332,15 +313,14 @@ def _build(folder: Path, triplets: int, *, numbered: bool) -> None:
     assert pa
     assert pq
     folder.mkdir(parents=True, exist_ok=True)
-    baseline = _peak_mib()
-    start = process_time()
-    entities: EntityTable = NumberedEntities(entity_count(triplets))
-    arriving = edges(triplets)
-    if not numbered:
-        graph = Graph()
-        entities, arriving = graph.entities, graph.edges(_extracted(triplets))
-    write_triplets(folder, arriving, entities)
-    print(process_time() - start, baseline, _peak_mib(), len(entities))
+    with Measured() as spent:
+        entities: EntityTable = NumberedEntities(entity_count(triplets))
+        arriving = edges(triplets)
+        if not numbered:
+            graph = Graph()
+            entities, arriving = graph.entities, graph.edges(_extracted(triplets))
+        write_triplets(folder, arriving, entities)
+    print(json.dumps({**spent.figures, "entities": len(entities)}))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import Config
 from pipeline.errors import InputError
@@ -17,7 +18,8 @@ class StageContext:
     ``inputs`` maps an upstream stage's name to its complete directory ("policy" to the directory
     of the policy that samples or is trained on). ``output`` is a temporary directory which the
     store renames when the stage returns; ``partial`` survives kills, so checkpoints belong there.
-    ``key`` is what the stage's fingerprint covers; None outside a store.
+    ``key`` is what the stage's fingerprint covers; None outside a store. What a stage puts into
+    ``notes`` is in its manifest: choices that it made, by name.
     """
 
     config: Config
@@ -30,6 +32,7 @@ class StageContext:
     shard: int = 0
     shards: int = 1
     key: StageKey | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def resolve(self, path: str) -> Path:
         """A data path: absolute, else below the closed world or ``data.root``.

@@ -109,6 +109,7 @@ def _run(
     ]
     facts = {
         "counts": counts,
+        "notes": context.notes,
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),

@@ -34,6 +34,7 @@ EXECUTION_ONLY = frozenset(
         "sampling.batch",
         "rewards.batch",
         "graph.batch",
+        "index.cached_texts",
         "retrieval.service",
         "retrieval.service_patience",
     }

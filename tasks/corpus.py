@@ -12,6 +12,7 @@ class Corpus(StageTask):
     """Documents cut into chunks, and every question file in one shape."""
 
     stage = "corpus"
+    version = 2
     entry = "pipeline.corpus.stage:run"
     reads = ("corpus", "data.sft", "data.sampling", "data.validation", "data.test", "seed")
 

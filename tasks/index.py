@@ -13,7 +13,7 @@ class Index(StageTask):
     """Embeddings and indexes of chunks, entities and triplets."""
 
     stage = "index"
-    version = 2
+    version = 3
     entry = "pipeline.index.stage:run"
     reads = ("index",)
 

@@ -25,6 +25,7 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
         raise DependencyError(
             f"serve-retrieval needs {error.name}; pip install 'steep[serve]'"
         ) from None
+    from pipeline.index.stage import EMBEDDED
     from pipeline.retrieval.base import Query
     from pipeline.retrieval.identity import identity_of
     from pipeline.retrieval.opening import open_variant
@@ -37,7 +38,8 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
         corpus, graph = (stages[name].directory for name in ("corpus", "graph"))
         retriever = open_variant(settings, corpus, graph, directory)
         retriever.retrieve([Query("which models", ("are loaded",))])  # a missing one shows here
-        rows = read_manifest(directory)["counts"]
+        counts = read_manifest(directory)["counts"]
+        rows = {name: count for name, count in counts.items() if name != EMBEDDED}
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{on.getsockname()[1]}"
         try:

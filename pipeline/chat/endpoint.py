@@ -5,9 +5,12 @@ the `Endpoint` settings. Output: replies, as they arrive.
 
 - Overload (429), server errors, timeouts, broken connections and replies that are no chat
   completion are tried again with growing pauses; ``Retry-After`` holds for all requests.
-- What only concerns one prompt (over-long, content filter, no usable reply in any try) is that
-  prompt's fault. What concerns all (key, address, model, quota; several prompts in a row without a
-  reply) is an EngineError that says what to do.
+- What only concerns one prompt (over-long, content filter) is that prompt's fault. So is no usable
+  reply in any try, if the endpoint is well: prompts without a reply are asked once more when all
+  others are done, and what is still silent counts as a fault only if a short question of ours is
+  answered then. An outage is nobody's fault, even one that hits only the last prompt.
+- What concerns all (key, address, model, quota; an endpoint that is down) is an EngineError that
+  says what to do.
 - The key is read from the environment when the first request is made, and cut out of whatever the
   endpoint says.
 """
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
 OUTAGE = 5  # so many prompts in a row without a reply are no accident of one prompt
 LONGEST_WAIT = 60.0  # seconds, of our own pauses
 LONGEST_RETRY_AFTER = 300.0  # seconds, of those that an endpoint asks for
+PROBE = (
+    Message("user", "Say yes."),
+)  # answered by an endpoint that is well; the words do not count
+_PROBE_TOKENS = 16
 _SECRET = 8  # a shorter key is a placeholder ("EMPTY"), and may be a word of an answer
 _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|maximum (?:context|model|input)|reduce the length"
@@ -129,23 +136,66 @@ class EndpointChat(Chat):
     async def _all(
         self, left: Mapping[bytes, Sequence[Message]], max_tokens: int, done: Done
     ) -> None:
-        waiting = iter(left.items())
         session = self._open()
+        again: dict[bytes, Sequence[Message]] = {}
+        mute: dict[bytes, Reply] = {}
+
+        def first(key: bytes, reply: Reply) -> None:
+            if reply.finish != "unanswered":
+                self._silent = 0
+                done(key, reply)
+                return
+            again[key] = left[key]
+            self._silent += 1
+            if self._silent >= self._outage:
+                raise self._down(f"no reply to {self._silent} prompts in a row; last: {reply.raw}")
+
+        def second(key: bytes, reply: Reply) -> None:
+            if reply.finish == "unanswered":
+                mute[key] = reply
+            else:
+                done(key, reply)
+
+        try:
+            await self._each(session, left, max_tokens, first)
+            await self._each(session, again, max_tokens, second)
+            if mute:
+                await self._probe(session, mute)
+            for key, reply in mute.items():
+                done(key, reply)
+            self._silent = 0  # whoever is silent now is so alone
+        finally:
+            await session.client.close()
+
+    async def _each(
+        self,
+        session: _Session,
+        prompts: Mapping[bytes, Sequence[Message]],
+        max_tokens: int,
+        done: Done,
+    ) -> None:
+        waiting = iter(prompts.items())
 
         async def work() -> None:
             for key, messages in waiting:  # shared by all workers
                 done(key, await self._reply(session, messages, max_tokens))
 
-        workers = [
-            asyncio.create_task(work()) for _ in range(min(self._settings.concurrency, len(left)))
-        ]
+        count = min(self._settings.concurrency, len(prompts))
+        workers = [asyncio.create_task(work()) for _ in range(count)]
         try:
             await asyncio.gather(*workers)
         finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            await session.client.close()
+
+    async def _probe(self, session: _Session, mute: Mapping[bytes, Reply]) -> None:
+        """Raise EngineError unless the endpoint answers at all: then the prompts are at fault."""
+        reply = await self._reply(session, PROBE, _PROBE_TOKENS)
+        if reply.finish == "unanswered":
+            raise self._down(
+                f"no reply to {len(mute)} prompts nor to a short one; last: {reply.raw}"
+            )
 
     def _open(self) -> _Session:
         from aiolimiter import AsyncLimiter
@@ -179,7 +229,6 @@ class EndpointChat(Chat):
                     reply = await self._try(session, messages, max_tokens)
         except _TryAgainError as error:
             return self._unanswered(error)
-        self._silent = 0
         return reply
 
     def _wait(self) -> Any:
@@ -262,16 +311,13 @@ class EndpointChat(Chat):
         return f"correct {self._block} (model, limit, temperature, extra)"
 
     def _unanswered(self, error: _TryAgainError) -> Reply:
-        """The prompt's fault, unless it looks like everybody's (EngineError)."""
+        """No usable reply in any try; raises EngineError where that is overload."""
         if error.status == 429:
             raise EngineError(
                 f"{self._place()} turned a prompt away {self._settings.retries + 1} times ({error}); "
                 f"set {self._block}.requests_per_minute or lower {self._block}.concurrency and run "
                 "again: finished answers are kept"
             )
-        self._silent += 1
-        if self._silent >= self._outage:
-            raise self._down(f"no reply to {self._silent} prompts in a row; last: {error}")
         return Reply("", "unanswered", str(error))
 
     def _down(self, what: str) -> EngineError:

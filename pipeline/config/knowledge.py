@@ -127,6 +127,12 @@ class Index(Block):
     embedder: Embedder
     faiss: Literal["flat", "ivf-pq", "hnsw", "auto"] = "auto"
     gpu: bool = False
+    cached_texts: int = Field(
+        1_000_000,
+        ge=0,
+        description="embeddings of larger tables are not added to the cache, which would hold them "
+        "a second time; with a larger number a grown corpus is embedded only where it is new",
+    )
 
 
 class Reranker(Block):

@@ -17,18 +17,19 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Locator:
-    """Looks chunks up by document id, or by title and text."""
+    """Looks chunks up by document id, or by title and text; holds their rows, not their texts."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._by_document: dict[str, list[Chunk]] = {}
-        self._by_title: dict[str, list[Chunk]] = {}
-        for chunk in chunks:
-            self._by_document.setdefault(chunk.doc_id, []).append(chunk)
-            self._by_title.setdefault(chunk.title, []).append(chunk)
+        self._chunks = chunks
+        self._by_document: dict[str, list[int]] = {}
+        self._by_title: dict[str, list[int]] = {}
+        for row, chunk in enumerate(chunks):
+            self._by_document.setdefault(chunk.doc_id, []).append(row)
+            self._by_title.setdefault(chunk.title, []).append(row)
 
     def of_document(self, doc_id: str) -> list[Chunk]:
         """The chunks of a document, in order; empty when the corpus has none of that id."""
-        return self._by_document.get(doc_id, [])
+        return [self._chunks[row] for row in self._by_document.get(doc_id, [])]
 
     def of_text(self, title: str, text: str) -> list[Chunk]:
         """The chunks that a text was cut into: those of its title whose text it contains.
@@ -36,12 +37,16 @@ class Locator:
         Independent of the chunks' size, and right for passages that two documents share.
         """
         whole = f" {' '.join(text.split())} "
-        same_title = self._by_title.get(" ".join(title.split()), [])
-        return [chunk for chunk in same_title if f" {chunk.text} " in whole]
+        return [chunk for chunk in self.by_title(title) if f" {chunk.text} " in whole]
 
     def by_title(self, title: str) -> list[Chunk]:
         """All chunks with a title."""
-        return self._by_title.get(" ".join(title.split()), [])
+        return [self._chunks[row] for row in self._by_title.get(one_line(title), [])]
+
+
+def one_line(title: str) -> str:
+    """A title as chunks have it."""
+    return " ".join(title.split())
 
 
 def best(chunks: Sequence[Chunk], hint: str) -> Chunk:

@@ -17,19 +17,20 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.openie import read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.graph.titles import read_titles
-from pipeline.records import Chunk, read_records, replace_text, write_jsonl
+from pipeline.records import Chunk, replace_text, write_jsonl
+from pipeline.retrieval.tables import Records
 from pipeline.stage import StageContext
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns how many triplets, entities and rejects."""
-    chunks = read_records(context.inputs["corpus"] / "chunks.parquet", Chunk)
+    chunks = Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
     graph = Graph()
     write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
     if not graph.triplets and context.config.graph.source != "none":
         rejected = f"; {len(graph.rejects)} were rejected" if graph.rejects else ""
         raise InputError(f"graph: source {context.config.graph.source} gave no triplet{rejected}")
-    documents = len({chunk.doc_id for chunk in chunks})
+    documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     text = json.dumps(statistics, ensure_ascii=False, indent=1)

@@ -58,6 +58,7 @@ class Embedder:
         self._max_length = max_length
         self._cache = cache
         self._recent: Recent[str, Vectors] = Recent(_IN_MEMORY)
+        self.computed = 0  # texts that the model has read so far
         self._lock = threading.Lock()  # tokenizers refuse to be borrowed by two threads
 
     @cached_property
@@ -67,7 +68,7 @@ class Embedder:
         return digest(model_hash(self.directory), settings).hex()
 
     def encode(self, texts: Sequence[str], role: Role, *, store: bool = True) -> Vectors:
-        """Vectors [n, d]; ``store=False`` neither reads nor writes the disk cache.
+        """Vectors [n, d]; ``store=False`` reads the disk cache and adds nothing to it.
 
         Raises DependencyError when the backend's package or the device is missing.
         """
@@ -89,18 +90,19 @@ class Embedder:
         missing = [text for text in texts if text not in known]
         for start in range(0, len(missing), _BLOCK):
             block = missing[start : start + _BLOCK]
-            fresh = self._stored(block) if store and self._cache else self._computed(block)
+            fresh = self._stored(block, store) if self._cache else self._computed(block)
             for text, vector in fresh.items():
                 self._recent.put(text, vector)
             known.update(fresh)
         return known
 
-    def _stored(self, texts: list[str]) -> dict[str, Vectors]:
+    def _stored(self, texts: list[str], store: bool) -> dict[str, Vectors]:
         assert self._cache is not None
         keys = {text: digest(self.identity, text) for text in texts}
         stored = self._cache.get(list(keys.values()))
         new = self._computed([text for text in texts if keys[text] not in stored])
-        self._cache.put((keys[text], vector.tobytes()) for text, vector in new.items())
+        if store:
+            self._cache.put((keys[text], vector.tobytes()) for text, vector in new.items())
         return {
             text: new[text] if text in new else np.frombuffer(stored[key], dtype=np.float32)
             for text, key in keys.items()
@@ -110,6 +112,7 @@ class Embedder:
         """One forward pass per batch; sentence-transformers sorts by length before batching."""
         if not texts:
             return {}
+        self.computed += len(texts)
         vectors_ND = self._model.encode(
             texts,
             batch_size=self._batch_size,

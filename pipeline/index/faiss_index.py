@@ -2,8 +2,11 @@
 
 Purpose: recall of chunks and entities (TeaRAG, arXiv 2511.05385, 4.2.3). Input: normalised vectors.
 Output: rows of the best neighbours with their cosines. ``auto`` is exact up to 100,000 vectors,
-a graph (HNSW) up to two million, compressed cells (IVF-PQ) beyond. FAISS answers -1 where it finds
-too few neighbours, and -1 would index the last row: those never leave this module.
+a graph (HNSW) up to two million, compressed cells (IVF-PQ) beyond. Compressed codes only choose
+candidates, four for each neighbour; their cosines are computed from the vectors themselves, which
+stay on disk. How many cells or links a search reads is measured while building (`tuning`). FAISS
+answers -1 where it finds too few neighbours, and -1 would index the last row: those never leave
+this module.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DependencyError, StoreError
+from pipeline.index.tuning import NEIGHBOURS, least_effort, probe
 
 Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
 Found = tuple[NDArray[np.int64], NDArray[np.float32]]  # rows and cosines, best first
@@ -23,10 +27,14 @@ Found = tuple[NDArray[np.int64], NDArray[np.float32]]  # rows and cosines, best 
 _FLAT_UP_TO = 100_000
 _HNSW_UP_TO = 2_000_000
 _HNSW_LINKS = 32
-_HNSW_BUILD, _HNSW_SEARCH = 200, 128
+_HNSW_BUILD = 200
 _PER_CELL = 39  # FAISS warns below so many training vectors per cell
-_LEAST_FOR_PQ = 256  # a product quantiser of 8 bits has so many centroids
-_PROBES = 64
+_TRAINED_PER_CENTROID = 64  # vectors that train a cell or a code
+_TRAIN_ROUNDS = 10  # of k-means; FAISS's 25 move few vectors after that
+_LEAST_FOR_PQ = 256  # vectors; a product quantiser of 8 bits has so many centroids a part
+_PROBES = (16, 32, 64, 128, 256, 512)  # cells read by a search
+_LINKS = (32, 64, 128, 256, 512)  # best candidates that a search through links holds
+_WIDER = 4  # candidates by compressed code for each neighbour
 _TRAIN_AT_MOST = 1_000_000
 _ADD = 65_536
 DECIMALS = 6  # cosines of one pair in other batches differ below this
@@ -35,8 +43,19 @@ DECIMALS = 6  # cosines of one pair in other batches differ below this
 class VectorIndex:
     """A FAISS index for searching; build it, or load what was saved."""
 
-    def __init__(self, index: Any) -> None:
+    def __init__(
+        self,
+        index: Any,
+        vectors_ND: NDArray[np.float32] | None = None,
+        about: dict[str, int | float | str] | None = None,
+    ) -> None:
+        """``vectors_ND``, which may be memory-mapped, are those of a compressed index.
+
+        ``about`` says what was built: the kind, its sizes, and the recall that was measured.
+        """
         self._index = index
+        self._vectors_ND = vectors_ND
+        self.about = about or {}
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
@@ -46,6 +65,8 @@ class VectorIndex:
         cls, vectors_ND: NDArray[np.float32], kind: Kind = "auto", *, gpu: bool = False
     ) -> VectorIndex:
         """An index over vectors [N, D], which may be memory-mapped; they are added in blocks.
+
+        An approximate one searches as hard as it takes to find 95 % of 20 neighbours (`tuning`).
 
         Raises ConfigError when the kind does not fit the number of vectors or the GPU.
         """
@@ -58,12 +79,29 @@ class VectorIndex:
         elif kind == "hnsw":
             index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _HNSW_BUILD
-            index.hnsw.efSearch = _HNSW_SEARCH
         else:
             index = _trained_cells(faiss, vectors_ND)
         for start in range(0, count, _ADD):
             index.add(np.ascontiguousarray(vectors_ND[start : start + _ADD]))
-        return cls(index)
+        built = cls(index, vectors_ND if kind == "ivf-pq" else None, {"kind": kind})
+        if kind != "flat" and count > 1:
+            built._tune(vectors_ND)
+        return built
+
+    def _tune(self, vectors_ND: NDArray[np.float32]) -> None:
+        index = self._index
+        if self.about["kind"] == "hnsw":
+            name, efforts, place = "candidates", list(_LINKS), index.hnsw
+            self.about["links"] = _HNSW_LINKS
+        else:
+            self.about |= {"cells": int(index.nlist), "code_bytes": int(index.pq.code_size)}
+            efforts = [probes for probes in _PROBES if probes < index.nlist] or [int(index.nlist)]
+            name, place = "probes", index
+        field = "efSearch" if name == "candidates" else "nprobe"
+        effort, recall = least_effort(
+            probe(vectors_ND), self.search, efforts, lambda value: setattr(place, field, value)
+        )
+        self.about |= {name: effort, f"recall_at_{NEIGHBOURS}": recall}
 
     def save(self, path: Path) -> None:
         """Write the index to a file."""
@@ -72,10 +110,11 @@ class VectorIndex:
         faiss.write_index(self._index, str(path))
 
     @classmethod
-    def load(cls, path: Path, *, gpu: bool = False) -> VectorIndex:
+    def load(cls, path: Path, vectors: Path, *, gpu: bool = False) -> VectorIndex:
         """Read a saved index; with ``gpu`` spread over all GPUs.
 
-        Raises StoreError when the file is missing or no index, DependencyError without a GPU.
+        ``vectors`` is the file of its vectors; a compressed index maps it. Raises StoreError when a
+        file is missing, broken or of other vectors, DependencyError without a GPU.
         """
         import faiss
 
@@ -86,7 +125,20 @@ class VectorIndex:
         except RuntimeError as error:
             reason = " ".join(str(error).split())[-200:]
             raise StoreError(f"{path}: not a FAISS index ({reason}); run the index stage") from None
-        return cls(_on_gpus(faiss, index) if gpu else index)
+        exact_ND = None
+        if isinstance(index, faiss.IndexIVFPQ):
+            try:
+                exact_ND = np.load(vectors, mmap_mode="r")
+            except (OSError, ValueError) as error:
+                raise StoreError(
+                    f"{vectors}: not the vectors of {path.name} ({error}); run the index stage"
+                ) from None
+            if exact_ND.shape != (index.ntotal, index.d):
+                raise StoreError(
+                    f"{vectors}: {exact_ND.shape} vectors, but {path.name} is over "
+                    f"({index.ntotal}, {index.d}); run the index stage again"
+                )
+        return cls(_on_gpus(faiss, index) if gpu else index, exact_ND)
 
     def search(self, queries_QD: NDArray[np.float32], k: int) -> list[Found]:
         """Up to k neighbours of each query, best first, ties by row; fewer where there are fewer.
@@ -97,12 +149,17 @@ class VectorIndex:
         if not len(queries_QD) or not len(self):
             empty: Found = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
             return [empty] * len(queries_QD)
-        scores_QK, rows_QK = self._index.search(np.ascontiguousarray(queries_QD), min(k, len(self)))
+        wide = k if self._vectors_ND is None else k * _WIDER
+        queries_QD = np.ascontiguousarray(queries_QD)
+        scores_QK, rows_QK = self._index.search(queries_QD, min(wide, len(self)))
         found: list[Found] = []
-        for scores, rows in zip(scores_QK, rows_QK, strict=True):
+        for query_D, scores, rows in zip(queries_QD, scores_QK, rows_QK, strict=True):
             real = rows >= 0
-            rows, scores = rows[real], np.round(scores[real], DECIMALS)
-            order = np.lexsort((rows, -scores))
+            rows, scores = rows[real], scores[real]
+            if self._vectors_ND is not None:
+                scores = self._vectors_ND[rows] @ query_D
+            scores = np.round(scores, DECIMALS)
+            order = np.lexsort((rows, -scores))[:k]
             found.append((rows[order], scores[order]))
         return found
 
@@ -130,11 +187,12 @@ def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32]) -> Any:
         size for size in (dimension // 8, dimension // 4, 1) if size and not dimension % size
     )
     index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8", faiss.METRIC_INNER_PRODUCT)
-    rows = np.arange(count)
-    if count > _TRAIN_AT_MOST:
-        rows = np.sort(np.random.default_rng(0).choice(count, _TRAIN_AT_MOST, replace=False))
+    for part in (index.cp, index.pq.cp):
+        part.niter = _TRAIN_ROUNDS
+        part.max_points_per_centroid = _TRAINED_PER_CENTROID
+    trained = min(count, _TRAINED_PER_CENTROID * max(cells, _LEAST_FOR_PQ), _TRAIN_AT_MOST)
+    rows = np.sort(np.random.default_rng(0).choice(count, trained, replace=False))
     index.train(np.ascontiguousarray(vectors_ND[rows]))
-    index.nprobe = min(cells, _PROBES)
     return index
 
 

@@ -2,7 +2,8 @@
 
 Input: chunks of the corpus stage, triplets and entities of the graph stage. Output: vectors of all
 three as ``.npy`` (rows as in their tables), FAISS indexes over chunks and entities (triplets are
-only compared within one hop of an entity), and ``index.json``, which names the embedder.
+only compared within one hop of an entity), and ``index.json``, which names the embedder and says
+which kind of index was chosen and what it finds; the stage's manifest says so too.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from typing import Any
 import numpy as np
 
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder
-from pipeline.index.faiss_index import VectorIndex, chosen
+from pipeline.index.faiss_index import VectorIndex
 from pipeline.records import replace_text
 from pipeline.stage import StageContext
 
 _BLOCK = 50_000  # texts per checkpoint
-# Beyond this the vectors are not put into the shared cache as well: it would double the disk.
-_CACHED_UP_TO = 1_000_000
 _SEARCHED = ("chunks", "entities")
+EMBEDDED = "newly embedded"
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write the stage's files; returns how many vectors of each table.
+    """Write the stage's files; returns how many vectors of each table, and how many texts were new.
 
     Raises DependencyError when the embedder is missing, InputError when a table is unreadable.
     """
@@ -38,17 +38,19 @@ def run(context: StageContext) -> dict[str, int]:
         "triplets": (context.inputs["graph"] / "triplets.parquet", ("head", "relation", "tail")),
     }
     counts: dict[str, int] = {}
-    kinds: dict[str, str] = {}
+    kinds: dict[str, dict[str, int | float | str]] = {}
     for name, (path, columns) in tables.items():
         vectors_ND = _embed(path, columns, embedder, name, context)
         counts[name] = len(vectors_ND)
         if name in _SEARCHED:
-            kinds[name] = chosen(settings.faiss, len(vectors_ND), gpu=settings.gpu)
             index = VectorIndex.build(vectors_ND, settings.faiss, gpu=settings.gpu)
             index.save(context.output / f"{name}.faiss")
+            kinds[name] = index.about
+            print(f"{name}: {index.about}")
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
     replace_text(context.output / "index.json", json.dumps(about, indent=1) + "\n")
-    return counts
+    context.notes["faiss"] = kinds
+    return {**counts, EMBEDDED: embedder.computed}
 
 
 def passage(*parts: str) -> str:
@@ -69,7 +71,8 @@ def _embed(
         if block.exists():
             vectors_ND = np.load(block)
         else:
-            vectors_ND = embedder.encode(texts, "passage", store=count <= _CACHED_UP_TO)
+            store = count <= context.config.index.cached_texts
+            vectors_ND = embedder.encode(texts, "passage", store=store)
             _save(block, vectors_ND)
         if target is None:
             shape = (count, vectors_ND.shape[1])

@@ -196,11 +196,11 @@ def _all_gold(names: Sequence[str], recall_Q: np.ndarray) -> float:
 
 def _baselines(config: Config, bases: Bases, embedder: Embedder) -> Iterator[Way]:
     settings = config.retrieval
-    chunks = Columns(bases.corpus / "chunks.parquet", ("id", "title", "text"))
+    chunks = Columns(bases.corpus / "chunks.arrow", ("id", "title", "text"))
     lexical = Bm25(chunks, keep=settings.chunks_recall)
     plain = SemanticRetrieval(
         chunks,
-        VectorIndex.load(bases.index / "chunks.faiss"),
+        VectorIndex.load(bases.index / "chunks.faiss", bases.index / "chunks.npy"),
         embedder,
         BiEncoder(embedder, scale=PLAIN[0], offset=PLAIN[1]),
         recall=settings.chunks_recall,

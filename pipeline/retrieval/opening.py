@@ -73,8 +73,8 @@ def open_variant(
 def _open_semantic(
     config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
 ) -> SemanticRetrieval:
-    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
-    vectors = VectorIndex.load(index / "chunks.faiss", gpu=config.index.gpu)
+    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
+    vectors = _load(config, index, "chunks")
     check_rows("chunks", len(vectors), len(chunks), index)
     settings = config.retrieval
     return SemanticRetrieval(
@@ -88,7 +88,7 @@ def _open_graph(
     columns = ("id", "head", "relation", "tail", "chunk_id")
     triplets = Columns(graph / "triplets.arrow", columns)
     entities = Columns(graph / "entities.arrow", ("name",))
-    entity_index = VectorIndex.load(index / "entities.faiss", gpu=config.index.gpu)
+    entity_index = _load(config, index, "entities")
     triplet_TD = np.load(index / "triplets.npy", mmap_mode="r")
     check_rows("entities", len(entity_index), len(entities), index)
     check_rows("triplets", len(triplet_TD), len(triplets), index)
@@ -108,16 +108,20 @@ def _open_graph(
     )
 
 
+def _load(config: Config, index: Path, name: str) -> VectorIndex:
+    return VectorIndex.load(index / f"{name}.faiss", index / f"{name}.npy", gpu=config.index.gpu)
+
+
 def _open_named(corpus: Path, graph: Path) -> NamedEntities:
     entities = Columns(graph / "entities.arrow", ("name",)).column(0)
-    titles = Columns(corpus / "chunks.parquet", ("title",)).column(0)
+    titles = Columns(corpus / "chunks.arrow", ("title",)).column(0)
     return NamedEntities((*entities, *titles))
 
 
 def _open_linked(
     config: Config, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
 ) -> LinkedChunks:
-    chunks = Columns(corpus / "chunks.parquet", ("id", "title", "text"))
+    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
     chunk_CD = np.load(index / "chunks.npy", mmap_mode="r")
     check_rows("chunks", len(chunk_CD), len(chunks), index)
     keep = config.retrieval.linked_chunks

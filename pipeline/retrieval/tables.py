@@ -2,20 +2,25 @@
 
 Purpose: chunks and triplets by row without a Python object per row of the corpus. Input: Parquet
 files, which are unpacked into memory, or Arrow files, which are memory-mapped: opening one reads
-nothing, and all processes of a host share its pages. Output: rows as they are needed. A value costs
-its bytes and 4 of offset. Also `best`, the row order that every stage of retrieval uses.
+nothing, and all processes of a host share its pages. Output: rows as they are needed, as tuples
+(`Columns`) or records (`Records`). A value costs its bytes and 4 of offset. Also `best`, the row order
+that every stage of retrieval uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import InputError, StoreError
+
+R = TypeVar("R")
+_BLOCK = 4_096  # rows that are Python objects at one time while a table is read through
 
 
 class Columns:
@@ -47,10 +52,78 @@ class Columns:
         values: list[str] = self._arrays[number].to_pylist()
         return values
 
+    def through(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[str, ...]]:
+        """Rows start to stop, one after the other; a block of them is in memory."""
+        stop = self._length if stop is None else min(stop, self._length)
+        for low in range(start, stop, _BLOCK):
+            count = min(_BLOCK, stop - low)
+            parts = [array.slice(low, count).to_pylist() for array in self._arrays]
+            yield from zip(*parts, strict=True)
+
+    def where(self, number: int, values: Collection[str]) -> list[int]:
+        """Rows whose column has one of these values, ascending; the column is read once."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        wanted = pa.array(list(values), type=pa.string())
+        rows: list[int] = []
+        start = 0
+        for part in self._arrays[number].chunks:  # a record batch each: no mask of the whole table
+            hit = pc.is_in(part, value_set=wanted)
+            rows += (np.flatnonzero(hit.to_numpy(zero_copy_only=False)) + start).tolist()
+            start += len(part)
+        return rows
+
+    def distinct(self, number: int) -> int:
+        """How many different values a column has."""
+        import pyarrow.compute as pc
+
+        return int(pc.count_distinct(self._arrays[number]).as_py())
+
     @property
     def nbytes(self) -> int:
         """Bytes of all values and offsets, mapped or in memory."""
         return sum(int(array.nbytes) for array in self._arrays)
+
+
+class Records(Sequence[R]):
+    """Records of text fields, read from a file of theirs as they are needed.
+
+    Stands where a list of all of them would take a kilobyte of Python objects each.
+    """
+
+    def __init__(self, path: Path, kind: type[R]) -> None:
+        """Raises what `Columns` raises."""
+        fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+        self._kind = kind
+        self._names = [field.name for field in fields]
+        self._columns = Columns(path, self._names)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @overload
+    def __getitem__(self, row: int) -> R: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[R]: ...
+    def __getitem__(self, row: int | slice) -> R | list[R]:
+        if isinstance(row, int):
+            return self._kind(*self._columns[row])
+        start, stop, step = row.indices(len(self))
+        if step != 1:
+            return [self[one] for one in range(start, stop, step)]
+        return [self._kind(*values) for values in self._columns.through(start, stop)]
+
+    def __iter__(self) -> Iterator[R]:
+        return (self._kind(*values) for values in self._columns.through())
+
+    def where(self, field: str, values: Collection[str]) -> list[R]:
+        """The records whose field has one of these values, in order."""
+        return [self[row] for row in self._columns.where(self._names.index(field), values)]
+
+    def distinct(self, field: str) -> int:
+        """How many different values a field has."""
+        return self._columns.distinct(self._names.index(field))
 
 
 def _table(path: Path, names: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 
 from pipeline.config import SftData as SftDataSettings
 from pipeline.errors import InputError
-from pipeline.graph.locate import Locator
+from pipeline.graph.locate import Locator, one_line
 from pipeline.records import (
     Chunk,
     Question,
@@ -27,6 +27,7 @@ from pipeline.records import (
     replace_text,
     write_parquet,
 )
+from pipeline.retrieval.tables import Records
 from pipeline.sft_data import hiprag
 from pipeline.sft_data.memory import Recalled, recall
 from pipeline.sft_data.split import Example, Path, split, supply
@@ -43,8 +44,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     corpus = context.inputs["corpus"]
     questions = read_records(corpus / "questions" / "sft.parquet", Question)
-    chunks = read_records(corpus / "chunks.parquet", Chunk)
-    triplets = read_records(context.inputs["graph"] / "triplets.parquet", Triplet)
+    chunks, triplets = _evidence(questions, corpus, context.inputs["graph"])
     faults: Counter[str] = Counter()
     settings = context.config.sft_data
     hops = collect_hops(questions, chunks, triplets)
@@ -70,6 +70,25 @@ def run(context: StageContext) -> dict[str, int]:
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
     _write_json(context.output / "statistics.json", statistics)
     return {name: len(examples) for name, examples in done.items()}
+
+
+def _evidence(
+    questions: Sequence[Question], corpus: FilePath, graph: FilePath
+) -> tuple[list[Chunk], list[Triplet]]:
+    """Chunks that have the title of a supporting paragraph, and the triplets of those chunks.
+
+    All else in the corpus and the graph is passed over on disk: the paper's triplets would take 92
+    GB as Python objects.
+    """
+    titles = {
+        one_line(part.support_title)
+        for question in questions
+        for part in question.decomposition
+        if part.support_title is not None
+    }
+    chunks = Records(corpus / "chunks.arrow", Chunk).where("title", titles)
+    names = {chunk.id for chunk in chunks}
+    return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
 
 
 def _nothing(

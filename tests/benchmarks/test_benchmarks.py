@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import kag, reward, store
+from benchmarks import growth, kag, reward, store, vectors
 from benchmarks.__main__ import main
 from benchmarks.peers import peer
 from benchmarks.steps import make_steps, material
@@ -79,6 +80,35 @@ def test_generated_graphs_have_the_papers_mean_degree_and_hubs() -> None:
     assert numbered == [tuple(ends) for ends in blocks[:100].tolist()]
 
 
+def test_generated_vectors_have_neighbours_and_queries_are_not_among_them() -> None:
+    stored = np.concatenate(list(vectors.blocks(1000)))
+    np.testing.assert_array_equal(stored, np.concatenate(list(vectors.blocks(1000))))
+    np.testing.assert_allclose(np.linalg.norm(stored, axis=1), 1, atol=1e-5)
+    cosines = np.sort(vectors.queries(1000, 100) @ stored.T, axis=1)
+    assert 0.5 < cosines[:, -1].mean() < 0.95
+    assert abs(np.median(cosines)) < 0.1
+
+
+def test_growth_builds_each_size_once_and_draws_it(tmp_path: Path) -> None:
+    def measured() -> list[str]:
+        picture = tmp_path / "growth.svg"
+        return [row.work for row in growth.rows([40, 80], 5, tmp_path / "built", picture)]
+
+    works = measured()
+    assert [work.split(",")[0] for work in works] == [
+        "one hop",
+        "corpus",
+        "graph stage",
+        "graph stage's own memory",
+        "columns and neighbours",
+    ]
+    assert "<svg" in (tmp_path / "growth.svg").read_text(encoding="utf-8")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "built").rglob("*.arrow")}
+    assert len(before) == 6
+    assert measured() == works
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
 def test_fewer_pairs_are_scored_and_rewards_are_the_same() -> None:
     calls, pairs = reward.rows(None)  # asserts the rewards
     assert calls.ratio > pairs.ratio > 1
@@ -87,7 +117,7 @@ def test_fewer_pairs_are_scored_and_rewards_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, growth"),
+        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, index, growth"),
         (["--rows", "store", "--sizes", "many"], "--sizes: expected whole numbers"),
         (["--repeats", "4"], "--repeats is 4; expected at least 5"),
         (["--chunks", "1000,1000"], "the number of sizes is 1; expected at least 2"),

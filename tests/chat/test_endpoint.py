@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.chat.base import Answer
-from pipeline.chat.endpoint import EndpointChat
+from pipeline.chat.endpoint import PROBE, EndpointChat
 from pipeline.config import Endpoint
 from pipeline.errors import ConfigError, EngineError
 from pipeline.index.cache import ContentCache
@@ -203,12 +203,44 @@ def test_what_fails_for_one_prompt_is_that_prompts_fault(tmp_path, serve, failur
 
 
 def test_a_prompt_that_got_no_answer_is_asked_again_by_a_rerun(tmp_path, serve):
-    server = serve(lambda text, before: refusal(500, "x") if text == "b" and before < 2 else "x")
+    server = serve(lambda text, before: refusal(500, "x") if text == "b" and before < 4 else "x")
     with open_chat(tmp_path, server, retries=1) as chat:
         assert ask(chat, "a", "b")["b"].fault == "no answer"
     with open_chat(tmp_path, server, retries=1) as chat:
         assert ask(chat, "a", "b")["b"].text == "x"
-    assert server.asked == {"a": 1, "b": 3}
+    assert server.asked == {"a": 1, "b": 5, PROBE[0].content: 1}
+
+
+def test_an_outage_that_hits_only_the_last_prompts_is_no_fault_of_theirs(tmp_path, serve):
+    down = True
+    server = serve(
+        lambda text, before: refusal(503, "down") if down and text not in "abcd" else f"to {text}"
+    )
+    with (
+        open_chat(tmp_path, server, retries=1, concurrency=1) as chat,
+        pytest.raises(EngineError, match=r"no reply to 2 prompts nor to a short one.*503: down"),
+    ):
+        ask(chat, *"abcdef")
+    down = False
+    with open_chat(tmp_path, server, retries=1) as chat:
+        assert {one.text for one in ask(chat, *"abcdef").values()} == {f"to {c}" for c in "abcdef"}
+    assert [server.asked[text] for text in "abcd"] == [1] * 4
+
+
+def test_a_short_outage_is_no_fault_of_the_prompts_that_it_hit(tmp_path, serve):
+    server = serve(lambda text, before: refusal(502, "x") if text in "cd" and before < 2 else "x")
+    with open_chat(tmp_path, server, retries=1, concurrency=1) as chat:
+        assert [one.fault for one in ask(chat, *"abcdef").values()] == [None] * 6
+
+
+def test_prompts_that_a_well_endpoint_never_answers_are_at_fault_however_many(tmp_path, serve):
+    texts = [f"{number}" for number in range(24)]
+    bad = {text for text in texts if int(text) % 3}  # sixteen, never five in a row
+    server = serve(lambda text, before: refusal(500, "x") if text in bad else "fine")
+    with open_chat(tmp_path, server, retries=0, concurrency=1) as chat:
+        answers = ask(chat, *texts)
+        assert ask(chat, "1")["1"].fault == "no answer"  # the next call begins anew
+    assert {name for name, one in answers.items() if one.fault == "no answer"} == bad
 
 
 @pytest.mark.parametrize(
@@ -246,7 +278,7 @@ def test_an_endpoint_that_is_not_there_is_an_error(tmp_path):
         pass
     with (
         open_chat(tmp_path, server, retries=1) as chat,
-        pytest.raises(EngineError, match=r"no answer to any of 1 prompts.*the connection broke"),
+        pytest.raises(EngineError, match=r"no reply to 1 prompts nor .*the connection broke"),
     ):
         ask(chat, "a")
 

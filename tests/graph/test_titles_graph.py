@@ -6,10 +6,11 @@ from pathlib import Path
 from pipeline.config import Corpus, CorpusFile, Data, Graph, load
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.stage import write_chunks
 from pipeline.graph import stage
 from pipeline.graph.build import build_graph
 from pipeline.graph.titles import read_titles
-from pipeline.records import Chunk, Triplet, read_records, write_parquet
+from pipeline.records import Chunk, Triplet, read_records
 from pipeline.stage import StageContext
 
 EMBEDDED = Path(__file__).resolve().parents[2] / "configs" / "embedded.yaml"
@@ -57,7 +58,7 @@ def test_nothing_leading_up_to_a_mention_is_a_plain_mention():
 
 def graph_of(tmp_path, graph):
     corpus, output = tmp_path / "corpus", tmp_path / "graph"
-    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    write_chunks(corpus, CHUNKS)
     output.mkdir()
     config = load(EMBEDDED).model_copy(
         update={

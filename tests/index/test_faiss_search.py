@@ -50,10 +50,33 @@ def test_equal_vectors_come_in_row_order():
 def test_approximate_kinds_survive_saving_and_find_a_vector_itself(tmp_path, kind):
     vectors = unit(2000)
     VectorIndex.build(vectors, kind).save(tmp_path / "index.faiss")
-    index = VectorIndex.load(tmp_path / "index.faiss")
+    np.save(tmp_path / "index.npy", vectors)
+    index = VectorIndex.load(tmp_path / "index.faiss", tmp_path / "index.npy")
     found = index.search(vectors[:50], 10)
     assert len(index) == 2000
     assert sum(row in rows.tolist() for row, (rows, _) in enumerate(found)) >= 45
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
+def test_approximate_kinds_tell_the_recall_that_exact_search_confirms(kind):
+    vectors = unit(3000)
+    index = VectorIndex.build(vectors, kind)
+    exact = VectorIndex.build(vectors, "flat")
+    both = zip(index.search(vectors, 21), exact.search(vectors, 21), strict=True)
+    # The first neighbour of each is the vector itself.
+    recalls = [(np.isin(a, b).sum() - 1) / 20 for (a, _), (b, _) in both]
+    assert index.about["kind"] == kind
+    assert 0.5 < index.about["recall_at_20"] == pytest.approx(np.mean(recalls), abs=0.02)
+
+
+def test_cosines_of_a_compressed_index_are_those_of_the_vectors():
+    vectors, queries = unit(2000), unit(20, seed=1)
+    for query, (rows, cosines) in zip(
+        queries, VectorIndex.build(vectors, "ivf-pq").search(queries, 10), strict=True
+    ):
+        assert len(rows) == 10
+        np.testing.assert_allclose(cosines, vectors[rows] @ query, atol=1e-6)
+        assert (np.diff(cosines) <= 0).all()
 
 
 def test_auto_is_exact_when_small_and_compressed_when_huge():
@@ -81,12 +104,21 @@ def test_empty_index_finds_nothing():
 def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
     VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")
     with pytest.raises(DependencyError, match=r"pip install 'steep\[gpu\]'"):
-        VectorIndex.load(tmp_path / "index.faiss", gpu=True)
+        VectorIndex.load(tmp_path / "index.faiss", tmp_path / "none.npy", gpu=True)
 
 
 def test_missing_or_broken_index_says_which_stage_to_run(tmp_path):
+    files = tmp_path / "index.faiss", tmp_path / "index.npy"
     with pytest.raises(StoreError, match="no such index; run the index stage"):
-        VectorIndex.load(tmp_path / "index.faiss")
-    (tmp_path / "index.faiss").write_bytes(b"not an index")
+        VectorIndex.load(*files)
+    files[0].write_bytes(b"not an index")
     with pytest.raises(StoreError, match="not a FAISS index"):
-        VectorIndex.load(tmp_path / "index.faiss")
+        VectorIndex.load(*files)
+    VectorIndex.build(unit(400), "ivf-pq").save(files[0])
+    with pytest.raises(StoreError, match=r"not the vectors of index\.faiss"):
+        VectorIndex.load(*files)
+    np.save(files[1], unit(399))
+    with pytest.raises(
+        StoreError, match=r"\(399, 16\) vectors, but index\.faiss is over \(400, 16\)"
+    ):
+        VectorIndex.load(*files)

@@ -1,16 +1,19 @@
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeline.config import Config
+from pipeline.corpus.stage import write_chunks
 from pipeline.errors import StoreError
 from pipeline.graph import stage as graph_stage
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.stage import run
-from pipeline.records import Chunk, Triplet, write_parquet
+from pipeline.records import Chunk, Triplet
 from pipeline.retrieval.base import Query, open_retriever
 from pipeline.stage import StageContext
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -33,7 +36,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def upstream(tmp_path):
     corpus, graph = tmp_path / "corpus", tmp_path / "graph"
-    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    write_chunks(corpus, CHUNKS)
     graph.mkdir()
     built = Graph()
     triples = [Extracted(t.chunk_id, "", [t.head, t.relation, t.tail]) for t in TRIPLETS]
@@ -69,10 +72,11 @@ def context(model, tmp_path, upstream, **retrieval):
 
 def test_rows_of_vectors_are_rows_of_the_tables(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
-    assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2}
+    assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2, "newly embedded": 8}
     assert np.load(stage.output / "triplets.npy").shape == (2, 32)
     about = json.loads((stage.output / "index.json").read_text())
-    assert about["faiss"] == {"chunks": "flat", "entities": "flat"}
+    assert about["faiss"] == {"chunks": {"kind": "flat"}, "entities": {"kind": "flat"}}
+    assert stage.notes["faiss"] == about["faiss"]
     retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
     # A chunk asked for by its own words has cosine 1, hence sigmoid(10).
     item = retriever.retrieve([Query("Corte Corte is crossed by the Nera.", ("Corte",))])[0]
@@ -104,7 +108,7 @@ def test_semantic_retrieval_recalls_and_keeps_as_many_chunks_as_configured(
     """A reranker with a negative scale turns the order of recall around."""
     names = ["Alba", "Bruno", "Corte", "Nera", "film", "river"]
     rows = [Chunk(f"c{n}", name, f"{name} is the city.", "d") for n, name in enumerate(names)]
-    write_parquet(upstream["corpus"] / "chunks.parquet", rows, Chunk)
+    write_chunks(upstream["corpus"], rows)
     reranker = {"kind": "biencoder", "scale": -10.0}
     sizes = {"chunks_recall": 3, "chunks": 2, "variant": "semantic"}
     stage = context(model, tmp_path, upstream, reranker=reranker, **sizes)
@@ -135,13 +139,30 @@ def test_blocks_finished_before_a_kill_are_not_embedded_again(model, tmp_path, u
     assert np.load(stage.output / "chunks.npy").tolist() == [[0.5] * 32] * 2
 
 
+@pytest.mark.parametrize("cached_texts", [1_000_000, 3])
+def test_of_a_grown_corpus_only_what_is_new_is_embedded(model, tmp_path, upstream, cached_texts):
+    def counts():
+        stage = context(model, tmp_path, upstream)
+        grown = stage.config.index.model_copy(update={"cached_texts": cached_texts})
+        shutil.rmtree(stage.partial, ignore_errors=True)
+        return run(replace(stage, config=stage.config.model_copy(update={"index": grown})))
+
+    assert counts() == {"chunks": 2, "entities": 4, "triplets": 2, "newly embedded": 8}
+    before = np.load(tmp_path / "index" / "chunks.npy")
+    write_chunks(upstream["corpus"], [Chunk("c2", "Nera", "A river.", "d2"), *CHUNKS])
+    # Four entities are more than three: they are not kept, and the next run embeds them again.
+    assert counts()["newly embedded"] == (1 if cached_texts > 3 else 5)
+    after = np.load(tmp_path / "index" / "chunks.npy")
+    np.testing.assert_array_equal(after[1:], before)
+
+
 def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
     run(stage)
     other = write_bi_encoder(tmp_path / "other", seed=1)
     with pytest.raises(StoreError, match=r"built by embedder .* run the index stage again"):
         open_retriever(config(other, tmp_path), upstream["corpus"], upstream["graph"], stage.output)
-    write_parquet(upstream["corpus"] / "chunks.parquet", CHUNKS[:1], Chunk)
+    write_chunks(upstream["corpus"], CHUNKS[:1])
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
 

@@ -1,4 +1,9 @@
-"""`steep serve-retrieval` as a process of its own, over real stages of four documents."""
+"""`steep serve-retrieval` as a process of its own, over real stages of four documents.
+
+All that is embedded is in the cache before, so that none of the processes reads torch and a model,
+which takes each of them many seconds; the model's directory holds none. That stages embed what is not
+in the cache is shown in `tests/index`.
+"""
 
 import json
 import os
@@ -10,12 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pipeline import config
 from pipeline.errors import ConfigError, RetrievalUnavailable
+from pipeline.index.cache import digest
+from pipeline.index.embed import open_cache, open_embedder
 from pipeline.retrieval.base import Query, open_retriever
 from pipeline.retrieval.client import open_service
+from pipeline.retrieval.graph import entity_query
 from tasks.run import task_for
 from tasks.serve import serve_retrieval
-from tests.retrieval.small_encoders import write_bi_encoder
+from tests.retrieval.small_encoders import BagOfWords
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = [
@@ -24,11 +33,16 @@ FACTS = [
     ("Corte", "crossed by", "the Nera"),
     ("Alba", "mother of", "Bruno"),
 ]
+QUERIES = [Query("who directed the tide", ("Alba", "The Tide")), Query("which river")]
+FIRST = Query("which models", ("are loaded",))  # what the service asks itself
 
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> Path:
-    encoder = write_bi_encoder(tmp_path / "encoder")
+    encoder = tmp_path / "encoder"
+    encoder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (encoder / name).write_text("{}")
     rows = [{"title": head, "text": f"{head} {relation} {tail}."} for head, relation, tail in FACTS]
     (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)))
     docs = [{**row, "extracted_triples": [fact]} for row, fact in zip(rows, FACTS, strict=True)]
@@ -45,7 +59,27 @@ def configuration(tmp_path: Path) -> Path:
         "graph: {source: openie, path: triples.json}\n"
         f"index: {{embedder: {{model: {encoder}, max_length: 64, dtype: float32}}}}\n"
     )
+    _embed_all(path)
     return path
+
+
+def _embed_all(path: Path) -> None:
+    """Put the vectors of everything that this module embeds into the configuration's cache."""
+    texts = [f"{head} {head} {relation} {tail}." for head, relation, tail in FACTS]
+    texts += [" ".join(fact) for fact in FACTS]
+    texts += [end for head, _, tail in FACTS for end in (head, tail)]
+    for query in (*QUERIES, FIRST):
+        texts.append(query.subquery)
+        texts += [entity_query(entity, query.subquery) for entity in query.entities]
+    settings = config.load(path)
+    with_cache = open_cache(settings)
+    identity = open_embedder(settings, with_cache).identity
+    vectors = BagOfWords().encode(texts, "passage")
+    with_cache.put(
+        (digest(identity, text), vector.tobytes())
+        for text, vector in zip(texts, vectors, strict=True)
+    )
+    with_cache.close()
 
 
 def test_the_command_builds_the_index_serves_it_and_ends_at_a_signal(configuration):
@@ -69,14 +103,14 @@ def test_the_command_builds_the_index_serves_it_and_ends_at_a_signal(configurati
         client = open_service(served.settings, served.key)
         directories = [local.upstream()[name].directory for name in ("corpus", "graph", "index")]
         retriever = open_retriever(local.settings, *directories)
-        queries = [Query("who directed the tide", ("Alba", "The Tide")), Query("which river")]
-        assert client.retrieve(queries) == retriever.retrieve(queries)
-        assert {item.kind for items in client.retrieve(queries) for item in items} == {
+        assert client.retrieve(QUERIES) == retriever.retrieve(QUERIES)
+        assert {item.kind for items in client.retrieve(QUERIES) for item in items} == {
             "chunk",
             "triplet",
         }
         client.close()
-        assert httpx.get(f"{url}/health", trust_env=False).json()["rows"]["chunks"] == 4
+        rows = httpx.get(f"{url}/health", trust_env=False).json()["rows"]
+        assert rows == {"chunks": 4, "entities": 6, "triplets": 4}
 
         changed = (f"retrieval.service={url}", "retrieval.keep=4")
         other = task_for("sample", str(configuration), changed)
