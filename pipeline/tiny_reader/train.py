@@ -324,8 +324,8 @@ def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> N
 
     place = export(output / "work", output)
     greedy = evaluate.load(output)
-    figures = evaluate.evaluate_paths(greedy, seed, 400) | evaluate.evaluate_chats(
-        greedy, seed, 100
+    figures = evaluate.evaluate_paths(greedy, seed, 1200) | evaluate.evaluate_chats(
+        greedy, seed, 600
     )
     adapter = adapter_check.check(output, count=ADAPTER_EXAMPLES, seed=seed, rate=5e-3, tests=100)
     tables = {"Paths and chats": figures, "Adapter": adapter}
