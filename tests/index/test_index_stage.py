@@ -169,7 +169,7 @@ def test_index_of_another_embedder_or_table_is_refused(model, tmp_path, upstream
 
 def test_passages_alone_can_be_indexed_and_retrieved_without_a_graph(model, tmp_path):
     corpus, graph = tmp_path / "corpus", tmp_path / "graph"
-    write_parquet(corpus / "chunks.parquet", CHUNKS, Chunk)
+    write_chunks(corpus, CHUNKS)
     graph.mkdir()
     settings = config(model, tmp_path, variant="semantic")
     none = settings.graph.model_copy(update={"source": "none", "path": None})
@@ -181,7 +181,7 @@ def test_passages_alone_can_be_indexed_and_retrieved_without_a_graph(model, tmp_
     output = tmp_path / "index"
     output.mkdir()
     counts = run(StageContext(settings, "index", output, tmp_path / "partial", inputs))
-    assert counts == {"chunks": 2, "entities": 0, "triplets": 0}
+    assert counts == {"chunks": 2, "entities": 0, "triplets": 0, "newly embedded": 2}
     retriever = open_retriever(settings, corpus, graph, output)
     [items] = retriever.retrieve([Query("Who directed The Tide?")])
     assert {item.id for item in items} == {"c0", "c1"}
