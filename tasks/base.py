@@ -8,6 +8,7 @@ function in a process of its own (``pipeline.worker``).
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.cpu import MALLOC
 from pipeline.errors import SteepError
+from pipeline.process import die_with_parent
 from pipeline.store import ContentHashes, StageKey, Store
 from pipeline.worker import StageTaskFile
 
@@ -148,6 +150,8 @@ class StageTask(luigi.Task):
 
         Raises StageFailed naming the log and the cause.
         """
+        if multiprocessing.parent_process() is not None:
+            die_with_parent()  # with several workers Luigi forks one for every task
         partial = self.store.partial(self.key)
         task_file = partial / "task.json"
         StageTaskFile(

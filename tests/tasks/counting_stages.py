@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from pipeline.errors import InputError
@@ -44,4 +45,10 @@ def complains(context: StageContext) -> dict[str, int]:
 
 
 def writes_nothing(context: StageContext) -> dict[str, int]:
+    return {}
+
+
+def sleeps(context: StageContext) -> dict[str, int]:
+    _count(context)
+    time.sleep(600)
     return {}

@@ -2,10 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from filelock import FileLock
 
 from pipeline.store import Store, read_manifest
 from tasks.base import StageTask
@@ -33,6 +37,12 @@ class Second(StageTask):
 class Complains(StageTask):
     stage = "complains"
     entry = "counting_stages:complains"
+    reads = ("seed",)
+
+
+class Sleeps(StageTask):
+    stage = "sleeps"
+    entry = "counting_stages:sleeps"
     reads = ("seed",)
 
 
@@ -97,6 +107,37 @@ def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     assert executions(workspace).count("batch 1") == 1
     assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "total.txt"]
     assert (directory / "total.txt").read_text() == "15"
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tasks.run import run
+from tests.tasks.test_stage_store import Sleeps, task
+run(task(Sleeps, Path(sys.argv[1])), workers=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_stage_lives_on_when_the_scheduler_is_killed(workspace, workers):
+    scheduler = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(workspace), str(workers)], cwd=ROOT
+    )
+    try:
+        wait_until(lambda: executions(workspace) == ["sleeps"])
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+    stage = task(Sleeps, workspace)
+    with FileLock(stage.store.partial(stage.key).with_suffix(".lock"), timeout=30):
+        pass  # a stage holds it as long as it lives
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_force_reruns_one_stage_only(workspace):
