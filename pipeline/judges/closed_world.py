@@ -3,8 +3,10 @@
 Over-search: two texts are equivalent when they give the same value to the query: the same entity by
 any of its names, the same date in any spelling. Under-search: a step is sound when nothing that it
 states is false, and its conclusion is a true statement, or names what a true statement of its
-reasoning says, and follows: where the reasoning states facts, the conclusion names nothing else. A
-step whose conclusion states nothing that can be read is unknown.
+reasoning says, and follows: where the reasoning states facts, the conclusion names nothing else. Where
+nothing is stated in words that can be read, a conclusion must name the answer to the question that the
+reasoning asks; one that names nothing of the world, after no fact and no question, is not sound. What
+is left is unknown.
 """
 
 from __future__ import annotations
@@ -70,6 +72,10 @@ class ClosedWorldJudge(Judge):
             named = [one for text, _ in concluded for one in read.mentions(text)]
             return not reasons or all(one.values & given for one in named)
         last = read.mentions(case.conclusion)[-1:]
-        if not last or not reasons:
-            return None
-        return bool(last[0].values & given)
+        if reasons:
+            return bool(last[0].values & given) if last else None
+        asked = read.question(case.reasoning)
+        if asked is None:
+            return None if last else False
+        question, answer = asked
+        return bool(read.value(question, case.conclusion) & read.value(question, answer))

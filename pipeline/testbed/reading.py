@@ -114,6 +114,17 @@ class Reader:
                 found.update(self._stated(sentence) or self._ending(sentence))
         return list(found.items())
 
+    def question(self, text: str) -> tuple[str, str] | None:
+        """The last question in the text that the world answers, and its answer; None without one."""
+        for match in reversed(list(_SENTENCE.finditer(text[:_LONGEST]))):
+            sentence = " ".join(match.group().split())
+            if sentence.endswith("?"):
+                for word in _WORD.finditer(sentence):
+                    answer = self.oracle.answer(sentence[word.start() :])
+                    if answer is not None:
+                        return sentence[word.start() :], answer
+        return None
+
     def _stated(self, sentence: str) -> dict[str, bool]:
         surfaces = [one.surface for one in self.mentions(sentence)[:_MOST]]
         folded = sentence.casefold()

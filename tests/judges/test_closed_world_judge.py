@@ -81,12 +81,17 @@ def test_a_step_is_sound_when_what_it_says_is_true_and_follows():
             (f"I know that {true}", state(WORLD, fact, rng), "no"),
             (f"I remember this one: {question}", true, "no"),
             (true, f"So the answer is {tail}.", "no"),
-            (f"I remember this one: {question}", "I know the answer.", "unknown"),
+            (f"I remember this one: {question}", "I know the answer.", "yes"),
+            (f"What I need: {question} I know that.", f"Given what I know, {tail} it is.", "no"),
+            (f"I know that {true}", "I know the answer.", "unknown"),
         ]
         other = wrong[fact.relation]
         if other.tail != fact.tail:
             false = state(WORLD, Fact("", fact.head, fact.relation, other.tail), rng)
             steps += [(question, false, "yes"), (false, true, "yes"), (true, false, "yes")]
+            if WORLD.surface(other.tail) != tail:
+                named = f"Given what I know, {WORLD.surface(other.tail)} it is."
+                steps.append((question, named, "yes"))
         if not {other.head, other.tail} & {fact.head, fact.tail}:
             steps.append((true, state(WORLD, other, rng), "yes"))  # true, and follows from nothing
         cases = [Soundness(reasoning, conclusion) for reasoning, conclusion, _ in steps]
@@ -99,6 +104,12 @@ def test_a_garbled_conclusion_about_something_known_is_not_true():
     assert rulings([Soundness("Who governs it?", f"The mayor of {head} is Tev orb stri.")]) == [
         "yes"
     ]
+
+
+def test_what_names_nothing_after_nothing_is_not_sound():
+    assert rulings([Soundness("I know that.", "Nksearch |")]) == ["yes"]
+    someone = next(iter(WORLD.entities.values())).name
+    assert rulings([Soundness("I know that.", f"As for {someone}, hm.")]) == ["unknown"]
 
 
 def test_names_are_found_longest_first_and_by_any_alias():
