@@ -7,6 +7,7 @@
 from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate, EvaluatePolicy
 from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
@@ -23,6 +24,8 @@ __all__ = [
     "Evaluate",
     "EvaluatePolicy",
     "Graph",
+    "HyperIndex",
+    "Hypergraph",
     "Index",
     "Judge",
     "JudgePolicy",

@@ -37,6 +37,7 @@ EXECUTION_ONLY = frozenset(
         "rewards.batch",
         "graph.batch",
         "index.cached_texts",
+        "hypergraph.batch",
         "retrieval.service",
         "retrieval.service_patience",
     }

@@ -7,9 +7,7 @@ from pathlib import Path
 import luigi
 
 from tasks.base import StageTask
-from tasks.corpus import Corpus
-from tasks.graph import Graph
-from tasks.index import Index
+from tasks.knowledge import knowledge
 from tasks.policy import policy
 from tasks.sample import ROLL_OUT, roll_out_files, roll_out_needs
 
@@ -42,9 +40,7 @@ class EvaluatePolicy(StageTask):
 
     def upstream(self) -> dict[str, StageTask]:
         return {
-            "corpus": self.clone(Corpus),
-            "graph": self.clone(Graph),
-            "index": self.clone(Index),
+            **knowledge(self),
             "policy": policy(self, self.number),
         }
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tasks.base import StageTask
-from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate, EvaluatePolicy, policy_name
-from tasks.graph import Graph
-from tasks.index import Index
+from tasks.knowledge import knowledge
 from tasks.pair import Pair
 from tasks.sample import Sample
 from tasks.score import Score
@@ -25,9 +23,7 @@ class Report(StageTask):
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {
-            "corpus": self.clone(Corpus),
-            "graph": self.clone(Graph),
-            "index": self.clone(Index),
+            **knowledge(self),
             "sft-data": self.clone(SftData),
             "sft": self.clone(Sft),
         }

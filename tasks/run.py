@@ -16,6 +16,7 @@ from tasks.base import StageTask, say
 from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate
 from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge
 from tasks.pair import Pair
@@ -30,8 +31,8 @@ from tasks.world import World
 STAGES: dict[str, type[StageTask]] = {
     task.stage: task
     for task in (
-        World, Corpus, Graph, Index, SftData, Sft, Sample, Judge, Score, Pair, Train, Evaluate,
-        Report,
+        World, Corpus, Graph, Index, Hypergraph, HyperIndex, SftData, Sft, Sample, Judge, Score,
+        Pair, Train, Evaluate, Report,
     )
 }  # fmt: skip
 PER_ROUND = frozenset({"sample", "judge", "score", "pair", "train"})

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import StageTask, model_identity
-from tasks.corpus import Corpus
-from tasks.graph import Graph
-from tasks.index import Index
+from tasks.knowledge import knowledge
 from tasks.policy import policy
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
 
@@ -48,9 +46,7 @@ class _Sampling(RoundTask):
 
     def upstream(self) -> dict[str, StageTask]:
         return {
-            "corpus": self.clone(Corpus),
-            "graph": self.clone(Graph),
-            "index": self.clone(Index),
+            **knowledge(self),
             "policy": policy(self, self.round - 1),
         }
 

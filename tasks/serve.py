@@ -7,16 +7,19 @@ from pathlib import Path
 from pipeline.errors import ConfigError, DependencyError
 from pipeline.store import read_manifest
 from tasks.base import StageTask, content_hashes, model_identity, say
+from tasks.knowledge import knowledge
 from tasks.run import run
 
 
 def serve_retrieval(index: StageTask, host: str, port: int) -> None:
-    """Run what the task ``index`` needs and itself, if not done, and serve it until a signal comes.
+    """Run the index that the task ``index``'s configuration retrieves from, if not done, and serve it.
+
+    It is served until a signal comes.
 
     Raises ConfigError when there is nothing to retrieve, InputError when the port is taken,
     DependencyError when the packages of the extra ``serve`` are missing.
     """
-    settings = index.settings
+    settings, index = index.settings, knowledge(index)["index"]
     if settings.retrieval.variant == "none":
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
     try:

@@ -108,6 +108,25 @@ class Graph(Block):
         return self
 
 
+class Hypergraph(Block):
+    """N-ary facts: annotations, a language model's, or the graph's triplets grouped by sentence."""
+
+    source: Literal["annotated", "triplets", "llm"] = "triplets"
+    path: str | None = None
+    model: str | None = Field(None, description="llm: model that extracts")
+    engine: EngineConfig = EngineConfig()
+    endpoint: Endpoint | None = Field(None, description="llm: in place of model and engine")
+    batch: Positive = Field(256, description="prompts that the engine is given at once")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Hypergraph:
+        if self.source == "llm":
+            check_one_model("hypergraph", self.model, self.endpoint)
+        if self.source == "annotated" and self.path is None:
+            raise ValueError("source annotated needs hypergraph.path")
+        return self
+
+
 class Embedder(Block):
     """A sentence-transformers bi-encoder."""
 
@@ -151,9 +170,15 @@ class Reranker(Block):
 
 
 class Retrieval(Block):
-    """TeaRAG 4.2.3 to 4.2.5; the defaults are the paper's."""
+    """TeaRAG 4.2.3 to 4.2.5; the defaults are the paper's.
 
-    variant: Literal["semantic", "graph", "concat", "ppr", "none"] = "ppr"
+    The variants of ProGraph-R1's table 4 besides none and semantic are over the hypergraph:
+    hyperedges, graph-r1 and prograph; they show ``keep`` hyperedges.
+    """
+
+    variant: Literal[
+        "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
+    ] = "ppr"
     rounds: Literal["iterative", "single"] = "iterative"
     reranker: Reranker
     chunks_recall: Positive = 20
@@ -181,6 +206,11 @@ class Retrieval(Block):
     service_patience: float = Field(
         60.0, gt=0, description="seconds for which a silent service is asked again"
     )
+
+    @property
+    def over_hypergraph(self) -> bool:
+        """Whether the variant reads the hypergraph and its index in place of graph and index."""
+        return self.variant in ("hyperedges", "graph-r1", "prograph")
 
     @field_validator("service")
     @classmethod

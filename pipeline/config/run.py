@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import Block, EngineConfig, Positive
 from pipeline.config.judging import Judges
-from pipeline.config.knowledge import Corpus, Data, Graph, Index, Retrieval
+from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.policy import (
     Dpo,
     Evaluation,
@@ -38,12 +38,13 @@ class Config(Block):
     data: Data
     corpus: Corpus
     graph: Graph
+    hypergraph: Hypergraph = Hypergraph()
     index: Index
     retrieval: Retrieval
     model: Model
     engine: EngineConfig = EngineConfig()
     prompt: Prompt
-    grammar: Literal["tearag", "hiprag"] = "tearag"
+    grammar: Literal["tearag", "hiprag", "prograph"] = "tearag"
     sft_data: SftData
     lora: Lora = Lora()
     sft: Sft

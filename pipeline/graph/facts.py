@@ -1,9 +1,10 @@
-"""N-ary facts: hyperedges extracted from chunks by a language model (ProGraph-R1 3.1).
+"""N-ary facts: the hyperedges of a hypergraph (ProGraph-R1 3.1).
 
 A hyperedge e is a fact in natural language with the set V_e of two or more entities that take part
-in it. Input: chunks, or `Extracted` items, each of which should be [fact, [entity, ...]]. Output:
-`Facts`: hyperedges with ids, entities, rejects with reasons, statistics. The machinery is that of
-triplets (`pipeline.graph.extract`), and so is the identity of an entity.
+in it. Input: `Extracted` items, each of which should be [fact, [entity, ...]], whatever produced
+them; `extract_facts` asks a language model for them. Output: hyperedges with ids and the numbers of
+their entities, one after the other, and in `Facts` the entities, rejects with reasons, statistics.
+The machinery is that of triplets (`pipeline.graph.extract`), and so is the identity of an entity.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pipeline.chat.base import Chat
 from pipeline.graph.build import Extracted, Reject, accepted, by_reason, ratio, text_fault
 from pipeline.graph.entities import EntityTable, display, entity_key
 from pipeline.graph.extract import EXAMPLE, Form, extract
+from pipeline.index.cache import digest
 from pipeline.records import Chunk, Hyperedge
 
 FACTS = Form(
@@ -40,30 +42,61 @@ FACTS = Form(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A hyperedge and the entities that take part in it, by number, ascending."""
+
+    hyperedge: Hyperedge
+    members: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Facts:
-    """Hyperedges and entities; ``degrees`` counts the hyperedges of each entity.
+    """What is known of a hypergraph while its facts pass through `edges`.
 
+    ``degrees`` counts the hyperedges of each entity, ``per_chunk`` those of each chunk;
     ``duplicates`` repeated a fact of the same chunk.
     """
 
-    hyperedges: list[Hyperedge] = field(default_factory=list)
     entities: EntityTable = field(default_factory=EntityTable)
     degrees: Counter[int] = field(default_factory=Counter)
+    per_chunk: Counter[str] = field(default_factory=Counter)
     rejects: list[Reject] = field(default_factory=list)
+    arity_max: int = 0
     duplicates: int = 0
+
+    def edges(self, extracted: Iterable[Extracted]) -> Iterator[Fact]:
+        """Check and number facts in order.
+
+        Ids are ``<chunk id>:f<n>``. An entity that is named twice in a fact, by whatever form,
+        takes part once. The same fact with the same entities from the same chunk counts once.
+        """
+        seen: set[bytes] = set()
+        for chunk_id, value in accepted(extracted, fact_fault, self.rejects):
+            text, names = display(value[0]), _distinct(value[1])
+            identity = digest(chunk_id, entity_key(text), *sorted(names))
+            if identity in seen:
+                self.duplicates += 1
+                continue
+            seen.add(identity)
+            name = f"{chunk_id}:f{self.per_chunk[chunk_id]}"
+            self.per_chunk[chunk_id] += 1
+            self.arity_max = max(self.arity_max, len(names))
+            members = tuple(sorted(self.entities.add(one) for one in names.values()))
+            self.degrees.update(members)
+            yield Fact(Hyperedge(name, text, list(names.values()), chunk_id), members)
 
     def statistics(self) -> dict[str, int | float]:
         """Counts, entities per fact, facts per entity, and rejects by reason; flat."""
-        ends = self.degrees.total()
+        ends, hyperedges = self.degrees.total(), self.per_chunk.total()
         return {
             "entities": len(self.entities),
-            "hyperedges": len(self.hyperedges),
-            "arity_mean": ratio(ends, len(self.hyperedges)),
-            "arity_max": max((len(one.entities) for one in self.hyperedges), default=0),
+            "hyperedges": hyperedges,
+            "arity_mean": ratio(ends, hyperedges),
+            "arity_max": self.arity_max,
             "degree_mean": ratio(ends, len(self.entities)),
             "degree_max": max(self.degrees.values(), default=0),
-            "chunks_with_hyperedges": len({one.chunk_id for one in self.hyperedges}),
+            "chunks_with_hyperedges": len(self.per_chunk),
             "duplicates": self.duplicates,
             **by_reason(self.rejects),
         }
@@ -74,27 +107,10 @@ def extract_facts(chunks: Sequence[Chunk], *, chat: Chat) -> Iterator[Extracted]
     return extract(chunks, chat=chat, form=FACTS)
 
 
-def build_facts(extracted: Iterable[Extracted]) -> Facts:
-    """Check and number facts in order.
-
-    Ids are ``<chunk id>:f<n>``. An entity that is named twice in a fact, by whatever form, takes
-    part once. The same fact with the same entities from the same chunk counts once.
-    """
+def build_facts(extracted: Iterable[Extracted]) -> tuple[Facts, list[Hyperedge]]:
+    """A hypergraph that is small enough to hold its hyperedges in memory."""
     facts = Facts()
-    seen: set[tuple[str, str, frozenset[str]]] = set()
-    per_chunk: Counter[str] = Counter()
-    for chunk_id, value in accepted(extracted, fact_fault, facts.rejects):
-        text, names = display(value[0]), _distinct(value[1])
-        identity = (chunk_id, entity_key(text), frozenset(names))
-        if identity in seen:
-            facts.duplicates += 1
-            continue
-        seen.add(identity)
-        name = f"{chunk_id}:f{per_chunk[chunk_id]}"
-        per_chunk[chunk_id] += 1
-        facts.hyperedges.append(Hyperedge(name, text, list(names.values()), chunk_id))
-        facts.degrees.update(facts.entities.add(one) for one in names.values())
-    return facts
+    return facts, [fact.hyperedge for fact in facts.edges(extracted)]
 
 
 def fact_fault(value: Any) -> str | None:

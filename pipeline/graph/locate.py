@@ -55,11 +55,12 @@ def best(chunks: Sequence[Chunk], hint: str) -> Chunk:
     for chunk in chunks:
         if literal and literal in chunk.text:
             return chunk
-    wanted = _words(hint)
-    counts = [len(wanted & _words(chunk.text)) for chunk in chunks]
+    wanted = words(hint)
+    counts = [len(wanted & words(chunk.text)) for chunk in chunks]
     return chunks[counts.index(max(counts))]
 
 
 @lru_cache(maxsize=4096)  # a chunk is asked about once for each triple of its document
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """The words of a text, folded."""
     return frozenset(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))

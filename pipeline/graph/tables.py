@@ -54,7 +54,7 @@ def write_triplets(
             plain.write_table(table)
             np.array([(edge.head, edge.tail) for edge in part], dtype=np.int64).tofile(numbers)
             count += len(part)
-    _write_entities(folder, entities, block)
+    write_entities(folder, entities, block)
     write_neighbours(folder / "neighbours", lambda: _read_ends(ends, 8 * block), len(entities))
     ends.unlink()
     return count
@@ -66,7 +66,8 @@ def _read_ends(path: Path, count: int) -> Iterator[NDArray[np.int64]]:
             yield part.reshape(-1, 2)
 
 
-def _write_entities(folder: Path, entities: EntityTable, block: int) -> None:
+def write_entities(folder: Path, entities: EntityTable, block: int) -> None:
+    """Write ``entities.parquet`` and ``entities.arrow``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

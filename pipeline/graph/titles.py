@@ -9,16 +9,15 @@ paper: entities are titles alone, and a relation is a piece of the sentence, not
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from pipeline.graph.build import Extracted
 from pipeline.graph.names import NameIndex
+from pipeline.graph.sentences import sentences
 from pipeline.records import Chunk
 
 RELATION_WORDS = 8
 PLAIN_RELATION = "mentions"  # where no words lead up to the mention
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z\s]|[\"'“])")
 _EDGE = " \t,;:()[]\"'“”–—-"
 
 
@@ -28,7 +27,7 @@ def read_titles(chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     for chunk in chunks:
         if not chunk.title:
             continue
-        for sentence in _SENTENCE_END.split(chunk.text):
+        for sentence in sentences(chunk.text):
             start = 0  # of the words after the passage's own title
             for mention in names.find(sentence):
                 if chunk.title in mention.names:

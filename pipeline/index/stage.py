@@ -1,7 +1,8 @@
-"""Stage ``index``: embeddings and FAISS indexes (TeaRAG, arXiv 2511.05385, 4.2.3).
+"""Stages ``index`` and ``hyper-index``: embeddings and FAISS indexes.
 
-Input: chunks of the corpus stage, triplets and entities of the graph stage. Output: vectors of all
-three as ``.npy`` (rows as in their tables), FAISS indexes over chunks and entities (triplets are
+TeaRAG (arXiv 2511.05385), 4.2.3: of chunks, and of the triplets and entities of the graph stage.
+ProGraph-R1, 3.1: of the hyperedges and entities of the hypergraph stage. Output: vectors of every
+table as ``.npy`` (rows as in their tables), FAISS indexes over those that are searched (triplets are
 only compared within one hop of an entity), and ``index.json``, which names the embedder and says
 which kind of index was chosen and what it finds; the stage's manifest says so too.
 """
@@ -21,22 +22,42 @@ from pipeline.records import replace_text
 from pipeline.stage import StageContext
 
 _BLOCK = 50_000  # texts per checkpoint
-_SEARCHED = ("chunks", "entities")
+_SEARCHED = ("chunks", "entities", "hyperedges")
 EMBEDDED = "newly embedded"
+Tables = dict[str, tuple[Path, tuple[str, ...]]]  # the file of each table and the columns embedded
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write the stage's files; returns how many vectors of each table, and how many texts were new.
+    """Stage ``index``; returns how many vectors of each table, and how many texts were new.
 
     Raises DependencyError when the embedder is missing, InputError when a table is unreadable.
     """
+    graph = context.inputs["graph"]
+    return _build(
+        context,
+        {
+            "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
+            "entities": (graph / "entities.parquet", ("name",)),
+            "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
+        },
+    )
+
+
+def run_hyper(context: StageContext) -> dict[str, int]:
+    """Stage ``hyper-index``; returns how many vectors of each table, and raises as `run` does."""
+    hypergraph = context.inputs["graph"]
+    return _build(
+        context,
+        {
+            "entities": (hypergraph / "entities.parquet", ("name",)),
+            "hyperedges": (hypergraph / "hyperedges.parquet", ("text",)),
+        },
+    )
+
+
+def _build(context: StageContext, tables: Tables) -> dict[str, int]:
     settings = context.config.index
     embedder = open_embedder(context.config, open_cache(context.config))
-    tables = {
-        "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
-        "entities": (context.inputs["graph"] / "entities.parquet", ("name",)),
-        "triplets": (context.inputs["graph"] / "triplets.parquet", ("head", "relation", "tail")),
-    }
     counts: dict[str, int] = {}
     kinds: dict[str, dict[str, int | float | str]] = {}
     for name, (path, columns) in tables.items():

@@ -6,6 +6,9 @@ a set of entities. Two files: ``rows.npy``, the triplets of entity 0, then of en
 entity's ascending; ``offsets.npy``, where each entity's begin. Numbers take 4 bytes while they fit,
 so T triplets between E entities take 8 T + 4 E bytes, which all processes of a host share.
 
+A hypergraph has two such tables (`pipeline.graph.hyper_tables`): the hyperedges of each entity, and
+the entities of each hyperedge.
+
 The table is built in two counting passes over the ends, block by block: the first counts each
 entity's triplets, the second puts every row where its entity's next free place is. Memory: 8 E
 bytes and one block; the rows are written through the mapping.
@@ -14,7 +17,7 @@ bytes and one block; the rows are written through the mapping.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from pipeline.errors import StoreError
 
 Rows = NDArray[np.integer]
 Ends = NDArray[np.integer]  # [n, 2]: entity numbers of head and tail
+Pairs = tuple[Rows, Rows]
 OFFSETS, ROWS = "offsets.npy", "rows.npy"
 _FIRST = np.ones(1, dtype=bool)
 
@@ -71,12 +75,8 @@ class Neighbours:
         if len(queries) == 1 and queries[0]:  # a fifth of the time that the general way takes
             return [self._of_one(queries[0])]
         entity_N = np.array([entity for query in queries for entity in query], dtype=np.int64)
-        start_N = self._offsets[entity_N].astype(np.int64)
-        length_N = self._offsets[entity_N + 1].astype(np.int64) - start_N
+        row_M, length_N = self.gather(entity_N)
         query_N = np.repeat(np.arange(len(queries)), [len(query) for query in queries])
-        # Places of all rows at once: 0, 1, 2, ... shifted so that each entity's begin at its start.
-        shift_N = start_N - (np.cumsum(length_N) - length_N)
-        row_M = self._rows[np.arange(length_N.sum()) + np.repeat(shift_N, length_N)]
         # (query, row) as one number sorts and compares faster than two.
         width = int(row_M.max(initial=0)) + 1
         key_M = np.repeat(query_N, length_N) * width + row_M
@@ -87,6 +87,20 @@ class Neighbours:
             key_M[low:high] - number * width
             for number, (low, high) in enumerate(itertools.pairwise(bounds))
         ]
+
+    def gather(self, entity_N: Rows) -> tuple[Rows, Rows]:
+        """The rows of each entity, one entity's after another's, and how many each has."""
+        start_N = self._offsets[entity_N].astype(np.int64)
+        length_N = self._offsets[entity_N + 1].astype(np.int64) - start_N
+        # Places of all rows at once: 0, 1, 2, ... shifted so that each entity's begin at its start.
+        shift_N = start_N - (np.cumsum(length_N) - length_N)
+        row_M = self._rows[np.arange(length_N.sum()) + np.repeat(shift_N, length_N)]
+        return row_M.astype(np.int64), length_N
+
+    def degrees(self, entity_N: Rows) -> Rows:
+        """How many rows each entity has."""
+        degree_N: Rows = self._offsets[entity_N + 1].astype(np.int64) - self._offsets[entity_N]
+        return degree_N
 
     def _of_one(self, query: Sequence[int]) -> Rows:
         begin, rows = self._begin, self._rows
@@ -103,14 +117,31 @@ def write_neighbours(folder: Path, ends: Callable[[], Iterable[Ends]], entities:
 
     It is called twice and must give the same blocks. Entity numbers are below ``entities``.
     """
+
+    def pairs() -> Iterator[Pairs]:
+        first = 0
+        for block in ends():
+            entity_M, row_M = _distinct(block)
+            yield entity_M, row_M + first
+            first += len(block)
+
+    write_table(folder, pairs, entities)
+
+
+def write_table(folder: Path, pairs: Callable[[], Iterable[Pairs]], keys: int) -> None:
+    """Write which rows belong to each key (number below ``keys``), from pairs in blocks.
+
+    ``pairs()`` gives (keys, rows), two arrays of one length; every pair once, and the rows of one
+    key ascending. It is called twice and must give the same blocks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    # free_E[e + 1] counts entity e; summed up, free_E[e] is where entity e begins.
-    free_E = np.zeros(entities + 1, dtype=np.int64)
-    triplets = 0
-    for block in ends():
-        touched, count = np.unique(_distinct(block)[0], return_counts=True)
+    # free_E[e + 1] counts key e; summed up, free_E[e] is where key e begins.
+    free_E = np.zeros(keys + 1, dtype=np.int64)
+    rows = 0
+    for key_M, row_M in pairs():
+        touched, count = np.unique(key_M, return_counts=True)
         free_E[touched + 1] += count
-        triplets += len(block)
+        rows = max(rows, int(row_M.max(initial=-1)) + 1)
     np.cumsum(free_E, out=free_E)
     total = int(free_E[-1])
     np.save(folder / OFFSETS, free_E.astype(_smallest(total)))
@@ -118,18 +149,14 @@ def write_neighbours(folder: Path, ends: Callable[[], Iterable[Ends]], entities:
         np.save(folder / ROWS, np.zeros(0, dtype=np.uint32))
         return
     rows_N = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
-        folder / ROWS, mode="w+", dtype=_smallest(triplets), shape=(total,)
+        folder / ROWS, mode="w+", dtype=_smallest(rows), shape=(total,)
     )
-    first = 0
-    for block in ends():
-        entity_M, row_M = _distinct(block)
-        order = np.argsort(entity_M, kind="stable")
-        entity_M = entity_M[order]
-        touched, begin, count = np.unique(entity_M, return_index=True, return_counts=True)
-        place_M = np.repeat(free_E[touched] - begin, count) + np.arange(len(entity_M))
-        rows_N[place_M] = row_M[order] + first
+    for key_M, row_M in pairs():
+        order = np.argsort(key_M, kind="stable")
+        touched, begin, count = np.unique(key_M[order], return_index=True, return_counts=True)
+        place_M = np.repeat(free_E[touched] - begin, count) + np.arange(len(key_M))
+        rows_N[place_M] = row_M[order]
         free_E[touched] += count
-        first += len(block)
     rows_N.flush()
 
 
