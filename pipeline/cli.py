@@ -100,6 +100,8 @@ for _stage in (
     "corpus",
     "graph",
     "index",
+    "hypergraph",
+    "hyper-index",
     "sft-data",
     "sft",
     "sample",
@@ -242,6 +244,14 @@ def kag(source: Input, output: Output = "-") -> None:
     from pipeline import commands
 
     commands.kag(source, output)
+
+
+@app.command()
+def hyper(source: Input, output: Output = "-") -> None:
+    """Rank hyperedges by the informativeness of the entities that they share with a query."""
+    from pipeline import commands
+
+    commands.hyper(source, output)
 
 
 @app.command()

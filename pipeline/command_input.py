@@ -206,6 +206,24 @@ class RetrievedView:
 
 
 @dataclasses.dataclass
+class HyperedgeView:
+    """A hyperedge and the names of its entities."""
+
+    id: str
+    entities: list[str]
+
+
+@dataclasses.dataclass
+class HyperView:
+    """What ``hyper`` reads; ``entities`` are embeddings by name."""
+
+    query_entities: list[str]
+    entities: dict[str, list[float]]
+    hyperedges: list[HyperedgeView]
+    k: int = 5
+
+
+@dataclasses.dataclass
 class AnsweredView:
     """What ``metrics`` reads."""
 

@@ -1,4 +1,4 @@
-"""Single steps on files of one's own: parse, kag, score, pair, mask, metrics, import.
+"""Single steps on files of one's own: parse, kag, hyper, score, pair, mask, metrics, import.
 
 Each function reads JSONL (or Parquet) and writes JSONL; ``-`` is standard input or output. A record
 needs only the fields that the command reads, all others pass through. A malformed record stops the
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.command_input import (
     AnsweredView,
     File,
+    HyperView,
     JudgedPathView,
     PathView,
     RetrievedView,
@@ -93,6 +94,19 @@ def kag(source: File, output: File) -> int:
             raise InputError.at(shown(source), line, str(error)) from None
         ranked = [{"kind": node.kind, "id": node.id, "mass": node.mass} for node in ranking]
         rows.append(row | {"ranking": ranked, "selected": list(selected)})
+    return write_jsonl(output, rows)
+
+
+def hyper(source: File, output: File) -> int:
+    """Add ``ranking``: the ``k`` best hyperedges that share an entity with the query."""
+    rows = []
+    for line, row in rows_of(source):
+        view = view_of(HyperView, row, source, line)
+        try:
+            ranking = _ranked(view)
+        except InputError as error:
+            raise InputError.at(shown(source), line, str(error)) from None
+        rows.append(row | {"ranking": [{"id": name, "score": score} for name, score in ranking]})
     return write_jsonl(output, rows)
 
 
@@ -188,6 +202,46 @@ def import_outputs(
 
     trajectories, skipped = read(sources, grammar_name=grammar_name, hop=hop)
     return write_jsonl(output, trajectories), [str(line) for line in skipped]
+
+
+def _ranked(view: HyperView) -> list[tuple[str, float]]:
+    """Ids and scores (ProGraph-R1 eq. 6 to 10); raises InputError for what the formulas have not."""
+    import numpy as np
+
+    from pipeline.retrieval.informativeness import (
+        Incidence,
+        best_edges,
+        cosine_to_mean,
+        informativeness,
+    )
+
+    if view.k < 1:
+        raise InputError(f"k: {view.k}; expected at least 1")
+    number = {name: row for row, name in enumerate(view.entities)}
+    named = dict.fromkeys(view.query_entities)
+    edges = {edge.id: edge.entities for edge in view.hyperedges}
+    if len(edges) < len(view.hyperedges):
+        raise InputError("hyperedges: two have one id")
+    for field, names in (("query_entities", named), *(("hyperedges", e) for e in edges.values())):
+        absent = next((name for name in names if name not in number), None)
+        if absent is not None:
+            raise InputError(f"{field}: {absent!r} has no embedding in entities")
+    sizes = {len(vector) for vector in view.entities.values()}
+    vectors = np.array(list(view.entities.values()), dtype=np.float64) if len(sizes) == 1 else None
+    if vectors is None and view.entities:
+        raise InputError(f"entities: embeddings of {min(sizes)} and of {max(sizes)} numbers")
+    if vectors is None or not named:
+        return []
+    if not vectors.size or not np.isfinite(vectors).all():
+        raise InputError("entities: an embedding must be a list of finite numbers")
+    incidence = Incidence.of([[number[n] for n in e] for e in edges.values()], len(number))
+    rows = [number[name] for name in named]
+    found, scores = informativeness(incidence, rows, cosine_to_mean(vectors, rows))
+    ids = list(edges)
+    return [
+        (ids[edge], value)
+        for edge, value in best_edges(found, scores, lambda edge: ids[edge], view.k)
+    ]
 
 
 def _judged(

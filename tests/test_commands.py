@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,45 @@ def test_kag_ranks_one_chunk_as_solved_by_hand(tmp_path: Path) -> None:
         call(tmp_path, commands.kag, record | {"chunks": [chunk, chunk]})
     with pytest.raises(InputError, match=r"in\.jsonl:1: alpha is 1\.0; expected"):
         call(tmp_path, commands.kag, record | {"alpha": 1})
+
+
+HYPER = {
+    "query_entities": ["A"],
+    "entities": {"A": [2.0, 0.0], "B": [0.6, 0.8], "C": [0.0, 1.0]},
+    "hyperedges": [
+        {"id": "e1", "entities": ["A", "B"]},
+        {"id": "e2", "entities": ["A", "C"]},
+        {"id": "e3", "entities": ["B", "C"]},
+    ],
+}
+
+
+def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
+    """As in tests/retrieval/test_informativeness.py: log 2, and (log 2 + .6 log 1.5) / 1.6."""
+    [all_of, best] = call(tmp_path, commands.hyper, HYPER | {"mine": 1}, HYPER | {"k": 1})
+    assert all_of["mine"] == 1
+    assert [one["id"] for one in all_of["ranking"]] == ["e2", "e1"]
+    scores = [one["score"] for one in all_of["ranking"]]
+    assert scores == pytest.approx([math.log(2), (math.log(2) + 0.6 * math.log(1.5)) / 1.6])
+    assert best["ranking"] == all_of["ranking"][:1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k: 0; expected at least 1"),
+        ({"query_entities": ["Z"]}, "query_entities: 'Z' has no embedding in entities"),
+        ({"hyperedges": [{"id": "e", "entities": ["Z"]}]}, "hyperedges: 'Z' has no embedding"),
+        ({"hyperedges": [{"id": "e", "entities": ["A"]}] * 2}, "hyperedges: two have one id"),
+        ({"entities": {"A": [1.0], "B": [1.0, 2.0], "C": [1.0]}}, "embeddings of 1 and of 2"),
+        ({"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}}, "finite numbers"),
+    ],
+)
+def test_hyper_refuses_what_the_formulas_have_not(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=rf"in\.jsonl:1: .*{message}"):
+        call(tmp_path, commands.hyper, HYPER | change)
 
 
 def test_score_parses_what_is_not_there_and_believes_what_is(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def recall(
         "chunks": len(bases.chunks),
         "entities": bases.entities,
         "triplets": len(bases.triplets),
+        "hyperedges": len(bases.hyperedges),
         "questions": len(questions.whole),
         "sub_questions": len(questions.parts),
     }
@@ -171,7 +172,8 @@ def _corpus_of(config: Config, files: Files) -> Corpus:
 
 
 def _source(bases: Bases) -> Source:
-    chunk_of = {triplet.id: triplet.chunk_id for triplet in bases.triplets}
+    chunk_of = {one.id: one.chunk_id for one in bases.triplets}
+    chunk_of.update((one.id, one.chunk_id) for one in bases.hyperedges)
     document_of = {chunk.id: chunk.doc_id for chunk in bases.chunks}
 
     def source(item: ContextItem) -> str:

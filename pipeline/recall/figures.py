@@ -3,8 +3,8 @@
 Input: for every query its gold passages and what a retrieval showed. Output: one number per query.
 
 The ranking of documents is the order in which they first appear among the items shown: a chunk
-stands for its document, a triplet for the document of the chunk that it was extracted from (its
-provenance). ``strict`` drops the triplets first, so that only passages that can be read count.
+stands for its document, a triplet or hyperedge for the document of the chunk that it was extracted
+from (its provenance). ``strict`` drops those first, so that only passages that can be read count.
 
     recall@k = |gold passages among the first k documents| / |gold passages|
     all@k    = 1 if recall@k is 1, else 0

@@ -3,8 +3,9 @@
 Input: a configuration, its bases, its questions. Output: one row of figures per query kind,
 retriever and reranker. Retrievers: ``bm25``; ``bm25+semantic`` (reciprocal rank fusion); and the
 variants ``semantic``, ``graph``, ``concat`` and ``ppr`` as `open_variant` opens them, with the
-configured reranker and without one (then similarity is the embedder's cosine). A bi-encoder over the
-same embedder reorders nothing, so such a configuration has one row for each.
+configured reranker and without one (then similarity is the embedder's cosine); and ``hyperedges``,
+``graph-r1`` and ``prograph``, which no reranker reads. A bi-encoder over the same embedder reorders
+nothing, so such a configuration has one row for each.
 
 The queries are those of Single-*: the text is subquery and key entity at once (TeaRAG, arXiv
 2511.05385, definition 3.1); ``retrieval.named_entities`` finds better ones. Seconds are those of a
@@ -40,6 +41,7 @@ from pipeline.trajectory.grammar import grammar
 
 CUTS = (2, 5)
 VARIANTS = ("semantic", "graph", "concat", "ppr")
+HYPER_VARIANTS = ("hyperedges", "graph-r1", "prograph")
 PLAIN = (16.8, -7.75)  # scale and offset of all-MiniLM-L6-v2's cosine, question against passage
 Retrieve = Callable[[Sequence[str]], list[list[ContextItem]]]
 Tokens = Callable[[str], int]
@@ -119,12 +121,15 @@ def ways_of(config: Config, bases: Bases, embedder: Embedder) -> tuple[list[Way]
     variants = VARIANTS if bases.triplets else VARIANTS[:1]
     if not bases.triplets:
         notes.append(
-            "graph, concat and ppr are left out: there are no triplets of this corpus; name them "
+            "graph, concat, ppr and the hypergraph are left out: there are no triplets of this corpus; name them "
             "with --triplets FILE, or link passages by their titles with --set graph.source=titles"
         )
     for label, reranker in _rerankers(config):
         for variant in variants:
             ways.append(_variant(config, bases, embedder, variant, label, reranker))
+    if bases.hyperedges:
+        plain = _rerankers(config)[0][1]
+        ways += [_variant(config, bases, embedder, one, None, plain) for one in HYPER_VARIANTS]
     return ways, notes
 
 
@@ -148,7 +153,7 @@ def _row(
     loose = _recalls(asked, shown, source, strict=False)
     strict = _recalls(asked, shown, source, strict=True)
     names = [one.question_id for one in asked]
-    form = grammar("tearag")
+    form = grammar("prograph" if way.retriever in HYPER_VARIANTS else "tearag")
     counts = [tokens(form.environment(list(items), "\n")) for items in shown]
     row = Row(
         dataset=dataset,
@@ -230,7 +235,12 @@ def _variant(
     own = config.model_copy(update={"retrieval": retrieval})
 
     def opened() -> Retrieve:
-        retriever = open_variant(own, bases.corpus, bases.graph, bases.index, embedder)
+        hyper = retrieval.over_hypergraph
+        graph = bases.hypergraph if hyper else bases.graph
+        index = bases.hyper_index if hyper else bases.index
+        assert graph is not None
+        assert index is not None
+        retriever = open_variant(own, bases.corpus, graph, index, embedder)
         return lambda queries: retriever.retrieve([Query(one, (one,)) for one in queries])
 
     return Way(variant, label, opened)

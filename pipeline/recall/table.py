@@ -39,8 +39,8 @@ def show(measured: Sequence[Measured]) -> None:
         for note in one.notes:
             console.print(f"{one.config}: {note}", highlight=False)
     console.print(
-        "@k: share of gold passages among the first k documents shown, a triplet standing for the "
-        "document it came from; strict: chunks alone; * p < 0.05, paired t-test; ms: retrieval "
+        "@k: share of gold passages among the first k documents shown, a triplet or hyperedge standing "
+        "for the document it came from; strict: chunks alone; * p < 0.05, paired t-test; ms: retrieval "
         "beside embedding the query",
         highlight=False,
     )

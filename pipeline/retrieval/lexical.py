@@ -11,8 +11,8 @@ They give c = 60 for rankings of 1,000; rankings of 20 are nearly flat under it,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from pipeline.errors import DependencyError
 from pipeline.index.stage import passage
@@ -20,12 +20,22 @@ from pipeline.retrieval.kag import ScoredChunk
 from pipeline.retrieval.tables import Columns
 
 FUSION_CONSTANT = 10
+T = TypeVar("T", bound=Hashable)
 
 
 class Ranks(Protocol):
     """Chunks for queries, best first."""
 
     def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]: ...
+
+
+def reciprocal_ranks(rankings: Iterable[Sequence[T]], constant: int = 0) -> dict[T, float]:
+    """The sum over rankings of 1 / (constant + rank), for everything ranked, in order of appearance."""
+    scores: dict[T, float] = {}
+    for ranking in rankings:
+        for rank, one in enumerate(ranking, start=1):
+            scores[one] = scores.get(one, 0.0) + 1 / (constant + rank)
+    return scores
 
 
 class Bm25:
@@ -86,12 +96,10 @@ class Fused:
         return [self._fused(of_query) for of_query in zip(*rankings, strict=True)]
 
     def _fused(self, rankings: Sequence[Sequence[ScoredChunk]]) -> list[ScoredChunk]:
-        scores: dict[str, float] = {}
-        chunks: dict[str, ScoredChunk] = {}
-        for ranking in rankings:
-            for rank, chunk in enumerate(ranking, start=1):
-                chunks.setdefault(chunk.id, chunk)
-                scores[chunk.id] = scores.get(chunk.id, 0.0) + 1 / (self._constant + rank)
+        chunks = {chunk.id: chunk for ranking in reversed(rankings) for chunk in ranking}
+        scores = reciprocal_ranks(
+            [[chunk.id for chunk in ranking] for ranking in rankings], self._constant
+        )
         order = sorted(scores, key=lambda name: -scores[name])[: self._keep]
         return [
             ScoredChunk(name, chunks[name].title, chunks[name].text, scores[name]) for name in order

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from pipeline.errors import StoreError
+from pipeline.graph.hyper_tables import MEMBERS, NEIGHBOURS, SHOWN
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.retrieval.graph import GraphRetrieval
+from pipeline.retrieval.hyper import HyperRetrieval, HyperVariant
+from pipeline.retrieval.informativeness import Incidence
 from pipeline.retrieval.linked import LinkedChunks
 from pipeline.retrieval.named import NamedEntities
 from pipeline.retrieval.neighbours import Neighbours
@@ -27,6 +30,8 @@ from pipeline.retrieval.variants import VariantRetriever
 if TYPE_CHECKING:
     from pipeline.config import Config
 
+_HYPER = ("entities", "hyperedges")
+
 
 def open_variant(
     config: Config,
@@ -37,6 +42,7 @@ def open_variant(
 ) -> VariantRetriever:
     """The configured retriever over complete stage directories; reads only what its variant uses.
 
+    Variants over the hypergraph take its directory and that of its index as ``graph`` and ``index``.
     ``embedder`` is one that is open already, of the same settings. Raises StoreError when the index
     was built by another embedder or over other tables.
     """
@@ -45,7 +51,12 @@ def open_variant(
     graphical: GraphRetrieval | None = None
     named: NamedEntities | None = None
     linked: LinkedChunks | None = None
-    if settings.variant != "none":
+    hyper: HyperRetrieval | None = None
+    if settings.over_hypergraph:
+        embedder = embedder or open_embedder(config, open_cache(config))
+        _check_embedder(index / "index.json", embedder)
+        hyper = _open_hyper(config, graph, index, embedder)
+    elif settings.variant != "none":
         embedder = embedder or open_embedder(config, open_cache(config))
         _check_embedder(index / "index.json", embedder)
         reranker = open_reranker(config, settings.reranker, embedder=embedder)
@@ -67,6 +78,7 @@ def open_variant(
         show=settings.show,
         named=named,
         linked=linked,
+        hyper=hyper,
     )
 
 
@@ -126,6 +138,31 @@ def _open_linked(
     check_rows("chunks", len(chunk_CD), len(chunks), index)
     keep = config.retrieval.linked_chunks
     return LinkedChunks(chunks, chunk_CD, embedder, reranker, keep=keep)
+
+
+def _open_hyper(config: Config, graph: Path, index: Path, embedder: Embedder) -> HyperRetrieval:
+    settings = config.retrieval
+    hyperedges = Columns(graph / "hyperedges.arrow", SHOWN)
+    names = Columns(graph / "entities.arrow", ("name",)).column(0)
+    vectors = {name: np.load(index / f"{name}.npy", mmap_mode="r") for name in _HYPER}
+    indexes = {
+        name: VectorIndex.load(index / f"{name}.faiss", gpu=config.index.gpu) for name in _HYPER
+    }
+    for name, rows in (("entities", len(names)), ("hyperedges", len(hyperedges))):
+        check_rows(name, len(vectors[name]), rows, index)
+        check_rows(name, len(indexes[name]), rows, index)
+    return HyperRetrieval(
+        cast(HyperVariant, settings.variant),
+        hyperedges,
+        names,
+        Incidence(Neighbours.load(graph / MEMBERS), Neighbours.load(graph / NEIGHBOURS)),
+        vectors["entities"],
+        vectors["hyperedges"],
+        indexes["entities"],
+        indexes["hyperedges"],
+        embedder,
+        keep=settings.keep,
+    )
 
 
 def _check_embedder(path: Path, embedder: Embedder) -> None:

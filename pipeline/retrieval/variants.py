@@ -2,7 +2,9 @@
 
 Input: subqueries with key entities. Output: context items. ``semantic`` (TeaRAG-S): the best chunks;
 ``graph`` (TeaRAG-G): the best triplets; ``concat`` (TeaRAG-Con): both, chunks first; ``ppr``
-(TeaRAG): the best nodes of the KAG, by mass; ``none``: nothing. Table 7 counts 88 tokens a retrieval
+(TeaRAG): the best nodes of the KAG, by mass; ``none``: nothing. The variants of ProGraph-R1's table
+4, ``hyperedges``, ``graph-r1`` and ``prograph``, show the best hyperedges
+(`pipeline.retrieval.hyper`). Table 7 counts 88 tokens a retrieval
 for TeaRAG-G and 879 for TeaRAG-Con against 790 for TeaRAG-S, so both show as many triplets as the
 others show items: k_f. Items of semantic and graph retrieval are scored by sigmoid(raw score).
 
@@ -24,6 +26,7 @@ from pipeline.errors import RetrievalError, SteepError
 from pipeline.index.cache import Recent
 from pipeline.records import ContextItem
 from pipeline.retrieval.base import Query
+from pipeline.retrieval.hyper import ScoredHyperedge
 from pipeline.retrieval.kag import (
     Candidates,
     Ranked,
@@ -35,7 +38,9 @@ from pipeline.retrieval.kag import (
 from pipeline.retrieval.linked import LinkedChunks
 from pipeline.retrieval.named import NamedEntities
 
-Variant = Literal["semantic", "graph", "concat", "ppr", "none"]
+Variant = Literal[
+    "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
+]
 Show = Literal["nodes", "passages", "chunks"]
 T = TypeVar("T")
 _REMEMBERED = 50_000  # answers kept in memory, for the other samples of the same question
@@ -55,8 +60,14 @@ class Graphical(Protocol):
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredTriplet]]: ...
 
 
+class Hyper(Protocol):
+    """Hyperedges for queries."""
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]: ...
+
+
 class VariantRetriever:
-    """One variant over semantic and graph retrieval, which run at the same time."""
+    """One variant over semantic and graph retrieval, which run at the same time, or over a hypergraph."""
 
     def __init__(
         self,
@@ -70,8 +81,12 @@ class VariantRetriever:
         show: Show = "nodes",
         named: NamedEntities | None = None,
         linked: LinkedChunks | None = None,
+        hyper: Hyper | None = None,
     ) -> None:
-        """``semantic`` and ``graph`` may be None where the variant does not use them."""
+        """``semantic`` and ``graph`` may be None where the variant does not use them.
+
+        With ``hyper`` it alone answers, whatever the variant; its seconds count as the graph's.
+        """
         self._variant = variant
         self._semantic = semantic
         self._graph = graph
@@ -81,6 +96,7 @@ class VariantRetriever:
         self._show = show
         self._named = named
         self._linked = linked
+        self._hyper = hyper
         self._answers: Recent[Query, list[ContextItem]] = Recent(_REMEMBERED)
         self._seconds = {"semantic": 0.0, "graph": 0.0, "ppr": 0.0}
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="retrieval")
@@ -117,11 +133,17 @@ class VariantRetriever:
     def _answered(self, queries: list[Query]) -> list[list[ContextItem]]:
         if not queries or self._variant == "none":
             return [[] for _ in queries]
+        if self._hyper is not None:
+            hyper = self._hyper
+            found = self._timed(
+                "graph", lambda: _attempted("graph", lambda: hyper.retrieve(queries))
+            )
+            return [[_hyperedge_item(one) for one in edges] for edges in found]
         if self._named is not None:
             queries = [self._named.extend(query) for query in queries]
         chunks = self._threads.submit(self._timed, "semantic", lambda: self._chunks(queries))
         triplets = self._threads.submit(self._timed, "graph", lambda: self._triplets(queries))
-        found = [
+        candidates = [
             Candidates(query.entities, of_chunks, of_triplets)
             for query, of_chunks, of_triplets in zip(
                 queries, chunks.result(), triplets.result(), strict=True
@@ -129,15 +151,15 @@ class VariantRetriever:
         ]
         if self._variant == "ppr":
             if self._linked is not None:
-                found = self._timed("graph", lambda: self._with_linked(queries, found))
-            return self._timed("ppr", lambda: self._merged(found))
+                candidates = self._timed("graph", lambda: self._with_linked(queries, candidates))
+            return self._timed("ppr", lambda: self._merged(candidates))
         return [
             [_chunk_item(chunk, sigmoid(chunk.score)) for chunk in one.chunks[: self._keep]]
             + [
                 _triplet_item(triplet, sigmoid(triplet.score))
                 for triplet in one.triplets[: self._keep]
             ]
-            for one in found
+            for one in candidates
         ]
 
     def _chunks(self, queries: list[Query]) -> list[list[ScoredChunk]]:
@@ -221,3 +243,7 @@ def _chunk_item(chunk: ScoredChunk, score: float) -> ContextItem:
 
 def _triplet_item(triplet: ScoredTriplet, score: float) -> ContextItem:
     return ContextItem("triplet", triplet.id, "", triplet.text, score)
+
+
+def _hyperedge_item(edge: ScoredHyperedge) -> ContextItem:
+    return ContextItem("hyperedge", edge.id, "", edge.text, edge.score)

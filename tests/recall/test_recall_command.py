@@ -14,7 +14,8 @@ from tests.test_cli import refused, steep
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 REAL = CONFIGS / "real-passages.yaml"
 CORPUS = {"Up": ["By Ann."], "Ann": ["Of Rome."], "Bo": ["Of Oslo.", "Bo met Ann."]}
-VARIANTS = ["bm25", "bm25+semantic", "semantic", "graph", "concat", "ppr"]
+HYPER = ["hyperedges", "graph-r1", "prograph"]
+VARIANTS = ["bm25", "bm25+semantic", "semantic", "graph", "concat", "ppr", *HYPER]
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,9 @@ def test_every_way_is_asked_the_question_and_its_sub_questions(tmp_path, files, 
     assert rows["sub-question", "bm25"].recall[5] == 1  # each names its passage's title
     assert rows["question", "concat"].tokens_per_retrieval > semantic.tokens_per_retrieval
     assert found.sizes["triplets"] == 2  # by Ann, and met Ann
+    assert found.sizes["hyperedges"] == 2
+    hyper = rows["question", "prograph"]
+    assert hyper.strict["recall@5"] == 0 < hyper.recall[5]  # led to by provenance alone
     line = found.as_json()["rows"][2]
     assert {"dataset": "musique", "retriever": "semantic", "recall@5": 1.0}.items() <= line.items()
     json.dumps(found.as_json())
@@ -65,7 +69,7 @@ def test_without_triplets_the_graph_rows_are_left_out_and_it_is_said(tmp_path, f
     overrides = (*settings(tmp_path, encoder), "graph.source=annotated", "graph.path=other.jsonl")
     found = recall(REAL, files, overrides=overrides)
     assert "ppr" not in {row.retriever for row in found.rows}
-    assert any("graph, concat and ppr are left out" in note for note in found.notes)
+    assert any("graph, concat, ppr and the hypergraph are left out" in note for note in found.notes)
 
 
 def test_triplets_of_the_corpus_make_a_graph(tmp_path, files, encoder):
@@ -84,7 +88,11 @@ def test_a_reranker_of_its_own_is_measured_beside_none(tmp_path, files, encoder)
     ways = [(row.retriever, row.reranker) for row in found.rows if row.query == "question"]
     label = f"cross-encoder {reranker}"
     variants = ["semantic", "graph", "concat", "ppr"]
-    assert ways[-8:] == [(one, None) for one in variants] + [(one, label) for one in variants]
+    assert ways[-11:] == [
+        *((one, None) for one in variants),
+        *((one, label) for one in variants),
+        *((one, None) for one in HYPER),
+    ]
 
 
 def test_what_is_missing_is_named(tmp_path, files):
