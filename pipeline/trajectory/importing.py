@@ -1,4 +1,4 @@
-"""Import outputs of other systems: Search-R1's result files into trajectories.
+"""Import outputs of other systems: result files of Search-R1's or Graph-R1's kind into trajectories.
 
 Reads JSONL with a question, gold answers and the whole output of a model per line; the field names
 in use differ, the common ones are known. What comes out can be parsed, scored and paired like own
@@ -9,6 +9,7 @@ its reason, never guessed at.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,17 @@ _HOPS: dict[str, Hop] = {
     "musique": "multi",
     "bamboogle": "multi",
 }
+# The tags of which an output must have one, by grammar.
+_FORMS: dict[str, tuple[str, ...]] = {
+    "search-r1": ("<think>", "<search>", "<answer>"),
+    "prograph": ("<think>", "<query>", "<answer>"),
+}
+# Graph-R1 gives knowledge in a turn of its own; here a path is one turn.
+_KNOWLEDGE_TURN = re.compile(
+    r"\s*<\|im_end\|>\s*<\|im_start\|>(?:user|tool)\s*(<knowledge>.*?</knowledge>)\s*"
+    r"<\|im_end\|>\s*<\|im_start\|>assistant[ \t]*\n?",
+    re.DOTALL,
+)
 _TURN = "<|im_start|>assistant"
 _TURN_END = "<|im_end|>"
 
@@ -91,8 +103,9 @@ def _trajectory(
 ) -> Trajectory:
     question = _text(row, _QUESTION, "question")
     output = _assistant_turn(_text(row, _OUTPUT, "model output"))
-    if not any(tag in output for tag in ("<search>", "<answer>", "<think>")):
-        raise _Unusable("the output has none of <think>, <search>, <answer>; not Search-R1's form")
+    tags = _FORMS.get(grammar_name, ())
+    if tags and not any(tag in output for tag in tags):
+        raise _Unusable(f"the output has none of {', '.join(tags)}; not the form of {grammar_name}")
     dataset = str(row.get("dataset") or row.get("data_source") or "").lower()
     spans = form.spans(output)
     parsed = form.parse(output, spans)
@@ -153,11 +166,13 @@ def _hop(row: dict[str, Any], dataset: str, fallback: Hop | None) -> Hop:
 
 
 def _assistant_turn(text: str) -> str:
-    """The model's part of a text that begins with its chat prompt."""
+    """The model's part of a text that begins with its chat prompt; knowledge turns are part of it."""
+    text = _KNOWLEDGE_TURN.sub(r"\n\1\n", text)
     return text.rpartition(_TURN)[2].split(_TURN_END)[0].lstrip("\n") if _TURN in text else text
 
 
 def _stop(parsed: Parsed, output: str) -> Stop:
     if parsed.answer is not None:
         return "answer"
-    return "max_steps" if output.rstrip().endswith("</information>") else "malformed"
+    told = output.rstrip().endswith(("</information>", "</knowledge>"))
+    return "max_steps" if told else "malformed"

@@ -51,7 +51,7 @@ def test_reasoning_may_stand_bare_after_information() -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        (PATH.replace("<think>Röntgen.", "Röntgen."), "</think> after state 'informed'"),
+        (PATH.replace("<think>Röntgen.", "Röntgen."), "</think> after state 'told'"),
         (PATH + " done", "text outside the tags"),
         (FIRST + INFORMATION, "no answer"),
         (FIRST.replace("</think>\n", "</think> so "), "text outside the tags"),
@@ -107,7 +107,7 @@ def test_lines_that_cannot_be_imported_are_named_with_their_reason(tmp_path: Pat
         "sequences_str, completion",
         "4: data set 'mine' is not known to be single- or multi-hop; add hop to the row or pass "
         "--hop",
-        "5: the output has none of <think>, <search>, <answer>; not Search-R1's form",
+        "5: the output has none of <think>, <search>, <answer>; not the form of search-r1",
     ]
     with pytest.raises(InputError, match="no line of this file can be imported"):
         import_outputs([_write(tmp_path / "other.jsonl", ROW | {"golden": None})])

@@ -175,6 +175,9 @@ def grammar(
         from pipeline.trajectory.grammar.hiprag import HiPrag
 
         return HiPrag(max_steps, tuple(special_tokens))
-    raise InputError(
-        f"grammar {name!r} is not known; this version has tearag, hiprag and search-r1"
-    )
+    if name == "prograph":
+        from pipeline.trajectory.grammar.prograph import ProGraph
+
+        return ProGraph(max_steps, tuple(special_tokens))
+    known = "tearag, hiprag, prograph and search-r1"
+    raise InputError(f"grammar {name!r} is not known; this version has {known}")
