@@ -120,6 +120,63 @@ class JudgedPathView(PathView):
 
 
 @dataclasses.dataclass
+class FactView(ItemView):
+    """A retrieved item; ``entities`` take part in it, else its text is searched for names."""
+
+    kind: Literal["chunk", "triplet", "hyperedge"] = "hyperedge"
+    entities: list[str] | None = None
+
+    def item(self) -> ContextItem:
+        """As an item of a trajectory."""
+        return ContextItem(self.kind, self.id, self.title, self.text, self.score)
+
+
+@dataclasses.dataclass
+class TurnView:
+    """The part of a step that ProGraph-R1's rewards look at; the step that answers has no query."""
+
+    think: str = ""
+    query: str | None = None
+    context: list[FactView] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class ProGraphView:
+    """What ``score`` reads for ProGraph-R1's reward.
+
+    ``entities`` are names that texts are searched for, beside those of the items; ``values`` is P of
+    every state, before each step and at the end: without it progress is null.
+    """
+
+    answers: list[str]
+    question: str = ""
+    output: str = ""
+    grammar: GrammarName = "prograph"
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    steps: list[TurnView] | None = None
+    entities: list[str] = dataclasses.field(default_factory=list)
+    values: list[float] | None = None
+    answer: str | None = None
+    format_ok: bool | None = None
+    stop: Stop = "answer"
+
+    def record(self) -> Trajectory:
+        """As a trajectory without a name or steps."""
+        return Trajectory(
+            trajectory_id="",
+            question_id="",
+            dataset="",
+            question=self.question,
+            hop="multi",
+            answers=self.answers,
+            evidence=[],
+            grammar=self.grammar,
+            output=self.output,
+            stop=self.stop,
+        )
+
+
+@dataclasses.dataclass
 class Terms:
     """The reward terms that pairs are selected by."""
 

@@ -18,6 +18,7 @@ from pipeline.command_input import (
     HyperView,
     JudgedPathView,
     PathView,
+    ProGraphView,
     RetrievedView,
     Row,
     ScoredView,
@@ -123,15 +124,18 @@ def score(
     ``similarity`` is "lexical" or a configuration file, whose reranker (and weights) are used. If
     its weights count judged steps, every step must have a ``verdict``. HiPRAG's reward needs no
     similarity; its verdicts stand in the steps, or in the file ``verdicts`` as the stage ``judge``
-    writes it.
+    writes it. ProGraph-R1's needs none either; see `ProGraphView`.
     """
     from pipeline.rewards.stage import with_rewards
 
     rows = list(rows_of(source))
     if reward == "hiprag":
         return write_jsonl(output, _judged(rows, source, similarity, verdicts))
+    if reward == "prograph":
+        return write_jsonl(output, [_by_steps(row, source, line, similarity) for line, row in rows])
     if reward != "tearag":
-        raise InputError(f"reward {reward!r} is not known; this version has tearag and hiprag")
+        known = "tearag, hiprag and prograph"
+        raise InputError(f"reward {reward!r} is not known; this version has {known}")
     paths = [_scorable(PathView, row, source, line) for line, row in rows]
     model, weights = _similarity(similarity)
     judged = [_verdicts(row, source, line) for line, row in rows] if weights.judged else None
@@ -202,6 +206,50 @@ def import_outputs(
 
     trajectories, skipped = read(sources, grammar_name=grammar_name, hop=hop)
     return write_jsonl(output, trajectories), [str(line) for line in skipped]
+
+
+def _by_steps(row: Row, source: File, line: int, config: str) -> Row:
+    """The row with ProGraph-R1's rewards; a configuration file gives other weights."""
+    from pipeline.rewards.prograph import DEFAULT, Weights, step_rewards
+    from pipeline.rewards.structure import ToldEntities, structure
+    from pipeline.trajectory.grammar import grammar
+    from pipeline.trajectory.turns import Turn, turns_of
+
+    view = view_of(ProGraphView, row, source, line)
+    if view.stop == "environment":
+        return row | {"rewards": None}
+    weights = DEFAULT
+    if config != "lexical":
+        from pipeline.config import load
+
+        settings = load(config).rewards.prograph
+        weights = Weights(settings.progress, settings.structure)
+    check_spans(view.output, view.spans, "spans", source, line)
+    form = grammar(view.grammar)
+    parsed = form.parse(view.output, view.spans)
+    told = dict[int, list[str]]()
+    if view.steps is None:
+        trajectory = dataclasses.replace(view.record(), steps=parsed.steps)
+        trajectory.spans = view.spans or form.spans(view.output)
+        turns = turns_of(trajectory)
+    else:
+        trajectory, turns = view.record(), []
+        for step in view.steps:
+            items = tuple(item.item() for item in step.context)
+            for item, of_item in zip(step.context, items, strict=True):
+                if item.entities is not None:
+                    told[id(of_item)] = item.entities
+            turns.append(Turn(f"{step.think}\n{step.query or ''}", items, (0, 0)))
+    trajectory.answer = parsed.answer if "answer" not in row else view.answer
+    trajectory.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
+    if view.values is not None and len(view.values) != len(turns) + 1:
+        raise InputError.at(
+            shown(source),
+            line,
+            f"values: {len(view.values)} for {len(turns)} steps; one before each and one at the end",
+        )
+    terms = structure(trajectory, turns, ToldEntities(view.entities, told))
+    return row | {"rewards": step_rewards(trajectory, terms, view.values, weights)}
 
 
 def _ranked(view: HyperView) -> list[tuple[str, float]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.base import StageTask, model_identity
+from tasks.base import StageTask, model_identity, select
 from tasks.judge import Judge
+from tasks.knowledge import knowledge
+from tasks.policy import policy
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
-from tasks.sample import Sample
+from tasks.sample import ROLL_OUT, Sample, roll_out_files
 
 
 class _Scoring(RoundTask):
@@ -19,9 +21,20 @@ class _Scoring(RoundTask):
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}
         if self.settings.rewards.judged:
             needs["judge"] = self.clone(Judge)
+        if self.settings.rewards.kind == "prograph":
+            # Progress goes on sampling where the paths stand, and structure needs their entities.
+            needs |= {**knowledge(self), "policy": policy(self, self.round - 1)}
         return needs
 
+    def slice(self) -> dict[str, Any]:
+        values = super().slice()
+        if self.settings.rewards.kind == "prograph":
+            values |= select(self.settings.model_dump(mode="json"), ("sampling", *ROLL_OUT))
+        return values
+
     def files(self) -> dict[str, Path | str]:
+        if self.settings.rewards.kind == "prograph":
+            return roll_out_files(self)
         reranker = self.settings.rewards.reranker or self.settings.retrieval.reranker
         return {"reranker": model_identity(reranker.model or self.settings.index.embedder.model)}
 

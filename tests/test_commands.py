@@ -120,6 +120,41 @@ def test_hyper_refuses_what_the_formulas_have_not(
         call(tmp_path, commands.hyper, HYPER | change)
 
 
+def test_score_gives_prographs_rewards_step_by_step(tmp_path: Path) -> None:
+    """Step 1 finds {Up, Ann}, of which the question names Up; step 2 is the answer."""
+    facts = [{"text": "It is by her.", "entities": ["Up", "Ann"]}, {"text": "Up is old."}]
+    row = {
+        "question": "Who made Up?",
+        "answers": ["Ann"],
+        "answer": "Ann",
+        "format_ok": True,
+        "steps": [{"think": "t", "query": "q", "context": facts}, {"think": "Ann."}],
+    }
+    given, bare, text = call(
+        tmp_path,
+        commands.score,
+        row | {"values": [0.25, 0.75, 1.0]},
+        row,
+        {
+            "question": "Who made Up?",
+            "answers": ["Ann"],
+            "entities": ["Up", "Ann"],
+            "output": "<think>t</think><query>q</query><knowledge>\nUp is by Ann.\n</knowledge>"
+            "<think>t</think><answer>Ann</answer>",
+        },
+        reward="prograph",
+    )
+    assert given["rewards"]["steps"] == [
+        {"progress": 0.5, "connectivity": 0.5, "answer_reach": 0.5, "total": 2.75},
+        {"progress": 0.25, "connectivity": 0.0, "answer_reach": 0.0, "total": 2.125},
+    ]
+    assert given["rewards"]["total"] == (2.75 + 2.125) / 2
+    assert [step["progress"] for step in bare["rewards"]["steps"]] == [None, None]
+    assert text["rewards"]["steps"] == bare["rewards"]["steps"]
+    with pytest.raises(InputError, match=r"in\.jsonl:1: values: 1 for 2 steps"):
+        call(tmp_path, commands.score, row | {"values": [0.5]}, reward="prograph")
+
+
 def test_score_parses_what_is_not_there_and_believes_what_is(tmp_path: Path) -> None:
     given = {
         "hop": "single",

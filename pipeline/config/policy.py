@@ -160,12 +160,21 @@ class HiPragReward(Block):
     )
 
 
+class ProGraphReward(Block):
+    """ProGraph-R1 eq. 11-15; ablations set weights to 0, and without progress nothing is sampled."""
+
+    progress: float = Field(0.5, ge=0, description="lambda_1")
+    structure: float = Field(0.5, ge=0, description="lambda_2")
+    continuations: Positive = Field(4, description="M, sampled from each state")
+
+
 class Rewards(Block):
     """How trajectories are scored."""
 
-    kind: Literal["tearag", "hiprag"] = "tearag"
+    kind: Literal["tearag", "hiprag", "prograph"] = "tearag"
     tearag: TeaRagReward = TeaRagReward()
     hiprag: HiPragReward = HiPragReward()
+    prograph: ProGraphReward = ProGraphReward()
     reranker: Reranker | None = Field(None, description="default: the retrieval reranker")
     batch: Positive = 512
 

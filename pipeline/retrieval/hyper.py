@@ -7,8 +7,8 @@ Input: queries. Output: scored hyperedges with the entities that take part in th
   one of the 5 nearest entities (by the entity's rank, then the hyperedge's similarity), fused by
   reciprocal ranks: 1 / rank + 1 / rank.
 - ``prograph``: by the informativeness of entities, eq. 6 to 10 (`pipeline.retrieval.informativeness`).
-  V_q is what the query names: the longest matches of the entity table's names, and key entities given
-  with it; if there are none, the 5 entities nearest to the query. A match must look like a name
+  V_q is what the query names: the longest matches of the entity table's names, the entity that it is,
+  and key entities given with it; if there are none, the 5 entities nearest to the query. A match must look like a name
   (`pipeline.graph.names`): extracted entities are also "it" and "film", and with every literal match in
   V_q recall@5 of MuSiQue's questions falls from .51 to .37. Scored is whatever shares an entity
   with V_q or with the 5 hyperedges nearest to the query.
@@ -128,8 +128,8 @@ class HyperRetrieval:
 
     def named(self, query: Query) -> list[int]:
         """The entities that a query names, ascending."""
-        given = (self._table.row(name) for name in query.entities if name != query.subquery)
-        return sorted({*self._table.within(query.subquery), *(r for r in given if r is not None)})
+        whole = (self._table.row(name) for name in (query.subquery, *query.entities))
+        return sorted({*self._table.within(query.subquery), *(r for r in whole if r is not None)})
 
     def _informative(
         self, query: Query, _: Vectors, near_edges: Rows, near_entities: Rows

@@ -30,6 +30,10 @@ Scorer = Callable[[Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], li
 
 def run(context: StageContext) -> dict[str, int]:
     """Fill ``context.output`` with trajectories.parquet and statistics.json."""
+    if context.config.rewards.kind == "prograph":
+        from pipeline.rewards.prograph_stage import run as run_prograph
+
+        return run_prograph(context)
     settings = context.config.rewards
     verdicts = None
     if settings.judged:
@@ -101,7 +105,7 @@ def score_file(
             judged = None if verdicts is None else [_judged(one, verdicts) for one in paths]
             write_parquet(path, _filled(paths, scorer, judged), Trajectory)
         finished.append(path)
-    return _join(finished, output)
+    return join_batches(finished, output)
 
 
 def with_rewards(
@@ -154,7 +158,8 @@ def _batches(source: Path, shard: tuple[int, int], size: int) -> Iterator[tuple[
             at += part.num_rows
 
 
-def _join(parts: Sequence[Path], output: Path) -> dict[str, int]:
+def join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
+    """Scored batches as one file, with the sums of their terms; returns row counts."""
     import pyarrow.parquet as pq
 
     write_parquet(output / FILE, [], Trajectory)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -77,6 +77,29 @@ def roll_out(
         for sample in range(samples)
     )
     return run.paths(todo, in_flight or sampling.in_flight)
+
+
+def continue_paths(
+    paths: Iterable[Path],
+    *,
+    engine: Engine,
+    grammar: Grammar,
+    retriever: Retrieves | None,
+    sampling: Sampling,
+    temperature: float,
+    policy: str,
+    in_flight: int | None = None,
+    single: bool = False,
+) -> Iterator[Trajectory]:
+    """Go on from paths as they stand, each once, and yield their trajectories as they finish.
+
+    What is there already counts against the budgets of tokens and steps, as if the path had been
+    rolled out from its question. Everything else is as in `roll_out`.
+    """
+    if retriever is None:
+        grammar = Direct(grammar)
+    run = _RollOut(engine, grammar, retriever, sampling, temperature, policy, single)
+    return run.paths(iter(paths), in_flight or sampling.in_flight)
 
 
 def first_characters(items: Sequence[ContextItem], count: int) -> list[ContextItem]:
@@ -146,11 +169,12 @@ class _RollOut:
                     return
 
     def _start(self, path: Path) -> Iterator[Trajectory]:
-        if self.single:
+        if self.single and not path.output:
             question = path.question.question
             self.waiting.append((path, Query(question, (question,))))
             return
-        if opening := self.grammar.opening():
+        opening = self.grammar.opening()
+        if opening and not path.output:
             path.append_environment(opening, self.engine.tokenizer)
         yield from self._write(path)
 

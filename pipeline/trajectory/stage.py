@@ -11,10 +11,11 @@ belong to paths, so a run that was killed and goes on writes the same trajectori
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from pipeline.errors import DependencyError, InputError, RetrievalError, Retriev
 from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import grammar
-from pipeline.trajectory.sampler import roll_out
+from pipeline.trajectory.path import Path as Path_
+from pipeline.trajectory.sampler import continue_paths, roll_out
 from pipeline.trajectory.tokens import control_tokens
 
 if TYPE_CHECKING:
@@ -121,6 +123,47 @@ def roll_out_policy(
             if retriever is not None:
                 retriever.close()
     return saved.read(ids), saved.seconds
+
+
+class Continuations:
+    """Goes on from paths as the policy that sampled them would have: same settings, prompt and rules.
+
+    Engine and retriever are opened for a call that has paths to go on from, and closed after it.
+    ``policy`` is the policy's fingerprint.
+    """
+
+    def __init__(self, context: StageContext, policy_dir: Path) -> None:
+        self._context = context
+        self._adapter, self.policy = _policy(policy_dir)
+
+    def __call__(self, paths: Iterable[Path_]) -> Iterator[Trajectory]:
+        """Trajectories as they finish; raises what engines and retrievers raise."""
+        left = iter(paths)
+        first = next(left, None)
+        if first is None:
+            return
+        settings = self._context.config
+        retriever = _retriever(self._context)
+        engine = _open(self._context, self._adapter)
+        try:
+            yield from continue_paths(
+                itertools.chain([first], left),
+                engine=engine,
+                grammar=grammar(
+                    settings.grammar,
+                    max_steps=settings.sampling.max_steps,
+                    special_tokens=control_tokens(engine.tokenizer),
+                ),
+                retriever=retriever,
+                sampling=settings.sampling,
+                temperature=settings.sampling.temperature,
+                policy=self.policy,
+                single=settings.retrieval.rounds == "single",
+            )
+        finally:
+            engine.close()
+            if retriever is not None:
+                retriever.close()
 
 
 class _Clock:

@@ -63,6 +63,7 @@ def test_a_querys_entities_are_named_in_it_or_given_with_it(tmp_path: Path) -> N
     names = ["Alba", "Up", "Rome", "Bo", "Oslo", "city", "prize"]
     assert retrieval.named(Query("Which city did Alba leave for Oslo?")) == [0, 4]
     assert retrieval.named(Query("Which prize?", ("  UP ", "Venice"))) == [names.index("Up")]
+    assert retrieval.named(Query("Oslo")) == [4]
     assert retrieval.named(Query("nobody", ("nobody",))) == []
 
 

@@ -1,0 +1,193 @@
+"""Step progress through a scripted policy: states are continued once, shared, kept, and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path as File
+
+import pytest
+
+from pipeline.config import Sampling
+from pipeline.engines.scripted import ScriptedEngine
+from pipeline.errors import RetrievalError
+from pipeline.index.cache import ContentCache
+from pipeline.records import ContextItem, Question, Trajectory
+from pipeline.rewards.progress import Progress
+from pipeline.trajectory.grammar import grammar
+from pipeline.trajectory.path import Path
+from pipeline.trajectory.sampler import continue_paths, roll_out
+from pipeline.trajectory.tokens import mismatch
+from pipeline.trajectory.turns import before_turn, turns_of
+from tests.engines.small_models import small_tokenizer
+
+TOKENIZER = small_tokenizer()
+GRAMMAR = grammar("prograph", special_tokens=TOKENIZER.all_special_tokens)
+ASK = "<think>a</think><query>who</query>"
+AGAIN = "<think>b</think><query>where</query>"
+RIGHT = "<think>c</think><answer>Rome</answer>"
+WRONG = "<think>c</think><answer>Oslo</answer>"
+
+
+class Facts:
+    def retrieve(self, queries):  # type: ignore[no-untyped-def]
+        return [[ContextItem("hyperedge", "c:f0", "", f"on {q.subquery}", 0.5)] for q in queries]
+
+
+class Outage:
+    def retrieve(self, queries):  # type: ignore[no-untyped-def]
+        raise RetrievalError("the index is away")
+
+
+def sampled(*segments: str, sample: int = 0) -> Trajectory:
+    """A path of the scripted policy that writes these segments."""
+
+    def script(prompt: str, _: object) -> str:
+        return segments[prompt.count("</knowledge>")]
+
+    [path] = roll_out(
+        [Question("q", "toy", "Where?", ["Rome"], "multi")],
+        engine=ScriptedEngine(script, TOKENIZER),
+        grammar=GRAMMAR,
+        retriever=Facts(),
+        sampling=Sampling(),
+        temperature=1.0,
+        samples=1,
+        system="S",
+        policy="p",
+        seed=0,
+    )
+    return replace(path, trajectory_id=f"q/{sample}", sample=sample)
+
+
+class Continuing:
+    """The scripted policy goes on: from the question it asks, later it is right if its seed is even.
+
+    Counts the paths that it was given; dies when it has finished ``lives`` of them.
+    """
+
+    def __init__(self, retriever: object = None, lives: int | None = None) -> None:
+        self.retriever = retriever or Facts()
+        self.lives = lives
+        self.given: list[Path] = []
+
+    def __call__(self, paths: Iterable[Path]) -> Iterator[Trajectory]:
+        def script(prompt: str, request) -> str:  # type: ignore[no-untyped-def]
+            if "</knowledge>" not in prompt:
+                return ASK
+            return RIGHT if request.seed % 2 else WRONG
+
+        def counted() -> Iterator[Path]:
+            for path in paths:
+                self.given.append(deepcopy(path))  # the sampler writes on in the path itself
+                yield path
+
+        finished = continue_paths(
+            counted(),
+            engine=ScriptedEngine(script, TOKENIZER),
+            grammar=GRAMMAR,
+            retriever=self.retriever,  # type: ignore[arg-type]
+            sampling=Sampling(),
+            temperature=1.0,
+            policy="p",
+            in_flight=4,
+        )
+        for number, path in enumerate(finished):
+            if number == self.lives:
+                raise KeyboardInterrupt
+            yield path
+
+
+def progress(resume: Continuing, cache: File, identity: str = "policy") -> Progress:
+    return Progress(resume, ContentCache(cache / "progress.sqlite"), identity, 4, seed=0)
+
+
+def test_a_path_goes_on_from_every_turn_with_the_ids_it_was_sampled_with() -> None:
+    path = sampled(ASK, AGAIN, RIGHT)
+    assert [turn.text for turn in turns_of(path)] == [ASK, AGAIN, RIGHT]
+    for number in range(3):
+        state = before_turn(path, number, sample=0, seed=1)
+        assert path.output.startswith(state.output)
+        assert path.token_ids[: len(state.token_ids)] == state.token_ids
+        assert len(state.contexts) == len(state.per_retrieval) == state.segments == number
+        [again] = Continuing()([state])
+        assert again.output.startswith(state.output)
+        assert (
+            mismatch(TOKENIZER, again.output, again.spans, again.token_ids, again.token_spans)
+            is None
+        )
+        assert again.format_ok
+        assert len(again.steps) == max(number, 1) + 1
+    tokens = [path.token_ids[slice(*turn.tokens)] for turn in turns_of(path)]
+    assert TOKENIZER.decode(tokens[1]) == AGAIN
+
+
+def test_a_state_is_the_mean_of_its_continuations_and_the_end_is_the_paths_own_answer(
+    tmp_path: File,
+) -> None:
+    resume = Continuing()
+    measured = progress(resume, tmp_path)
+    [values] = measured.values([sampled(ASK, AGAIN, RIGHT)])
+    assert len(values) == 4
+    assert values[-1] == 1.0
+    assert set(values[:-1]) <= {0, 0.25, 0.5, 0.75, 1}
+    # Twelve continuations: the same seeds give the same answers, whatever the order.
+    outcomes = {path.sample: path.answer == "Rome" for path in Continuing()(resume.given)}
+    expected = sorted(sum(outcomes[4 * n + m] for m in range(4)) / 4 for n in range(3))
+    assert sorted(values[:-1]) == expected
+    assert (measured.cost.states, measured.cost.continuations) == (3, 12)
+
+
+def test_states_that_paths_share_are_continued_once(tmp_path: File) -> None:
+    paths = [sampled(ASK, RIGHT), sampled(ASK, WRONG, sample=1), sampled(AGAIN, RIGHT, sample=2)]
+    resume = Continuing()
+    measured = progress(resume, tmp_path)
+    values = measured.values(paths)
+    # The question, what follows ASK, what follows AGAIN: 3 states of 6, 4 continuations each.
+    assert (measured.cost.states, measured.cost.distinct, len(resume.given)) == (6, 3, 12)
+    assert values[0][0] == values[1][0] == values[2][0]
+    assert values[0][1] == values[1][1]
+    assert (values[0][2], values[1][2]) == (1.0, 0.0)
+
+
+def test_tokens_are_those_that_continuations_wrote_themselves(tmp_path: File) -> None:
+    path = sampled(ASK, RIGHT)
+    measured = progress(Continuing(), tmp_path)
+    measured.values([path])
+    ask, answer = (
+        len(TOKENIZER(text, add_special_tokens=False)["input_ids"]) for text in (ASK, RIGHT)
+    )
+    # 4 go from the question through ASK to an answer, 4 from ASK's knowledge; "</answer>" stops them.
+    assert measured.cost.generated_tokens == 4 * (ask + answer) + 4 * answer
+
+
+def test_what_was_continued_is_not_continued_again(tmp_path: File) -> None:
+    paths = [sampled(ASK, RIGHT)]
+    first = progress(Continuing(), tmp_path).values(paths)
+    again = Continuing()
+    measured = progress(again, tmp_path)
+    assert measured.values(paths) == first
+    assert (again.given, measured.cost.known) == ([], 2)
+    assert measured.cost.generated_tokens > 0  # what the estimates took, whoever paid for it
+    other = [replace(paths[0], answers=["Oslo"])]
+    assert progress(again, tmp_path).values(other)[0][:2] == [1 - value for value in first[0][:2]]
+    assert again.given == []  # another gold answer, the same continuations
+    progress(again, tmp_path, "another policy").values(paths)
+    assert len(again.given) == 8
+
+
+def test_a_killed_stage_goes_on_with_the_states_it_had_not_finished(tmp_path: File) -> None:
+    paths = [sampled(f"<think>{n}</think><query>who</query>", RIGHT) for n in range(60)]
+    paths = [replace(path, trajectory_id=f"q/{n}") for n, path in enumerate(paths)]
+    whole = progress(Continuing(), tmp_path / "whole").values(paths)
+    with pytest.raises(KeyboardInterrupt):
+        progress(Continuing(lives=200), tmp_path / "killed").values(paths)
+    resume = Continuing()
+    assert progress(resume, tmp_path / "killed").values(paths) == whole
+    assert len(resume.given) <= 4 * 61 - 4 * 32
+
+
+def test_a_state_whose_retrieval_fails_throughout_stops_the_stage(tmp_path: File) -> None:
+    with pytest.raises(RetrievalError, match=r"every continuation of q/0, turn 0"):
+        progress(Continuing(Outage()), tmp_path).values([sampled(ASK, RIGHT)])

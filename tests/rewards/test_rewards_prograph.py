@@ -1,0 +1,126 @@
+"""ProGraph-R1's step rewards: structure, totals, and the stage without sampling, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline import config
+from pipeline.graph.build import Extracted
+from pipeline.graph.facts import Facts
+from pipeline.graph.hyper_tables import write_hyperedges
+from pipeline.records import ContextItem, Trajectory, read_records, write_parquet
+from pipeline.rewards.prograph import Weights, step_rewards
+from pipeline.rewards.prograph_stage import open_entities
+from pipeline.rewards.stage import run
+from pipeline.rewards.structure import Structure, structure
+from pipeline.stage import StageContext
+from pipeline.trajectory.grammar import grammar
+from pipeline.trajectory.turns import turns_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+GRAMMAR = grammar("prograph")
+FACTS = [
+    ["Up is by Ann.", ["Up", "Ann"]],
+    ["Ann left Rome for Oslo in 1900.", ["Ann", "Rome", "Oslo", "1900"]],
+    ["Bo lives in Paris.", ["Bo", "Paris"]],
+]
+
+
+def item(number: int) -> ContextItem:
+    return ContextItem("hyperedge", f"c:f{number}", "", str(FACTS[number][0]), 0.5)
+
+
+def path(*turns: tuple[str, str, list[ContextItem]], think: str = "So.", answer: str = "Oslo"):  # type: ignore[no-untyped-def]
+    from pipeline.records import Step
+
+    steps = [Step(think=t, query=q, context=items) for t, q, items in turns]
+    output, spans = GRAMMAR.render([*steps, Step(think=think)], answer)
+    parsed = GRAMMAR.parse(output, spans)
+    for step, (_, _, items) in zip(parsed.steps, turns, strict=False):
+        step.context = items
+    return Trajectory(
+        "t", "q", "musique", "Where did the maker of Up go?", "multi", ["Oslo", "oslo city"], [],
+        "prograph", output, spans=spans, steps=parsed.steps, answer=parsed.answer, format_ok=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    facts = Facts()
+    edges = facts.edges([Extracted("c", "T", fact) for fact in FACTS])
+    (tmp_path / "graph").mkdir()
+    write_hyperedges(tmp_path / "graph", edges, facts.entities)
+    return tmp_path / "graph"
+
+
+def test_structure_counts_entities_of_what_a_step_retrieved(graph: Path) -> None:
+    """Step 1 finds {Up, Ann}: Up is in the question. Step 2 finds {Ann, Rome, Oslo, 1900} and again
+    {Up, Ann}: Up and Ann are known, the thought of step 2 names Rome too late. The last finds nothing.
+    """
+    one = path(("Who?", "maker of Up", [item(0)]), ("Rome?", "where is Ann", [item(1), item(0)]))
+    assert structure(one, turns_of(one), open_entities(graph)) == [
+        Structure(1 / 2, 0.0),
+        Structure(2 / 5, 1 / 5),
+        Structure(0.0, 0.0),
+    ]
+
+
+def test_what_a_thought_names_connects_the_next_step(graph: Path) -> None:
+    one = path(("It may be Paris.", "maker of Up", []), ("Who?", "Bo", [item(2)]))
+    [empty, second, _] = structure(one, turns_of(one), open_entities(graph))
+    assert empty == Structure(0.0, 0.0)
+    assert second == Structure(1 / 2, 0.0)  # Paris; "Bo" is step 2's own word
+
+
+def test_items_that_no_graph_knows_are_matched_as_texts(graph: Path) -> None:
+    chunk = ContextItem("chunk", "x", "Ann", "She went to Oslo.", 1.0)
+    one = path(("Who?", "maker of Up", [chunk]))
+    assert structure(one, turns_of(one), open_entities(graph))[0] == Structure(0.0, 1 / 2)
+
+
+def test_every_term_of_a_path() -> None:
+    """r_outcome = 1 + 1; values .25, .5, .5, 1: progress .25, 0, .5."""
+    one = path(("a", "b", []), ("c", "d", []))
+    shape = [Structure(0.5, 0.0), Structure(0.4, 0.2), Structure(0.0, 0.0)]
+    rewards = step_rewards(one, shape, [0.25, 0.5, 0.5, 1.0], Weights(0.5, 0.25))
+    assert [step["progress"] for step in rewards["steps"]] == [0.25, 0.0, 0.5]
+    totals = [2 + 0.125 + 0.125, 2 + 0.15, 2 + 0.25]
+    assert [step["total"] for step in rewards["steps"]] == pytest.approx(totals)
+    assert rewards["total"] == pytest.approx(sum(totals) / 3)
+    assert (rewards["format"], rewards["answer"]) == (1.0, 1.0)
+    assert rewards["connectivity"] == pytest.approx(0.3)
+
+
+def test_progress_that_was_not_measured_is_null_and_counts_nothing() -> None:
+    rewards = step_rewards(path(("a", "b", [])), [Structure(0.5, 0.5)] * 2, None)
+    assert rewards["progress"] is None
+    assert [step["total"] for step in rewards["steps"]] == [2.5, 2.5]
+    nothing = Trajectory("t", "q", "nq", "?", "multi", ["x"], [], "prograph", "")
+    assert step_rewards(nothing, [], [0.0])["total"] == 0.0
+
+
+def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path) -> None:
+    broken = path(("a", "b", []))
+    broken.stop, broken.trajectory_id = "environment", "broken"
+    paths = [path(("Who?", "maker of Up", [item(0)])), broken]
+    for name in ("sample", "output", "partial"):
+        (tmp_path / name).mkdir()
+    write_parquet(tmp_path / "sample/trajectories.parquet", paths, Trajectory)
+    settings = config.load(
+        CONFIGS / "embedded.yaml", ("rewards.kind=prograph", "rewards.prograph.progress=0")
+    )
+    inputs = {"sample": tmp_path / "sample", "graph": graph, "policy": tmp_path}
+    counts = run(
+        StageContext(settings, "score", tmp_path / "output", tmp_path / "partial", inputs, round=1)
+    )
+    assert counts == {"trajectories": 2, "environment": 1}
+    scored = read_records(tmp_path / "output/trajectories.parquet", Trajectory)
+    assert scored[1].rewards is None
+    assert scored[0].rewards is not None
+    assert [step["connectivity"] for step in scored[0].rewards["steps"]] == [0.5, 0.0]
+    sums = json.loads((tmp_path / "output/statistics.json").read_text())["datasets"]["musique"]
+    assert sums["connectivity"] == 0.25
+    assert not (tmp_path / "output/progress.json").exists()
