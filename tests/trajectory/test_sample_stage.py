@@ -11,7 +11,11 @@ import pytest
 
 from pipeline import config
 from pipeline.errors import InputError
+from pipeline.graph.build import Extracted
+from pipeline.graph.facts import Facts
+from pipeline.graph.hyper_tables import write_hyperedges
 from pipeline.records import Question, Trajectory, read_records, write_parquet
+from pipeline.rewards.stage import run as score
 from pipeline.stage import StageContext
 from pipeline.trajectory.stage import roll_out_policy, run
 from tests.engines.small_models import small_adapter, small_model
@@ -118,3 +122,26 @@ def test_a_question_id_that_occurs_twice_is_an_error(context: StageContext):
 def test_a_policy_without_lineage_is_an_error(context: StageContext, tmp_path: Path):
     with pytest.raises(InputError, match="train it again"):
         roll_out_policy(context, QUESTIONS, tmp_path, temperature=0.0, samples=1)
+
+
+def test_progress_goes_on_from_what_was_sampled_with_the_same_policy(
+    context: StageContext, tmp_path: Path
+):
+    """Untaught paths never ask, so the only states are the bare questions: one for both samples."""
+    run(context)
+    facts, output = Facts(), tmp_path / "scored"
+    for folder in (output, tmp_path / "graph"):
+        folder.mkdir()
+    extracted = [Extracted("c", "T", ["Ann met Bo.", ["Ann", "Bo"]])]
+    write_hyperedges(tmp_path / "graph", facts.edges(extracted), facts.entities)
+    values = context.config.model_dump()
+    values |= {"grammar": "prograph", "cache_dir": str(tmp_path / "cache")}
+    values["rewards"] |= {"kind": "prograph"}
+    inputs = {**context.inputs, "sample": context.output, "graph": tmp_path / "graph"}
+    changed = {"config": config.Config.model_validate(values), "inputs": inputs, "output": output}
+    assert score(replace(context, **changed)) == {"trajectories": 14, "environment": 0}
+    cost = json.loads((output / "progress.json").read_text())
+    assert (cost["states"], cost["distinct"], cost["continuations"]) == (14, 7, 28)
+    assert cost["generated_tokens"] > 28
+    scored = read_records(output / "trajectories.parquet", Trajectory)
+    assert all(len(path.rewards["steps"]) == 1 for path in scored)
