@@ -31,6 +31,7 @@ from pipeline.config.knowledge import (
 from pipeline.config.policy import (
     Dpo,
     Evaluation,
+    Grpo,
     HiPragReward,
     Lora,
     Memory,
@@ -63,6 +64,7 @@ __all__ = [
     "EngineConfig",
     "Evaluation",
     "Graph",
+    "Grpo",
     "HiPragReward",
     "Hypergraph",
     "Index",

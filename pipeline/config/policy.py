@@ -114,6 +114,14 @@ class Dpo(Trainer):
     )
 
 
+class Grpo(Trainer):
+    """ProGraph-R1 eq. 16 on a cached batch."""
+
+    beta: float = Field(0.001, ge=0, description="of the KL to the reference; 0: no reference")
+    epsilon: float = Field(0.2, gt=0)
+    per: Literal["step", "trajectory"] = Field("step", description="what an advantage belongs to")
+
+
 class Sampling(Block):
     """R paths per question; also what evaluation rolls out with (temperature apart)."""
 

@@ -42,11 +42,12 @@ def row_groups(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def install_lean_forward(trainer: Any) -> bool:
+def install_lean_forward(trainer: Any, temperature: float = 1.0) -> bool:
     """Replace the fused forward that a TRL trainer has put on its model, where that is exact.
 
     Returns whether it was: only on a CPU and for the families of ``FAMILIES``. Call after the
-    trainer is built; ``model(..., fused_lm_head=True)`` then takes the lean path.
+    trainer is built; ``model(..., fused_lm_head=True)`` then takes the lean path. Probabilities are
+    those of ``temperature``, which should be the trainer's.
     """
     model = trainer.accelerator.unwrap_model(trainer.model).get_base_model()
     if trainer.args.device.type != "cpu" or model.config.model_type not in FAMILIES:
@@ -60,7 +61,9 @@ def install_lean_forward(trainer: Any) -> bool:
         fused = not args and kwargs.get("fused_lm_head", False)
         if not fused or not _right_padded(kwargs.get("attention_mask")):
             return plain(*args, **kwargs)
-        return lean_forward(self, kwargs["input_ids"], kwargs["attention_mask"], kwargs["labels"])
+        return lean_forward(
+            self, kwargs["input_ids"], kwargs["attention_mask"], kwargs["labels"], temperature
+        )
 
     model.forward = MethodType(forward, model)
     return True
@@ -72,7 +75,9 @@ def _right_padded(attention_mask: Any) -> bool:
     )
 
 
-def lean_forward(model: Any, input_ids_BT: Any, attention_mask_BT: Any, labels_BT: Any) -> Any:
+def lean_forward(
+    model: Any, input_ids_BT: Any, attention_mask_BT: Any, labels_BT: Any, temperature: float = 1.0
+) -> Any:
     """Log-probability of every labelled token, [B, T-1], zero elsewhere, with its statistics.
 
     ``labels_BT`` are ids, -100 where there is no loss; position t of the result belongs to the
@@ -88,7 +93,7 @@ def lean_forward(model: Any, input_ids_BT: Any, attention_mask_BT: Any, labels_B
     run = _packed if packed else _grouped
     parts: list[tuple[Any, ...]] = []
     for row_N, time_N, hidden_NH in run(model.base_model, input_ids_BT, lengths, labels_BT):
-        logits_NV = head(hidden_NH).float()
+        logits_NV = head(hidden_NH).float() / temperature
         logp_NV = logits_NV.log_softmax(-1)
         chosen_N = labels_BT[row_N, time_N + 1]
         logp_N = logp_NV.gather(-1, chosen_N[:, None])[:, 0]
