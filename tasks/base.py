@@ -51,6 +51,7 @@ LATER: dict[str, Any] = {
     "sampling.max_context_tokens": None,
     "rewards.tearag.judged": 0.0,
     "rewards.hiprag": configuration.HiPragReward().model_dump(mode="json"),
+    "rewards.prograph": configuration.ProGraphReward().model_dump(mode="json"),
     "pairs.margin": 0.1,
 }
 

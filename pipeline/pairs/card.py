@@ -10,6 +10,7 @@ from pipeline.pairs.funnel import table
 _METHODS = {
     "tearag": "as in TeaRAG\n(arXiv 2511.05385, eq. 14)",
     "hiprag": "by a margin of\nHiPRAG's reward (arXiv 2510.07794, eq. 1)",
+    "prograph": "by a margin of\nProGraph-R1's mean step reward (eq. 15)",
 }
 _CARD = """\
 ---

@@ -52,12 +52,13 @@ def build_bases(config: Config, folder: Path, *, with_graph: bool) -> Bases:
 
     corpus_stage.run(context("corpus"))
     of_graph = context("graph", corpus=corpus)
+    triplets = 0
     if with_graph:
-        graph_stage.run(of_graph)
+        triplets = graph_stage.run(of_graph)["triplets"]
     else:
         write_triplets(graph, [], EntityTable())
     counts = index_stage.run(context("index", corpus=corpus, graph=graph))
-    if with_graph:
+    if triplets:
         hypergraph, hyper_index = folder / "hypergraph", folder / "hyper-index"
         hyper_stage.run(context("hypergraph", corpus=corpus, graph=graph))
         index_stage.run_hyper(context("hyper-index", graph=hypergraph))

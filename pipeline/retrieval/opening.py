@@ -145,9 +145,7 @@ def _open_hyper(config: Config, graph: Path, index: Path, embedder: Embedder) ->
     hyperedges = Columns(graph / "hyperedges.arrow", SHOWN)
     names = Columns(graph / "entities.arrow", ("name",)).column(0)
     vectors = {name: np.load(index / f"{name}.npy", mmap_mode="r") for name in _HYPER}
-    indexes = {
-        name: VectorIndex.load(index / f"{name}.faiss", gpu=config.index.gpu) for name in _HYPER
-    }
+    indexes = {name: _load(config, index, name) for name in _HYPER}
     for name, rows in (("entities", len(names)), ("hyperedges", len(hyperedges))):
         check_rows(name, len(vectors[name]), rows, index)
         check_rows(name, len(indexes[name]), rows, index)

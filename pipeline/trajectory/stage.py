@@ -134,7 +134,7 @@ class Continuations:
 
     def __init__(self, context: StageContext, policy_dir: Path) -> None:
         self._context = context
-        self._adapter, self.policy = _policy(policy_dir)
+        self._adapter, self.policy = read_policy(policy_dir)
 
     def __call__(self, paths: Iterable[Path_]) -> Iterator[Trajectory]:
         """Trajectories as they finish; raises what engines and retrievers raise."""
@@ -144,7 +144,7 @@ class Continuations:
             return
         settings = self._context.config
         retriever = _retriever(self._context)
-        engine = _open(self._context, self._adapter)
+        engine = open_policy(self._context, self._adapter)
         try:
             yield from continue_paths(
                 itertools.chain([first], left),

@@ -110,7 +110,8 @@ def test_the_stage_without_progress_samples_nothing(graph: Path, tmp_path: Path)
         (tmp_path / name).mkdir()
     write_parquet(tmp_path / "sample/trajectories.parquet", paths, Trajectory)
     settings = config.load(
-        CONFIGS / "embedded.yaml", ("rewards.kind=prograph", "rewards.prograph.progress=0")
+        CONFIGS / "embedded.yaml",
+        ("grammar=prograph", "rewards.kind=prograph", "rewards.prograph.progress=0"),
     )
     inputs = {"sample": tmp_path / "sample", "graph": graph, "policy": tmp_path}
     counts = run(

@@ -23,7 +23,6 @@ from pipeline.trajectory.grammar.tagged import Moves, Tagged, reasoning
 from pipeline.trajectory.spans import covering
 
 
-
 @dataclass(frozen=True)
 class SearchR1(Tagged):
     """The grammar with its budget of searches and the policy's special tokens."""
