@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.config import Sampling
@@ -109,6 +109,9 @@ steps = st.lists(st.builds(Step, think=dirty, query=dirty, context=st.lists(item
 
 
 @given(steps, dirty, dirty)
+@example(
+    [Step(query="q", context=[ContextItem("hyperedge", "", "", '{"results": []}', 0.0)])], "", "a"
+)
 def test_what_is_rendered_is_parsed_back_whatever_documents_say(
     given_steps: list[Step], think: str, answer: str
 ) -> None:

@@ -120,7 +120,9 @@ class ProGraph(Tagged):
 
 
 def _unmarked(text: str) -> str:
-    """A fact that would be read as a triplet or a passage, made to look like one only."""
+    """A fact that would be read as a triplet, a passage or Graph-R1's JSON, made to look like one only."""
+    if text.lstrip().startswith("{"):
+        return text.replace("{", "&#123;", 1)
     mark = _MARK.match(text)
     return text if mark is None else f"{text[: mark.end() - 1]}&#58;{text[mark.end() :]}"
 
