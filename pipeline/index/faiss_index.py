@@ -186,7 +186,8 @@ def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32]) -> Any:
     codes = next(
         size for size in (dimension // 8, dimension // 4, 1) if size and not dimension % size
     )
-    index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8", faiss.METRIC_INNER_PRODUCT)
+    # "np": without polysemous training, 80 of 82 CPU seconds at 10,000 vectors; no search here uses it.
+    index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8np", faiss.METRIC_INNER_PRODUCT)
     for part in (index.cp, index.pq.cp):
         part.niter = _TRAIN_ROUNDS
         part.max_points_per_centroid = _TRAINED_PER_CENTROID

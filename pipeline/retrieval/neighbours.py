@@ -107,7 +107,7 @@ class Neighbours:
         row_M: Rows = np.concatenate([rows[begin[entity] : begin[entity + 1]] for entity in query])
         row_M.sort()
         again_M = row_M[1:] == row_M[:-1]
-        if again_M.any():
+        if np.count_nonzero(again_M):  # a microsecond less than any()
             row_M = row_M[np.concatenate((_FIRST, ~again_M))]
         return row_M
 
