@@ -117,6 +117,15 @@ def test_bases_are_merged_key_by_key_and_overrides_come_last(tmp_path):
     assert found.data.root == "here"
 
 
+def test_numbers_by_hops_are_replaced_as_a_whole(tmp_path):
+    """Else a file that asks for one and two hops would get its base's four hops too."""
+    child = tmp_path / "child.yaml"
+    child.write_text(f"base: {EMBEDDED}\nsft_data: {{sizes: {{1: 5, 2: 3}}}}\n")
+    settings = load(child).sft_data
+    assert settings.sizes == {1: 5, 2: 3}
+    assert settings.test_sizes == load(EMBEDDED).sft_data.test_sizes
+
+
 def test_the_last_value_of_a_list_serves_all_later_rounds():
     assert [for_round((1.0, 0.5), number) for number in (1, 2, 3)] == [1.0, 0.5, 0.5]
 

@@ -1,8 +1,8 @@
 """From a YAML file to a checked configuration.
 
-Purpose: ``base:`` (a file may name another and then holds only what differs: mappings are merged,
-lists and scalars replaced), ``--set a.b=value`` (one key), and errors that name file, key, value,
-bound and remedy. Input: a path. Output: a `Config`. Also `for_round`, for settings with a value per
+Purpose: ``base:`` (a file may name another and then holds only what differs: blocks are merged,
+values replaced, numbers by hops as a whole), ``--set a.b=value`` (one key), and errors that name
+file, key, value, bound and remedy. Input: a path. Output: a `Config`. Also `for_round`, for settings with a value per
 round.
 """
 
@@ -62,9 +62,14 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
-        both = isinstance(under, dict) and isinstance(value, dict)
+        both = isinstance(under, dict) and isinstance(value, dict) and all(map(_is_name, value))
         merged[key] = _merge(under, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def _is_name(key: object) -> bool:
+    """Whether a key names a setting; a number (of hops) makes its mapping one value."""
+    return isinstance(key, str)
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
