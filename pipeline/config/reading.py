@@ -2,8 +2,8 @@
 
 Purpose: ``base:`` (a file may name another and then holds only what differs: blocks are merged,
 values replaced, numbers by hops as a whole), ``--set a.b=value`` (one key), and errors that name
-file, key, value, bound and remedy. Input: a path. Output: a `Config`. Also `for_round`, for settings with a value per
-round.
+file, key, value, bound and remedy. Input: a path. Output: a `Config`. Also `for_round`, for settings
+with a value per round.
 """
 
 from __future__ import annotations
