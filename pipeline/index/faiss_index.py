@@ -3,7 +3,7 @@
 Purpose: recall of chunks and entities (TeaRAG, arXiv 2511.05385, 4.2.3). Input: normalised vectors.
 Output: rows of the best neighbours with their cosines. ``auto`` is exact up to 100,000 vectors,
 a graph (HNSW) up to two million, compressed cells (IVF-PQ) beyond. Compressed codes only choose
-candidates, four for each neighbour; their cosines are computed from the vectors themselves, which
+candidates, eight for each neighbour; their cosines are computed from the vectors themselves, which
 stay on disk. How many cells or links a search reads is measured while building (`tuning`). FAISS
 answers -1 where it finds too few neighbours, and -1 would index the last row: those never leave
 this module.
@@ -34,7 +34,7 @@ _TRAIN_ROUNDS = 10  # of k-means; FAISS's 25 move few vectors after that
 _LEAST_FOR_PQ = 256  # vectors; a product quantiser of 8 bits has so many centroids a part
 _PROBES = (16, 32, 64, 128, 256, 512)  # cells read by a search
 _LINKS = (32, 64, 128, 256, 512)  # best candidates that a search through links holds
-_WIDER = 4  # candidates by compressed code for each neighbour
+_WIDER = 8  # candidates by compressed code for each neighbour
 _TRAIN_AT_MOST = 1_000_000
 _ADD = 65_536
 DECIMALS = 6  # cosines of one pair in other batches differ below this
