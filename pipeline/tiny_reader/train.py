@@ -35,7 +35,7 @@ BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.01
 CLIP = 1.0
 WARMUP = 200
-ADAPTER_EXAMPLES = 3000
+ADAPTER_EXAMPLES = 4800
 LOG_EVERY = 50
 SAVE_EVERY_S = 150.0
 
@@ -327,8 +327,12 @@ def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> N
     figures = evaluate.evaluate_paths(greedy, seed, 1200) | evaluate.evaluate_chats(
         greedy, seed, 600
     )
-    adapter = adapter_check.check(output, count=ADAPTER_EXAMPLES, seed=seed, rate=5e-3, tests=100)
-    tables = {"Paths and chats": figures, "Adapter": adapter}
+    tables = {"Paths and chats": figures}
+    kinds: tuple[adapter_check.Contexts, ...] = ("retrieved", "gold")
+    for contexts in kinds:
+        tables[f"Adapter, {contexts} contexts"] = adapter_check.check(
+            output, count=ADAPTER_EXAMPLES, seed=seed, rate=5e-3, tests=100, contexts=contexts
+        )
     write_card(
         output,
         seed=seed,
