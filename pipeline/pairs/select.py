@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, Protocol
 
 from pipeline.errors import InputError
@@ -98,9 +99,10 @@ PAPER = Limits()
 class Candidate:
     """What the selection looks at; ``id`` is unique, ``broken`` means that retrieval failed.
 
-    ``reward`` is the one reward of a path that has no process term of its own; its ``outcome`` is
-    then 1 for a right answer and 0 for a wrong one. ``judged`` is False where no verdict on any step
-    is known, so that the reward lacks what its search decisions are worth.
+    ``reward`` is the one reward for everything (HiPRAG); ``outcome`` is then 1 for a right answer and
+    0 for a wrong one, and ``process`` the share of right search decisions, which the reward of
+    a wrong path does not hold. ``judged`` is False where no verdict on any step is known, so that the
+    reward lacks what its search decisions are worth.
     """
 
     id: str
@@ -180,11 +182,11 @@ def _select_by_margin(
 ) -> list[Selected]:
     """Pairs of right and well-formed paths of the highest reward with paths worth less.
 
-    Each chosen path, in order of samples, gets up to two partners, worst first and none used twice,
+    Each chosen path, in order of samples, gets up to three partners, worst first and none used twice,
     whose reward is lower by at least ``margin``: one that is right and well-formed too (*margin*:
-    the search decisions alone tell them apart), and one that is not (*format* or *easy*). Partners
-    of the first sort would be crowded out if all were walked in one list, and with them what the
-    process bonus has to say.
+    the search decisions alone tell them apart), one that is not and made a wrong search decision, and
+    one that is not although its decisions were right (both *format* or *easy*). In one list the first
+    two sorts would be crowded out by the third, and with them all that the judges have to say.
     """
     right = [path for path in paths if path.format >= 1 and path.outcome >= 1]
     if not right:
@@ -192,23 +194,27 @@ def _select_by_margin(
         return []
     best = max(path.total for path in right)
     chosen = [path for path in right if _at_least(path.total, best)]
-    partners: dict[bool, list[Candidate]] = {True: [], False: []}
-    ascending = sorted(paths, key=lambda path: (round(path.total, 9), path.sample))
-    for path in ascending:
+    as_right: list[Candidate] = []
+    misdecided: list[Candidate] = []
+    failed: list[Candidate] = []
+    for path in sorted(paths, key=lambda path: (round(path.total, 9), path.sample)):
         far = _at_least(best - margin, path.total)
         bins[path.id] = "not-reached" if far else "passed-over"
-        if far and path in right and not path.judged:
+        if not far:
+            continue
+        if path not in right:
+            (failed if _at_least(path.process, 1) else misdecided).append(path)
+        elif path.judged:
+            as_right.append(path)
+        else:
             bins[path.id] = "passed-over"  # worth less only because nothing is known
-        elif far:
-            partners[path in right].append(path)
     pairs = []
-    for number, good in enumerate(chosen):
+    for good, *partners in zip_longest(chosen, as_right, misdecided, failed):
+        if good is None:
+            break
         bins[good.id] = "chosen-unpaired"
-        for equal in (True, False):
-            if number >= len(partners[equal]):
-                continue
-            bad = partners[equal][number]
-            kind: Kind = "margin" if equal else "format" if bad.format < 1 else "easy"
+        for bad in filter(None, partners):
+            kind: Kind = "margin" if bad in right else "format" if bad.format < 1 else "easy"
             pairs.append(Selected(good, bad, kind))
             bins[good.id] = "chosen"
             bins[bad.id] = _REJECTED[kind]

@@ -90,9 +90,15 @@ def reward_terms(terms: Mapping[str, Any]) -> dict[str, Any] | None:
         return {name: float(terms[name]) for name in ("format", "outcome", "process")}
     if {"format", "answer", "total"} <= terms.keys():
         answer, total = float(terms["answer"]), float(terms["total"])
-        judged = terms.get("n") != 0
-        form = float(terms["format"])
-        return {"format": form, "outcome": answer, "reward": total, "judged": judged}
+        known = terms.get("n")
+        return {
+            "format": float(terms["format"]),
+            "outcome": answer,
+            # Where nothing is known of the decisions, nothing is held against them.
+            "process": float(terms.get("n_corr", known)) / known if known else 1.0,
+            "reward": total,
+            "judged": known != 0,
+        }
     return None
 
 

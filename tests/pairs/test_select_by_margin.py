@@ -52,6 +52,16 @@ def test_less_than_the_margin_is_no_difference():
     ]
 
 
+def test_a_wrong_path_that_should_have_searched_is_not_crowded_out_by_a_misread_one():
+    pairs, _ = named(
+        path("good0", 1.4, process=1.0),
+        path("misread1", 0.2, right=False, process=1.0),
+        path("guessed2", 0.2, right=False, process=0.5),
+        path("guessed3", 0.0, right=False, form=False, process=0.0),
+    )
+    assert pairs == [("good0", "guessed3", "format"), ("good0", "misread1", "easy")]
+
+
 def test_no_path_is_chosen_without_a_right_answer_in_the_right_form():
     pairs, bins = named(path("a0", 0.8, form=False), path("b1", 0.2, right=False))
     assert pairs == []
