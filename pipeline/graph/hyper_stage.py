@@ -8,7 +8,6 @@ taken, with the reason); from a language model also ``chat.json`` (answers, toke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pipeline.errors import InputError
@@ -17,7 +16,7 @@ from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts, extract_facts
 from pipeline.graph.grouped import group_triplets
 from pipeline.graph.hyper_tables import write_hyperedges
-from pipeline.records import Chunk, Triplet, read_records, replace_text, write_jsonl
+from pipeline.records import Chunk, Triplet, read_records, write_json, write_jsonl
 from pipeline.stage import StageContext
 
 
@@ -37,8 +36,7 @@ def run(context: StageContext) -> dict[str, int]:
     documents = len({chunk.doc_id for chunk in chunks})
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
-    text = json.dumps(statistics, ensure_ascii=False, indent=1)
-    replace_text(context.output / "statistics.json", text + "\n")
+    write_json(context.output / "statistics.json", statistics)
     return {
         "hyperedges": count,
         "entities": len(facts.entities),

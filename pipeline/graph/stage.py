@@ -8,7 +8,6 @@ with the reason); from a language model also ``chat.json`` (answers, tokens, cos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pipeline.errors import InputError
@@ -17,7 +16,7 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.openie import read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.graph.titles import read_titles
-from pipeline.records import Chunk, replace_text, write_jsonl
+from pipeline.records import Chunk, write_json, write_jsonl
 from pipeline.retrieval.tables import Records
 from pipeline.stage import StageContext
 
@@ -33,8 +32,7 @@ def run(context: StageContext) -> dict[str, int]:
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
-    text = json.dumps(statistics, ensure_ascii=False, indent=1)
-    replace_text(context.output / "statistics.json", text + "\n")
+    write_json(context.output / "statistics.json", statistics)
     return {
         "triplets": graph.triplets,
         "entities": len(graph.entities),

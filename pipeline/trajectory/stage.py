@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, open_engine
 from pipeline.errors import DependencyError, InputError, RetrievalError, RetrievalUnavailable
-from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
+from pipeline.records import Question, Trajectory, read_records, write_json, write_parquet
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import grammar
 from pipeline.trajectory.path import Path as Path_
@@ -53,9 +53,9 @@ def run(context: StageContext) -> dict[str, int]:
     )
     write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
     generated = sum(trajectory.tokens.thinking for trajectory in trajectories)
-    _write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
+    write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
     stops = Counter(trajectory.stop for trajectory in trajectories)
-    _write_json(context.output / "stops.json", dict(sorted(stops.items())))
+    write_json(context.output / "stops.json", dict(sorted(stops.items())))
     return {"questions": len(questions), "trajectories": len(trajectories)}
 
 
@@ -228,7 +228,7 @@ class _Saved:
                 f"{len(self._complete)} questions; look for its cause in the log above, then rerun"
             )
         self.seconds = clock.seconds()
-        _write_json(self.folder / "seconds.json", self.seconds)
+        write_json(self.folder / "seconds.json", self.seconds)
         file = self.folder / f"paths-{len(self.files):06d}.parquet"
         write_parquet(file, paths, Trajectory)
         self.files.append(file)
@@ -288,7 +288,3 @@ def read_policy(directory: Path | None) -> tuple[Path | None, str]:
         raise InputError.at(path, None, "missing, so this is no policy; train it again") from None
     except (json.JSONDecodeError, KeyError) as error:
         raise InputError.at(path, None, f"not a policy's lineage ({error})") from None
-
-
-def _write_json(path: Path, value: object) -> None:
-    replace_text(path, json.dumps(value, indent=2) + "\n")
