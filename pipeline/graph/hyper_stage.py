@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated_facts
 from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts, extract_facts
+from pipeline.graph.extract import extract_by_model
+from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.grouped import group_triplets
 from pipeline.graph.hyper_tables import write_hyperedges
 from pipeline.records import Chunk, Triplet, read_records, write_json, write_jsonl
@@ -52,22 +53,4 @@ def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extra
     if settings.source == "annotated":
         assert settings.path is not None  # the configuration refuses a block without it
         return read_annotated_facts(context.resolve(settings.path), chunks)
-    return _by_model(context, chunks)
-
-
-def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
-    """Facts from the configured model; when all are there, ``chat.json`` says what they took."""
-    from pipeline.chat.opening import open_chat
-
-    settings = context.config.hypergraph
-    with open_chat(
-        context.config,
-        "hypergraph",
-        model=settings.model,
-        engine=settings.engine,
-        endpoint=settings.endpoint,
-        window=settings.batch,
-        seed=context.seed,
-    ) as chat:
-        yield from extract_facts(chunks, chat=chat)
-    chat.usage.report(context.output)
+    return extract_by_model(context, "hypergraph", settings, chunks, FACTS)

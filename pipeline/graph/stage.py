@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated
 from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.extract import TRIPLETS, extract_by_model
 from pipeline.graph.openie import read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.graph.titles import read_titles
@@ -54,23 +55,4 @@ def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Ext
         path = context.resolve(settings.path)
         read = read_annotated if settings.source == "annotated" else read_openie
         return read(path, chunks)
-    return _by_model(context, chunks)
-
-
-def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
-    """Triplets from the configured model; when all are there, ``chat.json`` says what they took."""
-    from pipeline.chat.opening import open_chat
-    from pipeline.graph.extract import extract
-
-    settings = context.config.graph
-    with open_chat(
-        context.config,
-        "graph",
-        model=settings.model,
-        engine=settings.engine,
-        endpoint=settings.endpoint,
-        window=settings.batch,
-        seed=context.seed,
-    ) as chat:
-        yield from extract(chunks, chat=chat)
-    chat.usage.report(context.output)
+    return extract_by_model(context, "graph", settings, chunks, TRIPLETS)

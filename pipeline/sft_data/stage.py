@@ -221,14 +221,7 @@ def _supporting(
         from pipeline.chat.opening import open_chat
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
 
-        with open_chat(
-            context.config,
-            "sft_data",
-            model=settings.model,
-            engine=settings.engine,
-            endpoint=settings.endpoint,
-            seed=context.seed,
-        ) as chat:
+        with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
             found: dict[str, list[Triplet]] | None = None
             if settings.triplets == "llm":
                 faults["rejected triplets"] += extract_triplets(hops, chat)
