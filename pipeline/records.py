@@ -289,7 +289,7 @@ def read_records(path: Path | str, kind: type[R]) -> list[R]:
 
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
     """Write records as JSONL, whole or not at all; returns how many. ``-`` is standard output."""
-    lines = [_line(as_json(record)) for record in records]
+    lines = [_json(as_json(record)) for record in records]
     text = "".join(line + "\n" for line in lines)
     if str(path) == "-":
         sys.stdout.write(text)
@@ -298,12 +298,17 @@ def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
     return len(lines)
 
 
-def _line(value: dict[str, Any]) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, whole or not at all; ValueError where a number is not finite."""
+    replace_text(path, _json(value, indent=1, allow_nan=False) + "\n")
+
+
+def _json(value: Any, **layout: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, **layout)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:  # half of a surrogate pair, as models write it: an escape again
-        return json.dumps(value)
+        return json.dumps(value, **layout)
     return text
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.records import write_json
 from pipeline.stage import StageContext
 from pipeline.store import MANIFEST, read_manifest
 
@@ -25,7 +26,7 @@ def merge(context: StageContext) -> dict[str, int]:
                     writer.write_table(pq.read_table(part))
         elif path.suffix == ".json" and path.name != MANIFEST:
             total = _added([json.loads(part.read_text(encoding="utf-8")) for part in parts])
-            (context.output / path.name).write_text(json.dumps(total, indent=2), encoding="utf-8")
+            write_json(context.output / path.name, total)
     counts = _added([read_manifest(shard)["counts"] for shard in shards])
     return {name: int(count) for name, count in counts.items()}
 

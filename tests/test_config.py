@@ -25,6 +25,7 @@ def test_every_shipped_configuration_is_valid(path):
     ("override", "message"),
     [
         ("retrieval.kep=5", r"retrieval\.kep: unknown key; retrieval has alpha, chunks"),
+        ("retrieval={keep:5}", r"retrieval\.keep:5: unknown key; .* blank after the colon.*keep: 5"),
         ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; Input should be less than 1"),
         ("sampling.samples=1", r"sampling: pairs need at least 2 samples per question; raise it"),
         ("rounds=many", r"rounds is 'many'; Input should be a valid integer"),

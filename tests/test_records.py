@@ -1,5 +1,7 @@
 """Records survive JSONL and Parquet, and a broken one is named by file, line and field."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from pipeline.records import (
     Trajectory,
     read_jsonl,
     read_records,
+    write_json,
     write_jsonl,
     write_parquet,
 )
@@ -94,3 +97,14 @@ def test_a_missing_file_and_one_that_is_no_parquet_are_refused(tmp_path):
         read_records(tmp_path / "no.parquet", Trajectory)
     with pytest.raises(InputError, match="no such file"):
         read_records(tmp_path / "absent.jsonl", Trajectory)
+
+
+def test_json_that_cannot_be_written_leaves_the_file_as_it_was(tmp_path):
+    path = tmp_path / "statistics.json"
+    write_json(path, {"paths": 3, "Zoë": "half a pair: \ud800"})
+    before = path.read_bytes()
+    assert json.loads(before) == {"paths": 3, "Zoë": "half a pair: \ud800"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"loss": float("nan")})
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["statistics.json"]

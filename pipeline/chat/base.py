@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from pipeline.index.cache import ContentCache, digest
-from pipeline.records import Message, replace_text
+from pipeline.records import Message, write_json
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 Done = Callable[[bytes, "Reply"], None]
@@ -120,7 +120,7 @@ class Usage:
     def report(self, folder: Path) -> None:
         """Print `line`, for the stage's log, and write `total` to ``chat.json``."""
         print(self.line())
-        replace_text(folder / "chat.json", json.dumps(self.total(), indent=1) + "\n")
+        write_json(folder / "chat.json", self.total())
 
     def line(self) -> str:
         """What this process asked and paid for."""

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.chat.base import Chat
 from pipeline.chat.endpoint import OUTAGE, EndpointChat
 from pipeline.chat.engine import EngineChat
-from pipeline.config import Config, Endpoint, EngineConfig
+from pipeline.config import Config, EngineConfig, Graph, Hypergraph, JudgeModel, SftData
 from pipeline.engines.base import Engine, open_engine
 from pipeline.index.cache import ContentCache
 from pipeline.store import ContentHashes
@@ -17,29 +17,30 @@ from pipeline.store import ContentHashes
 def open_chat(
     config: Config,
     block: str,
+    settings: Graph | Hypergraph | SftData | JudgeModel,
     *,
-    model: str | None,
-    engine: EngineConfig,
-    endpoint: Endpoint | None,
     window: int = 256,
     seed: int = 0,
     outage: int = OUTAGE,
 ) -> Chat:
-    """The model of the configuration block ``block``, with the answers of all runs to reuse.
+    """The model of the block ``settings``, with the answers of all runs to reuse.
 
+    ``block`` is the block's name, for messages; an engine is given ``window`` prompts at once.
     After ``outage`` prompts in a row without a reply an endpoint is taken to be down. Nothing is
     loaded or sent before the first prompt that has no answer yet. Errors are those of `open_engine`
     and `EndpointChat`, at that time.
     """
     cache = ContentCache(Path(config.cache_dir) / "chat.sqlite")
-    if endpoint is not None:
-        return EndpointChat(endpoint, cache, block=block, outage=outage)
+    if settings.endpoint is not None:
+        return EndpointChat(settings.endpoint, cache, block=block, outage=outage)
+    model = settings.model
     assert model is not None  # the configuration refuses a block with neither
 
     def opened() -> Engine:
-        return open_engine(engine, model, adapter=None, seed=seed)
+        return open_engine(settings.engine, model, adapter=None, seed=seed)
 
-    return EngineChat(opened, engine_identity(config, model, engine), cache, window=window)
+    identity = engine_identity(config, model, settings.engine)
+    return EngineChat(opened, identity, cache, window=window)
 
 
 def engine_identity(config: Config, model: str, engine: EngineConfig) -> dict[str, Any]:

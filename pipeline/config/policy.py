@@ -214,4 +214,3 @@ class Evaluation(Block):
     temperature: float = Field(0.0, ge=0)
     bootstrap: Positive = 1000
     split: Literal["test", "validation"] = "test"
-    unknown_ceiling: Share = 0.02

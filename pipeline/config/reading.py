@@ -94,7 +94,10 @@ def _explain(path: Path, error: ValidationError) -> str:
         key = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
             parent, known = _known_keys(item["loc"])
-            lines.append(f"{path}: {key}: unknown key; {parent} has {', '.join(known)}")
+            remedy = f"{parent} has {', '.join(known)}"
+            if ":" in key:
+                remedy = f"YAML wants a blank after the colon, {key.replace(':', ': ')}"
+            lines.append(f"{path}: {key}: unknown key; {remedy}")
         elif item["type"] == "missing":
             lines.append(f"{path}: {key}: missing; add it")
         else:

@@ -9,7 +9,6 @@ repeat a held-out question, which are left out (pitfall 22).
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pipeline.corpus.documents import Document, read_documents
 from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
 from pipeline.corpus.questions import load_questions
 from pipeline.errors import InputError
-from pipeline.records import Chunk, Question, replace_text, write_parquet
+from pipeline.records import Chunk, Question, write_json, write_parquet
 from pipeline.stage import StageContext
 
 TRAINED = ("sft", "sampling")
@@ -147,4 +146,4 @@ def _write_overlaps(path: Path, dropped: dict[tuple[str, str], list[Overlap]]) -
         for (name, other), found in dropped.items()
     }
     summary = {"threshold": THRESHOLD, "counts": counts, "dropped": pairs}
-    replace_text(path, json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+    write_json(path, summary)

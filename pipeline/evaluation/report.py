@@ -7,7 +7,6 @@ TeaRAG (arXiv 2511.05385) tables 6 to 10 and figures of steps, tokens and reward
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from pipeline.evaluation import cause_section, collect, plots
 from pipeline.evaluation.collect import policy_title
 from pipeline.evaluation.metrics import ALL
-from pipeline.records import replace_text
+from pipeline.records import replace_text, write_json
 from pipeline.stage import StageContext
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,7 +45,7 @@ def run(context: StageContext) -> dict[str, int]:
         rows = collect.read_json(context.inputs["evaluate"] / "metrics.json")
     page = render(values(context, rows))
     replace_text(context.output / "report.html", page)
-    replace_text(context.output / "metrics.json", json.dumps(rows, indent=1) + "\n")
+    write_json(context.output / "metrics.json", rows)
     return {"rows": len(rows), "bytes": len(page.encode())}
 
 

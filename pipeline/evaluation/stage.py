@@ -28,6 +28,7 @@ from pipeline.records import (
     parse_record,
     read_records,
     replace_text,
+    write_json,
     write_parquet,
 )
 from pipeline.stage import StageContext
@@ -127,15 +128,15 @@ def merge_policies(
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
     comparison = compare(by_question, MEASURES, split=next(iter(splits.values())))
-    _write_json(output / "metrics.json", metrics)
-    _write_json(output / "comparison.json", comparison)
+    write_json(output / "metrics.json", metrics)
+    write_json(output / "comparison.json", comparison)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
-    _write_json(output / "distributions.json", distributions)
+    write_json(output / "distributions.json", distributions)
     examples = changed(outcomes, directories)
     write_parquet(output / "examples.parquet", examples, Trajectory)
     last = next(reversed(outcomes))
     failures, paths = failed(outcomes[last], directories[last])
-    _write_json(output / "failures.json", failures)
+    write_json(output / "failures.json", failures)
     write_parquet(output / "failures.parquet", paths, Trajectory)
     return {"rows": len(metrics), "tests": len(comparison), "examples": len(examples)}
 
@@ -178,7 +179,3 @@ def _distributions(outcomes: Sequence[Outcome]) -> dict[str, dict[str, dict[str,
             "stops": dict(Counter(str(outcome.stop) for outcome in inside).most_common()),
         }
     return result
-
-
-def _write_json(path: Path, value: Any) -> None:
-    replace_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

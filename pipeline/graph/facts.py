@@ -2,8 +2,8 @@
 
 A hyperedge e is a fact in natural language with the set V_e of two or more entities that take part
 in it. Input: `Extracted` items, each of which should be [fact, [entity, ...]], whatever produced
-them; `extract_facts` asks a language model for them. Output: hyperedges with ids and the numbers of
-their entities, one after the other, and in `Facts` the entities, rejects with reasons, statistics.
+them; `FACTS` asks a language model for them. Output: hyperedges with ids and the numbers of their
+entities, one after the other, and in `Facts` the entities, rejects with reasons, statistics.
 The machinery is that of triplets (`pipeline.graph.extract`), and so is the identity of an entity.
 """
 
@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.chat.base import Chat
 from pipeline.graph.build import Extracted, Reject, accepted, by_reason, ratio, text_fault
 from pipeline.graph.entities import EntityTable, display, entity_key
-from pipeline.graph.extract import EXAMPLE, Form, extract
+from pipeline.graph.extract import EXAMPLE, Form
 from pipeline.index.cache import digest
-from pipeline.records import Chunk, Hyperedge
+from pipeline.records import Hyperedge
 
 FACTS = Form(
     system=(
@@ -100,11 +99,6 @@ class Facts:
             "duplicates": self.duplicates,
             **by_reason(self.rejects),
         }
-
-
-def extract_facts(chunks: Sequence[Chunk], *, chat: Chat) -> Iterator[Extracted]:
-    """What the model writes about every chunk, in order, not yet checked; see `extract`."""
-    return extract(chunks, chat=chat, form=FACTS)
 
 
 def build_facts(extracted: Iterable[Extracted]) -> tuple[Facts, list[Hyperedge]]:

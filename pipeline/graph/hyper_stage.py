@@ -8,16 +8,16 @@ taken, with the reason); from a language model also ``chat.json`` (answers, toke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated_facts
 from pipeline.graph.build import Extracted
-from pipeline.graph.facts import Facts, extract_facts
+from pipeline.graph.extract import extract_by_model
+from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.grouped import group_triplets
 from pipeline.graph.hyper_tables import write_hyperedges
-from pipeline.records import Chunk, Triplet, read_records, replace_text, write_jsonl
+from pipeline.records import Chunk, Triplet, read_records, write_json, write_jsonl
 from pipeline.stage import StageContext
 
 
@@ -37,8 +37,7 @@ def run(context: StageContext) -> dict[str, int]:
     documents = len({chunk.doc_id for chunk in chunks})
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
-    text = json.dumps(statistics, ensure_ascii=False, indent=1)
-    replace_text(context.output / "statistics.json", text + "\n")
+    write_json(context.output / "statistics.json", statistics)
     return {
         "hyperedges": count,
         "entities": len(facts.entities),
@@ -54,22 +53,4 @@ def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extra
     if settings.source == "annotated":
         assert settings.path is not None  # the configuration refuses a block without it
         return read_annotated_facts(context.resolve(settings.path), chunks)
-    return _by_model(context, chunks)
-
-
-def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
-    """Facts from the configured model; when all are there, ``chat.json`` says what they took."""
-    from pipeline.chat.opening import open_chat
-
-    settings = context.config.hypergraph
-    with open_chat(
-        context.config,
-        "hypergraph",
-        model=settings.model,
-        engine=settings.engine,
-        endpoint=settings.endpoint,
-        window=settings.batch,
-        seed=context.seed,
-    ) as chat:
-        yield from extract_facts(chunks, chat=chat)
-    chat.usage.report(context.output)
+    return extract_by_model(context, "hypergraph", settings, chunks, FACTS)

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.graph.entities import EntityTable
 from pipeline.graph.facts import Fact
-from pipeline.graph.tables import BLOCK, write_entities
+from pipeline.graph.tables import BLOCK, open_table, write_entities
 from pipeline.retrieval.neighbours import Pairs, write_table
 
 MEMBERS, NEIGHBOURS = "members", "neighbours"
@@ -34,27 +34,18 @@ def write_hyperedges(
     ``entities`` may still grow while the facts are drawn; it is read after the last of them.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    shown = pa.schema([(name, pa.string()) for name in SHOWN])
     whole = pa.schema(
         [("id", pa.string()), ("text", pa.string()), ("entities", pa.list_(pa.string())),
          ("chunk_id", pa.string())]
     )  # fmt: skip
     ends = folder / "ends.tmp"
     count = 0
-    with (
-        pq.ParquetWriter(folder / "hyperedges.parquet", whole, compression="zstd") as packed,
-        pa.OSFile(str(folder / "hyperedges.arrow"), "wb") as file,
-        pa.ipc.new_file(file, shown) as plain,
-        ends.open("wb") as numbers,
-    ):
+    with open_table(folder, "hyperedges", whole, SHOWN) as write, ends.open("wb") as numbers:
         left = iter(facts)
         while part := list(islice(left, block)):
             edges = [fact.hyperedge for fact in part]
-            columns = {name: [getattr(edge, name) for edge in edges] for name in whole.names}
-            packed.write_table(pa.table(columns, schema=whole))
-            plain.write_table(pa.table({name: columns[name] for name in SHOWN}, schema=shown))
+            write({name: [getattr(edge, name) for edge in edges] for name in whole.names})
             pairs = [
                 (number, entity)
                 for number, fact in enumerate(part, start=count)

@@ -8,16 +8,16 @@ with the reason); from a language model also ``chat.json`` (answers, tokens, cos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pipeline.errors import InputError
 from pipeline.graph.annotated import read_annotated
 from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.extract import TRIPLETS, extract_by_model
 from pipeline.graph.openie import read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.graph.titles import read_titles
-from pipeline.records import Chunk, replace_text, write_jsonl
+from pipeline.records import Chunk, write_json, write_jsonl
 from pipeline.retrieval.tables import Records
 from pipeline.stage import StageContext
 
@@ -33,8 +33,7 @@ def run(context: StageContext) -> dict[str, int]:
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
-    text = json.dumps(statistics, ensure_ascii=False, indent=1)
-    replace_text(context.output / "statistics.json", text + "\n")
+    write_json(context.output / "statistics.json", statistics)
     return {
         "triplets": graph.triplets,
         "entities": len(graph.entities),
@@ -56,23 +55,4 @@ def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Ext
         path = context.resolve(settings.path)
         read = read_annotated if settings.source == "annotated" else read_openie
         return read(path, chunks)
-    return _by_model(context, chunks)
-
-
-def _by_model(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
-    """Triplets from the configured model; when all are there, ``chat.json`` says what they took."""
-    from pipeline.chat.opening import open_chat
-    from pipeline.graph.extract import extract
-
-    settings = context.config.graph
-    with open_chat(
-        context.config,
-        "graph",
-        model=settings.model,
-        engine=settings.engine,
-        endpoint=settings.endpoint,
-        window=settings.batch,
-        seed=context.seed,
-    ) as chat:
-        yield from extract(chunks, chat=chat)
-    chat.usage.report(context.output)
+    return extract_by_model(context, "graph", settings, chunks, TRIPLETS)

@@ -11,9 +11,11 @@ there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,23 +37,15 @@ def write_triplets(
     ``entities`` may still grow while the edges are drawn; it is read after the last of them.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.string()) for name in _NAMES])
     ends = folder / "ends.tmp"
     count = 0
-    with (
-        pq.ParquetWriter(folder / "triplets.parquet", schema, compression="zstd") as packed,
-        pa.OSFile(str(folder / "triplets.arrow"), "wb") as file,
-        pa.ipc.new_file(file, schema) as plain,
-        ends.open("wb") as numbers,
-    ):
+    with open_table(folder, "triplets", schema, _NAMES) as write, ends.open("wb") as numbers:
         left = iter(edges)
         while part := list(islice(left, block)):
             columns = {name: [getattr(edge.triplet, name) for edge in part] for name in _NAMES}
-            table = pa.table(columns, schema=schema)
-            packed.write_table(table)
-            plain.write_table(table)
+            write(columns)
             np.array([(edge.head, edge.tail) for edge in part], dtype=np.int64).tofile(numbers)
             count += len(part)
     write_entities(folder, entities, block)
@@ -69,18 +63,36 @@ def _read_ends(path: Path, count: int) -> Iterator[NDArray[np.int64]]:
 def write_entities(folder: Path, entities: EntityTable, block: int) -> None:
     """Write ``entities.parquet`` and ``entities.arrow``."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema([("id", pa.int64()), ("key", pa.string()), ("name", pa.string())])
-    mapped = pa.schema([("name", pa.string())])
-    with (
-        pq.ParquetWriter(folder / "entities.parquet", schema, compression="zstd") as packed,
-        pa.OSFile(str(folder / "entities.arrow"), "wb") as file,
-        pa.ipc.new_file(file, mapped) as plain,
-    ):
+    with open_table(folder, "entities", schema, ["name"]) as write:
         for start in range(0, len(entities), block):
             rows = slice(start, start + block)
             keys, names = entities.keys[rows], entities.names[rows]
-            columns = {"id": range(start, start + len(keys)), "key": keys, "name": names}
-            packed.write_table(pa.table(columns, schema=schema))
-            plain.write_table(pa.table({"name": names}, schema=mapped))
+            write({"id": range(start, start + len(keys)), "key": keys, "name": names})
+
+
+@contextmanager
+def open_table(
+    folder: Path, name: str, schema: Any, mapped: Sequence[str]
+) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
+    """A function that writes a block of columns to ``<name>.parquet`` and ``<name>.arrow``.
+
+    The first has all columns of ``schema``, compressed; the second those named ``mapped``, as
+    retrieval maps them into memory.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with (
+        pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as packed,
+        pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file,
+        pa.ipc.new_file(file, pa.schema([schema.field(one) for one in mapped])) as plain,
+    ):
+
+        def write(columns: Mapping[str, Sequence[Any]]) -> None:
+            table = pa.table(columns, schema=schema)
+            packed.write_table(table)
+            plain.write_table(table.select(list(mapped)))
+
+        yield write

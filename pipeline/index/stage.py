@@ -9,7 +9,6 @@ which kind of index was chosen and what it finds; the stage's manifest says so t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.records import replace_text
+from pipeline.records import write_json
 from pipeline.stage import StageContext
 
 _BLOCK = 50_000  # texts per checkpoint
@@ -69,7 +68,7 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
             kinds[name] = index.about
             print(f"{name}: {index.about}")
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
-    replace_text(context.output / "index.json", json.dumps(about, indent=1) + "\n")
+    write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
     return {**counts, EMBEDDED: embedder.computed}
 

@@ -47,16 +47,7 @@ def _without_noise(context: StageContext, block: str, model: JudgeModel, window:
         from pipeline.judges.closed_world import ClosedWorldJudge
 
         return ClosedWorldJudge.of(context.inputs["world"])
-    chat = open_chat(
-        context.config,
-        block,
-        model=model.model,
-        engine=model.engine,
-        endpoint=model.endpoint,
-        window=window,
-        seed=context.seed,
-        outage=OUTAGE,
-    )
+    chat = open_chat(context.config, block, model, window=window, seed=context.seed, outage=OUTAGE)
     if model.endpoint is not None:
         return ModelJudge(
             chat, model=model.endpoint.model, max_tokens=model.max_tokens, tries=model.tries

@@ -10,7 +10,6 @@ alone.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +23,7 @@ from pipeline.judges.model import ModelJudge
 from pipeline.judges.noisy import NoisyJudge
 from pipeline.judges.rates import rates
 from pipeline.judges.verdict import JudgedStep, Kind, Ruling, Verdict, steps_of
-from pipeline.records import Trajectory, read_records, replace_text, write_parquet
+from pipeline.records import Trajectory, read_records, write_json, write_parquet
 from pipeline.stage import StageContext
 
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
@@ -69,7 +68,7 @@ def run(context: StageContext) -> dict[str, int]:
     for name, usage in chats.items():
         print(f"{name}: {usage.line()}")
     total = {name: usage.total() for name, usage in chats.items()}
-    replace_text(context.output / "chat.json", json.dumps(total, indent=1) + "\n")
+    write_json(context.output / "chat.json", total)
     return counts
 
 
@@ -95,7 +94,7 @@ def judge_to(
     write_parquet(folder / VERDICTS, judged.verdicts, Verdict)
     write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
     statistics = _statistics(judged)
-    replace_text(folder / "statistics.json", json.dumps(statistics, indent=1) + "\n")
+    write_json(folder / "statistics.json", statistics)
     if fails:
         unknown = found.over.unknown + found.under.unknown
         faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())

@@ -7,7 +7,6 @@ their token ids: the first reads what the selection looks at, the second builds 
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pipeline.records import (
     from_arrow,
     parse_record,
     replace_text,
+    write_json,
     write_parquet,
 )
 from pipeline.stage import StageContext
@@ -55,7 +55,7 @@ def run(context: StageContext) -> dict[str, int]:
     write_parquet(context.output / "pairs.parquet", pairs, Pair)
     write_parquet(context.output / "funnel.parquet", list(fates.values()), Fate)
     counts = count(fates.values())
-    replace_text(context.output / "funnel.json", json.dumps(counts, indent=2))
+    write_json(context.output / "funnel.json", counts)
     text = card(
         f"{config.name}, round {context.round}",
         round_number=context.round,

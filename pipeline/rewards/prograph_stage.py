@@ -9,12 +9,11 @@ kept in ``<cache_dir>/progress.sqlite``. Trajectories that the environment broke
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.index.cache import ContentCache, digest
-from pipeline.records import Trajectory, read_records, replace_text, write_parquet
+from pipeline.records import Trajectory, read_records, write_json, write_parquet
 from pipeline.retrieval.identity import identity_of
 from pipeline.retrieval.neighbours import Neighbours
 from pipeline.retrieval.tables import Columns
@@ -46,8 +45,7 @@ def run(context: StageContext) -> dict[str, int]:
             context.seed,
         )
         values = progress.values(own)
-        cost = json.dumps(dataclasses.asdict(progress.cost), indent=2)
-        replace_text(context.output / "progress.json", cost + "\n")
+        write_json(context.output / "progress.json", dataclasses.asdict(progress.cost))
     entities = open_entities(context.inputs["graph"])
     weights = Weights(settings.progress, settings.structure)
     for path, of_path in zip(own, values, strict=True):

@@ -16,7 +16,14 @@ from typing import Any
 
 from pipeline.errors import InputError
 from pipeline.judges.verdict import Ruling, Verdict, by_path
-from pipeline.records import Trajectory, from_arrow, parse_record, read_records, write_parquet
+from pipeline.records import (
+    Trajectory,
+    from_arrow,
+    parse_record,
+    read_records,
+    write_json,
+    write_parquet,
+)
 from pipeline.rewards import hiprag
 from pipeline.rewards.hiprag import Coefficients
 from pipeline.rewards.tearag import PAPER, Weights, score
@@ -172,8 +179,7 @@ def join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
             writer.write_table(table)
             _add(table.select(["dataset", "rewards"]).to_pylist(), sums, counts)
     # Sums and counts, not means: the shards of a stage are added up.
-    statistics = {**counts, "datasets": sums}
-    (output / "statistics.json").write_text(json.dumps(statistics, indent=2), encoding="utf-8")
+    write_json(output / "statistics.json", {**counts, "datasets": sums})
     return counts
 
 

@@ -8,7 +8,6 @@ out.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from pipeline.records import (
     Step,
     Triplet,
     read_records,
-    replace_text,
+    write_json,
     write_parquet,
 )
 from pipeline.retrieval.tables import Records
@@ -68,7 +67,7 @@ def run(context: StageContext) -> dict[str, int]:
         random.Random(f"{context.seed}:order").shuffle(done["train"])
     for name, examples in done.items():
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
-    _write_json(context.output / "statistics.json", statistics)
+    write_json(context.output / "statistics.json", statistics)
     return {name: len(examples) for name, examples in done.items()}
 
 
@@ -222,14 +221,7 @@ def _supporting(
         from pipeline.chat.opening import open_chat
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
 
-        with open_chat(
-            context.config,
-            "sft_data",
-            model=settings.model,
-            engine=settings.engine,
-            endpoint=settings.endpoint,
-            seed=context.seed,
-        ) as chat:
+        with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
             found: dict[str, list[Triplet]] | None = None
             if settings.triplets == "llm":
                 faults["rejected triplets"] += extract_triplets(hops, chat)
@@ -273,7 +265,3 @@ def _statistics(
             counts[f"{name} {hops}-hop asked for"] = asked[name].get(hops, 0)
     counts.update({f"left out: {reason}": count for reason, count in sorted(faults.items())})
     return counts
-
-
-def _write_json(path: FilePath, value: Mapping[str, int | float]) -> None:
-    replace_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError
+from pipeline.records import write_json
 from pipeline.testbed.formats import Formatter
 from pipeline.testbed.oracle import Oracle
 from pipeline.testbed.questions import Question
@@ -195,8 +196,7 @@ def write_closed_world(
             "counts": counts,
             "questions": notes,
         }
-        text = json.dumps(summary, ensure_ascii=False, indent=1) + "\n"
-        (partial / "world.json").write_text(text, encoding="utf-8")
+        write_json(partial / "world.json", summary)
         partial.chmod(0o755)
         partial.rename(directory)
     except BaseException:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError, TrainingError
-from pipeline.records import replace_text
+from pipeline.records import write_json
 
 FILE = "lineage.json"
 
@@ -39,7 +39,7 @@ class Lineage:
     counts: dict[str, int]
 
     def write(self, directory: Path) -> None:
-        replace_text(directory / FILE, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        write_json(directory / FILE, dataclasses.asdict(self))
 
 
 def read_lineage(directory: Path) -> Lineage:

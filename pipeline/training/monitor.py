@@ -9,13 +9,12 @@ far below the reference is stopped with a sentence, not recorded as a policy.
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import TrainingError
-from pipeline.records import replace_text
+from pipeline.records import write_json
 
 WINDOW = 5  # optimiser steps that the stop rule averages: one batch of 16 pairs is too noisy
 DROP = "logps/chosen_below_reference"
@@ -74,8 +73,7 @@ class History:
 
     def write(self, path: Path, **more: Any) -> None:
         """``{"history": rows, "summary": ..., **more}`` as JSON."""
-        value = {"history": self.rows, "summary": self.summary, **more}
-        replace_text(path, json.dumps(value, indent=1) + "\n")
+        write_json(path, {"history": self.rows, "summary": self.summary, **more})
 
 
 def _is_number(value: Any) -> bool:

@@ -62,8 +62,6 @@ def roll_out(
     A query whose retrieval fails ends its path with stop "environment". Raises EngineError when the
     engine breaks, RetrievalUnavailable when no query can be answered.
     """
-    if retriever is None:
-        grammar = Direct(grammar)
     run = _RollOut(engine, grammar, retriever, sampling, temperature, policy, single)
     todo = (
         Path(
@@ -73,7 +71,9 @@ def roll_out(
             prompt_ids=prompt,
         )
         for question in questions
-        for prompt in [prompt_ids(engine.tokenizer, grammar.messages(system, question.question))]
+        for prompt in [
+            prompt_ids(engine.tokenizer, run.grammar.messages(system, question.question))
+        ]
         for sample in range(samples)
     )
     return run.paths(todo, in_flight or sampling.in_flight)
@@ -96,8 +96,6 @@ def continue_paths(
     What is there already counts against the budgets of tokens and steps, as if the path had been
     rolled out from its question. Everything else is as in `roll_out`.
     """
-    if retriever is None:
-        grammar = Direct(grammar)
     run = _RollOut(engine, grammar, retriever, sampling, temperature, policy, single)
     return run.paths(iter(paths), in_flight or sampling.in_flight)
 
@@ -136,7 +134,7 @@ class _RollOut:
         single: bool,
     ) -> None:
         self.engine = engine
-        self.grammar = grammar
+        self.grammar = Direct(grammar) if retriever is None else grammar
         self.retriever = retriever
         self.sampling = sampling
         self.temperature = temperature

@@ -16,14 +16,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, open_engine
 from pipeline.errors import DependencyError, InputError, RetrievalError, RetrievalUnavailable
-from pipeline.records import Question, Trajectory, read_records, replace_text, write_parquet
+from pipeline.records import Question, Trajectory, read_records, write_json, write_parquet
 from pipeline.stage import StageContext
-from pipeline.trajectory.grammar.base import grammar
+from pipeline.trajectory.grammar.base import Grammar, grammar
 from pipeline.trajectory.path import Path as Path_
 from pipeline.trajectory.sampler import continue_paths, roll_out
 from pipeline.trajectory.tokens import control_tokens
@@ -53,9 +54,9 @@ def run(context: StageContext) -> dict[str, int]:
     )
     write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
     generated = sum(trajectory.tokens.thinking for trajectory in trajectories)
-    _write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
+    write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
     stops = Counter(trajectory.stop for trajectory in trajectories)
-    _write_json(context.output / "stops.json", dict(sorted(stops.items())))
+    write_json(context.output / "stops.json", dict(sorted(stops.items())))
     return {"questions": len(questions), "trajectories": len(trajectories)}
 
 
@@ -86,42 +87,30 @@ def roll_out_policy(
     left = [question for question in questions if question.question_id not in saved.done]
     if left:
         start = time.perf_counter()
-        # A service that is away is found before an engine is started for nothing.
-        served = context.config.retrieval.service is not None
-        retriever = _retriever(context) if served else None
-        engine = open_policy(context, adapter)
-        retriever = retriever or _retriever(context)
-        saved.seconds["engine_start"] += time.perf_counter() - start
-        clock = _Clock(start, engine, retriever, dict(saved.seconds))
         settings = context.config
-        try:
-            for trajectory in roll_out(
-                left,
-                engine=engine,
-                grammar=grammar(
-                    settings.grammar,
-                    max_steps=settings.sampling.max_steps,
-                    special_tokens=control_tokens(engine.tokenizer),
-                ),
-                retriever=retriever,
-                sampling=settings.sampling,
-                temperature=temperature,
-                samples=samples,
-                system=settings.prompt.system,
-                policy=policy,
-                seed=context.seed,
-                round_number=context.round or 0,
-                single=settings.retrieval.rounds == "single",
-            ):
-                saved.add(trajectory, clock)
-            saved.flush(clock)
-        except RetrievalUnavailable:
-            saved.flush(clock)  # paths that ended before the outage are whole
-            raise
-        finally:
-            engine.close()
-            if retriever is not None:
-                retriever.close()
+        with _opened(context, adapter) as (engine, retriever, language):
+            saved.seconds["engine_start"] += time.perf_counter() - start
+            clock = _Clock(start, engine, retriever, dict(saved.seconds))
+            try:
+                for trajectory in roll_out(
+                    left,
+                    engine=engine,
+                    grammar=language,
+                    retriever=retriever,
+                    sampling=settings.sampling,
+                    temperature=temperature,
+                    samples=samples,
+                    system=settings.prompt.system,
+                    policy=policy,
+                    seed=context.seed,
+                    round_number=context.round or 0,
+                    single=settings.retrieval.rounds == "single",
+                ):
+                    saved.add(trajectory, clock)
+                saved.flush(clock)
+            except RetrievalUnavailable:
+                saved.flush(clock)  # paths that ended before the outage are whole
+                raise
     return saved.read(ids), saved.seconds
 
 
@@ -143,27 +132,17 @@ class Continuations:
         if first is None:
             return
         settings = self._context.config
-        retriever = _retriever(self._context)
-        engine = open_policy(self._context, self._adapter)
-        try:
+        with _opened(self._context, self._adapter) as (engine, retriever, language):
             yield from continue_paths(
                 itertools.chain([first], left),
                 engine=engine,
-                grammar=grammar(
-                    settings.grammar,
-                    max_steps=settings.sampling.max_steps,
-                    special_tokens=control_tokens(engine.tokenizer),
-                ),
+                grammar=language,
                 retriever=retriever,
                 sampling=settings.sampling,
                 temperature=settings.sampling.temperature,
                 policy=self.policy,
                 single=settings.retrieval.rounds == "single",
             )
-        finally:
-            engine.close()
-            if retriever is not None:
-                retriever.close()
 
 
 class _Clock:
@@ -228,7 +207,7 @@ class _Saved:
                 f"{len(self._complete)} questions; look for its cause in the log above, then rerun"
             )
         self.seconds = clock.seconds()
-        _write_json(self.folder / "seconds.json", self.seconds)
+        write_json(self.folder / "seconds.json", self.seconds)
         file = self.folder / f"paths-{len(self.files):06d}.parquet"
         write_parquet(file, paths, Trajectory)
         self.files.append(file)
@@ -239,6 +218,29 @@ class _Saved:
         order = {name: number for number, name in enumerate(ids)}
         found = [trajectory for file in self.files for trajectory in read_records(file, Trajectory)]
         return sorted(found, key=lambda one: (order[one.question_id], one.sample))
+
+
+@contextmanager
+def _opened(
+    context: StageContext, adapter: Path | None
+) -> Iterator[tuple[Engine, Retriever | None, Grammar]]:
+    """What a policy is rolled out with: its engine, the retriever, and the grammar; then closed."""
+    # A service that is away is found before an engine is started for nothing.
+    served = context.config.retrieval.service is not None
+    retriever = _retriever(context) if served else None
+    engine = open_policy(context, adapter)
+    retriever = retriever or _retriever(context)
+    language = grammar(
+        context.config.grammar,
+        max_steps=context.config.sampling.max_steps,
+        special_tokens=control_tokens(engine.tokenizer),
+    )
+    try:
+        yield engine, retriever, language
+    finally:
+        engine.close()
+        if retriever is not None:
+            retriever.close()
 
 
 def open_policy(context: StageContext, adapter: Path | None) -> Engine:
@@ -288,7 +290,3 @@ def read_policy(directory: Path | None) -> tuple[Path | None, str]:
         raise InputError.at(path, None, "missing, so this is no policy; train it again") from None
     except (json.JSONDecodeError, KeyError) as error:
         raise InputError.at(path, None, f"not a policy's lineage ({error})") from None
-
-
-def _write_json(path: Path, value: object) -> None:
-    replace_text(path, json.dumps(value, indent=2) + "\n")

@@ -8,7 +8,7 @@ from pipeline.chat.base import Chat
 from pipeline.chat.endpoint import EndpointChat
 from pipeline.chat.engine import EngineChat
 from pipeline.chat.opening import open_chat
-from pipeline.config import Config, Endpoint, EngineConfig, load
+from pipeline.config import Config, Endpoint, Graph, load
 
 EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"
 
@@ -19,8 +19,8 @@ def settings(tmp_path: Path) -> Config:
 
 
 def engine_chat(settings: Config, model: str, **engine: object) -> Chat:
-    config = EngineConfig.model_validate(engine)
-    return open_chat(settings, "graph", model=model, engine=config, endpoint=None)
+    block = Graph.model_validate({"source": "llm", "model": model, "engine": engine})
+    return open_chat(settings, "graph", block)
 
 
 def test_a_models_answers_belong_to_its_content(settings: Config, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_answers_belong_to_what_the_engine_computes_with(
 
 def test_an_endpoint_is_opened_without_a_key_or_a_connection(settings: Config) -> None:
     endpoint = Endpoint(base_url="http://localhost:9/v1", model="m", api_key_env="NOT_SET")
-    with open_chat(settings, "graph", model=None, engine=EngineConfig(), endpoint=endpoint) as chat:
+    with open_chat(settings, "graph", Graph(source="llm", endpoint=endpoint)) as chat:
         assert isinstance(chat, EndpointChat)
         assert chat.identity["model"] == "m"
         assert "api_key_env" not in chat.identity

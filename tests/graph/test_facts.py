@@ -10,8 +10,8 @@ from pipeline.chat.engine import EngineChat
 from pipeline.engines.base import GenerationRequest
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.graph.build import Extracted
-from pipeline.graph.extract import parse_list
-from pipeline.graph.facts import FACTS, build_facts, extract_facts
+from pipeline.graph.extract import extract, parse_list
+from pipeline.graph.facts import FACTS, build_facts
 from pipeline.index.cache import ContentCache
 from pipeline.records import Chunk, Hyperedge, read_records, write_parquet
 from tests.graph.character_tokenizer import CharacterTokenizer
@@ -97,7 +97,7 @@ def test_facts_come_from_the_machinery_of_triplets(tmp_path: Path) -> None:
         return ScriptedEngine(script, CharacterTokenizer())
 
     with EngineChat(engine, {}, ContentCache(tmp_path / "chat.sqlite")) as chat:
-        facts, hyperedges = build_facts(extract_facts(chunks, chat=chat))
+        facts, hyperedges = build_facts(extract(chunks, chat=chat, form=FACTS))
     assert [one.id for one in hyperedges] == ["c0:f0"]
     assert [(one.chunk_id, one.reason) for one in facts.rejects] == [
         ("c1", "answer is not valid JSON")

@@ -6,6 +6,7 @@ from pipeline.index.cache import digest
 from pipeline.judges.answers import Bare
 from pipeline.judges.cases import Call, Case, Equivalence, Judge
 from pipeline.judges.verdict import Ruling
+from pipeline.records import Step, Trajectory
 
 
 class KnownJudge(Judge):
@@ -55,3 +56,20 @@ class KnownPolicy:
         return {
             query: Bare("", "too long") if query == "too long" else Bare("Ann") for query in queries
         }
+
+
+def path(name: str, grammar: str, *steps: Step, stop: str = "answer") -> Trajectory:
+    """A path of which only steps and stop matter."""
+    return Trajectory(
+        trajectory_id=name,
+        question_id="q",
+        dataset="nq",
+        question="?",
+        hop="multi",
+        answers=["a"],
+        evidence=[],
+        grammar=grammar,
+        output="",
+        steps=list(steps),
+        stop=stop,
+    )

@@ -16,7 +16,7 @@ from tasks.judge import Judge
 from tasks.run import RunFailed, run, task_for
 from tests.chat.fake_endpoint import FakeEndpoint, refusal
 from tests.engines.small_models import small_adapter, small_model
-from tests.judges.known_judges import KnownJudge, KnownPolicy
+from tests.judges.known_judges import KnownJudge, KnownPolicy, path
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
@@ -98,22 +98,6 @@ def task(workspace: Path, model: Path, server: FakeEndpoint, **settings: object)
     )
 
 
-def path(name: str, *steps: Step) -> Trajectory:
-    """A path in HiPRAG's grammar."""
-    return Trajectory(
-        trajectory_id=name,
-        question_id="q",
-        dataset="nq",
-        question="?",
-        hop="single",
-        answers=["a"],
-        evidence=[],
-        grammar="hiprag",
-        output="",
-        steps=list(steps),
-    )
-
-
 def fabricate_round(judge: Judge, workspace: Path, model: Path) -> None:
     """A policy and its paths as finished stages, with a random model behind them."""
     for name, each in judge.upstream().items():
@@ -125,8 +109,10 @@ def fabricate_round(judge: Judge, workspace: Path, model: Path) -> None:
         else:
             search = Step(reasoning="r", search="Who?", conclusion="Ann")
             paths = [
-                path("a", search, Step(reasoning="I know.", conclusion="Bo")),
-                path("b", search, Step(reasoning="r", search="Where?", conclusion="Rome")),
+                path("a", "hiprag", search, Step(reasoning="I know.", conclusion="Bo")),
+                path(
+                    "b", "hiprag", search, Step(reasoning="r", search="Where?", conclusion="Rome")
+                ),
             ]
             write_parquet(written / "trajectories.parquet", paths, Trajectory)
         each.directory.parent.mkdir(parents=True)

@@ -5,23 +5,8 @@ import pytest
 from pipeline.judges.calibration import calibrate
 from pipeline.judges.rates import Counts, Rates, rates
 from pipeline.judges.verdict import JudgedStep, Verdict, by_path, optimal_share, steps_of
-from pipeline.records import Step, Trajectory
-
-
-def path(name: str, grammar: str, *steps: Step, stop: str = "answer") -> Trajectory:
-    return Trajectory(
-        trajectory_id=name,
-        question_id="q",
-        dataset="d",
-        question="?",
-        hop="multi",
-        answers=["a"],
-        evidence=[],
-        grammar=grammar,
-        output="",
-        steps=list(steps),
-        stop=stop,
-    )
+from pipeline.records import Step
+from tests.judges.known_judges import path
 
 
 def verdicts(kind: str, rulings: str, path: str = "p") -> list[Verdict]:

@@ -17,10 +17,11 @@ from pipeline.records import ContextItem, Question, Trajectory
 from pipeline.rewards.progress import Progress
 from pipeline.trajectory.grammar import grammar
 from pipeline.trajectory.path import Path
-from pipeline.trajectory.sampler import continue_paths, roll_out
+from pipeline.trajectory.sampler import continue_paths
 from pipeline.trajectory.tokens import mismatch
 from pipeline.trajectory.turns import before_turn, turns_of
 from tests.engines.small_models import small_tokenizer
+from tests.trajectory.rolled_out import rolled_out
 
 TOKENIZER = small_tokenizer()
 GRAMMAR = grammar("prograph", special_tokens=TOKENIZER.all_special_tokens)
@@ -46,17 +47,11 @@ def sampled(*segments: str, sample: int = 0) -> Trajectory:
     def script(prompt: str, _: object) -> str:
         return segments[prompt.count("</knowledge>")]
 
-    [path] = roll_out(
+    [path] = rolled_out(
         [Question("q", "toy", "Where?", ["Rome"], "multi")],
         engine=ScriptedEngine(script, TOKENIZER),
         grammar=GRAMMAR,
         retriever=Facts(),
-        sampling=Sampling(),
-        temperature=1.0,
-        samples=1,
-        system="S",
-        policy="p",
-        seed=0,
     )
     return replace(path, trajectory_id=f"q/{sample}", sample=sample)
 

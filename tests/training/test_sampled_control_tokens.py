@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from pipeline.config import Sampling
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.pairs.stage import run as pair_stage
 from pipeline.records import ContextItem, Pair, Question, Trajectory, read_records, write_parquet
@@ -16,9 +15,9 @@ from pipeline.similarity import Lexical
 from pipeline.training.encode import encode_pairs
 from pipeline.training.stage import run_dpo, run_sft
 from pipeline.trajectory.grammar import grammar
-from pipeline.trajectory.sampler import roll_out
 from pipeline.trajectory.tokens import control_tokens
 from tests.training.tiny_policy import Run, byte_tokenizer, write_base
+from tests.trajectory.rolled_out import rolled_out
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 HEAD = "Step 1:\nImportant entity: Ada\nSubquery: where is Ada?\n<Reference>"
@@ -34,17 +33,13 @@ class Documents:
 def test_it_becomes_the_rejected_side_of_a_pair_and_is_trained_against(tmp_path):
     tokenizer = byte_tokenizer()
     said = iter([HEAD, HEAD, GOOD, BAD])
-    paths = roll_out(
+    paths = rolled_out(
         [Question("q", "toy", "Where is Ada?", ["Rome"], "single", ["Ada is in Rome."])],
         engine=ScriptedEngine(lambda prompt, request: next(said), tokenizer),
         grammar=grammar("tearag", special_tokens=control_tokens(tokenizer)),
         retriever=Documents(),
-        sampling=Sampling(),
-        temperature=1.0,
         samples=2,
         system="",
-        policy="p",
-        seed=0,
     )
     scored = with_rewards(sorted(paths, key=lambda path: path.sample), Lexical())
     assert [path.rewards["format"] for path in scored] == [1, 0]

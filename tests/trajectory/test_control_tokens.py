@@ -13,7 +13,6 @@ from pipeline.config import Sampling
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.records import ContextItem, Message, Question, Trajectory
 from pipeline.trajectory.grammar import grammar
-from pipeline.trajectory.sampler import roll_out
 from pipeline.trajectory.tokens import (
     control_ids,
     control_tokens,
@@ -22,6 +21,7 @@ from pipeline.trajectory.tokens import (
     segment_text,
 )
 from tests.engines.small_models import small_tokenizer
+from tests.trajectory.rolled_out import rolled_out
 
 TOKENIZER = small_tokenizer()
 EOS, PAD = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id
@@ -41,13 +41,10 @@ def rolled(head: str, tail: str = TAIL, asked: str = "Q?", **changes) -> Traject
         "engine": ScriptedEngine({"<|assistant|>": head, "</Reference>\n": tail}, TOKENIZER),
         "grammar": grammar("tearag", special_tokens=control_tokens(TOKENIZER)),
         "retriever": Documents(),
-        "sampling": Sampling(),
         **changes,
     }
     question = Question("q", "toy", asked, ["Rome"], "multi")
-    [path] = roll_out(
-        [question], temperature=1.0, samples=1, system="S", policy="p", seed=0, **options
-    )
+    [path] = rolled_out([question], **options)
     return path
 
 

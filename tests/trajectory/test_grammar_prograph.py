@@ -9,14 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.config import Sampling
 from pipeline.engines.scripted import ScriptedEngine
 from pipeline.records import ContextItem, Question, Step
 from pipeline.trajectory.grammar import Finish, Retrieve, grammar
 from pipeline.trajectory.importing import import_outputs
-from pipeline.trajectory.sampler import roll_out
 from pipeline.trajectory.spans import cover_error
 from tests.engines.small_models import small_tokenizer
+from tests.trajectory.rolled_out import rolled_out
 
 GRAMMAR = grammar("prograph")
 FIRST = "<think>\nWhere?\n</think>\n<query>\nTaylor Hicks state\n</query>"
@@ -140,17 +139,11 @@ def test_the_shared_sampler_rolls_a_path_out() -> None:
     def script(prompt: str, _: object) -> str:
         return LAST if "</knowledge>" in prompt else FIRST
 
-    [path] = roll_out(
+    [path] = rolled_out(
         [Question("q", "toy", "Where is Hicks from?", ["Alabama"], "multi")],
         engine=ScriptedEngine(script, tokenizer),
         grammar=grammar("prograph", special_tokens=tokenizer.all_special_tokens),
         retriever=Facts(),
-        sampling=Sampling(),
-        temperature=1.0,
-        samples=1,
-        system="S",
-        policy="p",
-        seed=0,
     )
     shown = "\n<knowledge>\non Taylor Hicks state\n</knowledge>\n"
     assert path.output == FIRST + shown + LAST

@@ -12,9 +12,9 @@ from pipeline.errors import RetrievalError, RetrievalUnavailable
 from pipeline.records import ContextItem, Question
 from pipeline.retrieval.base import Query
 from pipeline.trajectory.grammar.base import grammar
-from pipeline.trajectory.sampler import roll_out
 from pipeline.trajectory.tokens import mismatch
 from tests.engines.small_models import small_tokenizer
+from tests.trajectory.rolled_out import rolled_out
 
 TOKENIZER = small_tokenizer()
 STEP_1 = "Step 1:\nImportant entity: Ada; Bob\nSubquery: who?\n<Reference>\n"
@@ -66,17 +66,12 @@ def rolled(script=two_steps, questions=None, **changes):
     options = {
         "grammar": TEARAG,
         "retriever": Documents(),
-        "sampling": Sampling(),
-        "temperature": 1.0,
-        "samples": 1,
-        "system": "S",
         "policy": "0123456789abcdef",
-        "seed": 0,
         **changes,
     }
     engine = ScriptedEngine(script, TOKENIZER, max_model_len=options.pop("max_model_len", 4096))
     asked = [question()] if questions is None else questions
-    return list(roll_out(asked, engine=engine, **options))
+    return rolled_out(asked, engine=engine, **options)
 
 
 def test_a_two_step_path_is_recorded_as_it_was_written():
@@ -214,20 +209,13 @@ def test_no_more_paths_are_open_than_allowed_and_none_is_dropped():
             self.most = max(self.most, self.unfinished())
 
     engine = Counting(two_steps, TOKENIZER)
-    paths = list(
-        roll_out(
-            [question(n) for n in range(5)],
-            engine=engine,
-            grammar=TEARAG,
-            retriever=Documents(),
-            sampling=Sampling(),
-            temperature=1.0,
-            samples=2,
-            system="S",
-            policy="p",
-            seed=0,
-            in_flight=3,
-        )
+    paths = rolled_out(
+        [question(n) for n in range(5)],
+        engine=engine,
+        grammar=TEARAG,
+        retriever=Documents(),
+        samples=2,
+        in_flight=3,
     )
     assert engine.most == 3
     assert sorted((p.question_id, p.sample) for p in paths) == [
@@ -268,20 +256,7 @@ def test_the_engine_goes_on_writing_while_documents_are_retrieved():
         return "long " * 50 if "Q1?" in prompt else two_steps(prompt, request)
 
     engine = Reporting(script, TOKENIZER)
-    paths = list(
-        roll_out(
-            [question(0), question(1)],
-            engine=engine,
-            grammar=TEARAG,
-            retriever=Slow(),
-            sampling=Sampling(),
-            temperature=1.0,
-            samples=1,
-            system="S",
-            policy="p",
-            seed=0,
-        )
-    )
+    paths = rolled_out([question(0), question(1)], engine=engine, grammar=TEARAG, retriever=Slow())
     assert written_meanwhile == [True, True]
     assert [path.question_id for path in paths] == ["q1", "q0"]
 
