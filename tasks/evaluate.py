@@ -64,7 +64,7 @@ class Evaluate(StageTask):
 
         numbers = range(self.settings.rounds + 1)
         needs = {policy_name(n): self.clone(EvaluatePolicy, number=n) for n in numbers}
-        if self.settings.judges is None:
+        if self.settings.evaluation_judges is None:
             return needs
         judged = {f"judge-{policy_name(n)}": self.clone(JudgePolicy, number=n) for n in numbers}
         return {**needs, **judged}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import luigi
 
@@ -16,22 +17,32 @@ from tasks.sample import Sample
 from tasks.world import World
 
 
+def _named(task: StageTask, judges: Judges | None) -> Judges:
+    if judges is None:
+        raise ConfigError(f"{task.config}: there is no block judges; say who judges")
+    return judges
+
+
 class _Judging(StageTask):
     """What judging a round and judging an evaluated policy share."""
 
     entry = "pipeline.judges.stage:run"
-    reads = ("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps")
+    reads: ClassVar[tuple[str, ...]] = (
+        *("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps"),
+    )
 
     @property
     def judges(self) -> Judges:
-        if self.settings.judges is None:
-            raise ConfigError(f"{self.config}: there is no block judges; say who judges")
-        return self.settings.judges
+        """Who judges.
+
+        Raises ConfigError where the configuration does not say.
+        """
+        return _named(self, self.settings.judges)
 
     def judged(self, paths: StageTask, number: int) -> dict[str, StageTask]:
         """The paths, the policy ``number`` that wrote them, and the world if it judges."""
         needs = {"paths": paths, "policy": policy(self, number)}
-        if "closed-world" in (self.judges.over.backend, self.judges.under.backend):
+        if self.judges.exact:
             needs["world"] = self.clone(World)
         return needs
 
@@ -57,7 +68,13 @@ class JudgePolicy(_Judging):
     """Verdicts on the steps of one policy's evaluation."""
 
     stage = "judge-policy"
+    entry = "pipeline.judges.stage:run_policy"
+    reads = (*_Judging.reads, "evaluation.judges")
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
+
+    @property
+    def judges(self) -> Judges:
+        return _named(self, self.settings.evaluation_judges)
 
     @property
     def round_number(self) -> int | None:

@@ -25,7 +25,10 @@ def test_every_shipped_configuration_is_valid(path):
     ("override", "message"),
     [
         ("retrieval.kep=5", r"retrieval\.kep: unknown key; retrieval has alpha, chunks"),
-        ("retrieval={keep:5}", r"retrieval\.keep:5: unknown key; .* blank after the colon.*keep: 5"),
+        (
+            "retrieval={keep:5}",
+            r"retrieval\.keep:5: unknown key; .* blank after the colon.*keep: 5",
+        ),
         ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; Input should be less than 1"),
         ("sampling.samples=1", r"sampling: pairs need at least 2 samples per question; raise it"),
         ("rounds=many", r"rounds is 'many'; Input should be a valid integer"),
@@ -169,3 +172,13 @@ def test_hiprags_settings_must_fit_together(override, message):
 def test_tearag_needs_what_it_retrieves_and_searches_always(override, message):
     with pytest.raises(ConfigError, match=message):
         load(EMBEDDED, (override,))
+
+
+def test_evaluated_policies_may_have_judges_of_their_own():
+    noisy = load(CONFIGS / "ablations/hiprag-noisy-judges.yaml")
+    exact = load(CONFIGS / "embedded-hiprag.yaml")
+    assert noisy.judges != exact.judges
+    assert noisy.evaluation_judges == exact.evaluation_judges == exact.judges
+    override = "evaluation.judges={over: {backend: closed-world}, under: {backend: closed-world}}"
+    with pytest.raises(ConfigError, match=r"evaluation\.judges: backend closed-world needs"):
+        load(CONFIGS / "musique-sample.yaml", (override,))

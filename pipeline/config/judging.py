@@ -61,3 +61,8 @@ class Judges(Block):
     unknown_ceiling: Share = Field(
         0.02, description="share of steps without a verdict above which the stage fails"
     )
+
+    @property
+    def exact(self) -> bool:
+        """Whether the truth of the generated world decides one kind of case at least."""
+        return "closed-world" in (self.over.backend, self.under.backend)

@@ -18,6 +18,7 @@ from pipeline.config.base import (
     Share,
     check_one_model,
 )
+from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Reranker
 
 
@@ -214,3 +215,6 @@ class Evaluation(Block):
     temperature: float = Field(0.0, ge=0)
     bootstrap: Positive = 1000
     split: Literal["test", "validation"] = "test"
+    judges: Judges | None = Field(
+        None, description="who judges evaluated policies; default: those of the rounds"
+    )

@@ -69,14 +69,18 @@ class Config(Block):
             )
         if self.sft_data.memory is not None and self.grammar != "hiprag":
             raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
-        if self.judges is None:
-            if self.rewards.judged:
-                raise ValueError("the rewards count judged steps; add the block judges")
-            return self
-        oracle = "closed-world" in (self.judges.over.backend, self.judges.under.backend)
-        if oracle and self.data.closed_world is None:
-            raise ValueError("judges: backend closed-world needs data.closed_world")
+        if self.judges is None and self.rewards.judged:
+            raise ValueError("the rewards count judged steps; add the block judges")
+        blocks = {"judges": self.judges, "evaluation.judges": self.evaluation.judges}
+        for block, judges in blocks.items():
+            if judges is not None and judges.exact and self.data.closed_world is None:
+                raise ValueError(f"{block}: backend closed-world needs data.closed_world")
         return self
+
+    @property
+    def evaluation_judges(self) -> Judges | None:
+        """Who judges evaluated policies."""
+        return self.evaluation.judges or self.judges
 
     @property
     def run_dir(self) -> Path:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import Judges
 from pipeline.errors import ConfigError, JudgeError
 from pipeline.judges.cases import Call, Case, Judge
 from pipeline.judges.judging import Answerer, Judged, judge_steps
@@ -51,9 +52,17 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises ConfigError without a block ``judges``, JudgeError when too many verdicts are unknown.
     """
+    return _judge(context, context.config.judges)
+
+
+def run_policy(context: StageContext) -> dict[str, int]:
+    """`run` for an evaluated policy, with the judges of the evaluation."""
+    return _judge(context, context.config.evaluation_judges)
+
+
+def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
     from pipeline.judges.opening import PolicyAnswers, open_judges
 
-    settings = context.config.judges
     if settings is None:
         raise ConfigError("no block judges in the configuration; say who judges")
     steps = steps_of(read_records(context.inputs["paths"] / "trajectories.parquet", Trajectory))
