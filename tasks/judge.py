@@ -26,6 +26,7 @@ def _named(task: StageTask, judges: Judges | None) -> Judges:
 class _Judging(StageTask):
     """What judging a round and judging an evaluated policy share."""
 
+    version = 2
     entry = "pipeline.judges.stage:run"
     reads: ClassVar[tuple[str, ...]] = (
         *("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps"),

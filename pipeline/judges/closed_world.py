@@ -5,8 +5,8 @@ any of its names, the same date in any spelling. Under-search: a step is sound w
 states is false, and its conclusion is a true statement, or names what a true statement of its
 reasoning says, and follows: where the reasoning states facts, the conclusion names nothing else. Where
 nothing is stated in words that can be read, a conclusion must name the answer to the question that the
-reasoning asks; one that names nothing of the world, after no fact and no question, is not sound. What
-is left is unknown.
+reasoning asks. Where that is no question about the world, a conclusion is not sound that cannot be a
+statement, for it names fewer than two things of the world. What is left is unknown.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class ClosedWorldJudge(Judge):
             return bool(last[0].values & given) if last else None
         asked = read.question(case.reasoning)
         if asked is None:
-            return None if last else False
+            unread = read.may_state(case.conclusion) or read.may_state(case.reasoning)
+            return None if last and unread else False
         question, answer = asked
         return bool(read.value(question, case.conclusion) & read.value(question, answer))

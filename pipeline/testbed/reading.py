@@ -142,6 +142,17 @@ class Reader:
                 return {sentence[word.start() :]: verdict}
         return {}
 
+    def may_state(self, text: str) -> bool:
+        """Whether a sentence names two things, as a statement must, in whatever words.
+
+        What names fewer states no fact of the world, for each relates two things.
+        """
+        return any(
+            len({one.values for one in self.mentions(sentence)}) > 1
+            for sentence in _SENTENCE.findall(text[:_LONGEST])
+            if not sentence.rstrip().endswith("?")
+        )
+
     def claims_falsely(self, text: str) -> bool:
         """Whether a sentence says of something known what is neither true nor anything else known.
 

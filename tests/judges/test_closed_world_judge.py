@@ -106,10 +106,15 @@ def test_a_garbled_conclusion_about_something_known_is_not_true():
     ]
 
 
-def test_what_names_nothing_after_nothing_is_not_sound():
+def test_what_cannot_be_a_statement_answers_a_question_or_is_not_sound():
+    fact = next(f for f in WORLD.facts.values() if f.relation == "mayor")
+    city, mayor = WORLD.surface(fact.head), WORLD.surface(fact.tail)
     assert rulings([Soundness("I know that.", "Nksearch |")]) == ["yes"]
-    someone = next(iter(WORLD.entities.values())).name
-    assert rulings([Soundness("I know that.", f"As for {someone}, hm.")]) == ["unknown"]
+    assert rulings([Soundness("I know that.", f"As for {mayor}, hm.")]) == ["yes"]
+    assert rulings([Soundness("Who heads Ovu? I know that.", f"So it is {mayor}.")]) == ["yes"]
+    # In words that cannot be read these may be true.
+    assert rulings([Soundness("I know that.", f"As for {city}, {mayor}.")]) == ["unknown"]
+    assert rulings([Soundness(f"As for {city}, {mayor}.", f"So it is {mayor}.")]) == ["unknown"]
 
 
 def test_names_are_found_longest_first_and_by_any_alias():
