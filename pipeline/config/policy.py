@@ -60,7 +60,7 @@ class SftData(Block):
         0, description="probability that a context also shows another hop's gold paragraph"
     )
     other_triplets: Share = Field(
-        0, description="probability of each further triplet of the gold paragraph to be shown"
+        0, description="probability of each further fact of the gold paragraph to be shown"
     )
     memory: Memory | None = Field(None, description="hiprag: steps from memory; none without it")
 

@@ -69,6 +69,11 @@ class Config(Block):
             )
         if self.sft_data.memory is not None and self.grammar != "hiprag":
             raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
+        if self.teaches_hyperedges and self.sft_data.triplets == "llm":
+            raise ValueError(
+                f"sft_data.triplets llm extracts triplets, and retrieval.variant "
+                f"{self.retrieval.variant} shows hyperedges; set it to graph"
+            )
         if self.judges is None and self.rewards.judged:
             raise ValueError("the rewards count judged steps; add the block judges")
         blocks = {"judges": self.judges, "evaluation.judges": self.evaluation.judges}
@@ -81,6 +86,11 @@ class Config(Block):
     def evaluation_judges(self) -> Judges | None:
         """Who judges evaluated policies."""
         return self.evaluation.judges or self.judges
+
+    @property
+    def teaches_hyperedges(self) -> bool:
+        """Whether supervised paths show the hypergraph's facts, not the graph's."""
+        return self.grammar == "prograph" and self.retrieval.over_hypergraph
 
     @property
     def run_dir(self) -> Path:
