@@ -116,7 +116,7 @@ class Dpo(Trainer):
 
 
 class Grpo(Trainer):
-    """ProGraph-R1 eq. 16 on a cached batch."""
+    """ProGraph-R1 eq. 16 on a cached batch. The reference is the policy that sampled it."""
 
     beta: float = Field(0.001, ge=0, description="of the KL to the reference; 0: no reference")
     epsilon: float = Field(0.2, gt=0)
