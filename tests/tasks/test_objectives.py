@@ -53,3 +53,30 @@ def test_an_objective_that_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         _ = train(*overrides).settings
+
+
+ABLATIONS = EMBEDDED.parent / "ablations"
+
+
+@pytest.mark.parametrize(
+    ("ablation", "shared", "apart"),
+    [
+        ("neither", "sft", "sample"),
+        ("optimisation-only", "sft", "sample"),
+        ("retrieval-only", "sample", "score"),
+        ("structure-only", "sample", "score"),
+        ("dpo", "score", "train"),
+    ],
+)
+def test_ablations_of_prograph_share_all_that_they_do_not_change(
+    ablation: str, shared: str, apart: str
+) -> None:
+    both, other = (
+        {each.label: each.key for each in walk(task_for("train", str(path)))}
+        for path in (
+            EMBEDDED.with_name("embedded-prograph.yaml"), ABLATIONS / f"prograph-{ablation}.yaml"
+        )
+    )  # fmt: skip
+    rounds = {label.partition("-1")[0]: label for label in both}
+    assert other[rounds[shared]] == both[rounds[shared]]
+    assert other[rounds[apart]] != both[rounds[apart]]
