@@ -265,7 +265,7 @@ def test_the_stage_trains_policy_n_on_the_scored_paths_of_policy_n_minus_1(
     write_parquet(tmp_path / "score" / "trajectories.parquet", scored, Trajectory)
     blocks: dict[str, Any] = {
         "grammar": "prograph", "objective": "grpo", "rewards": {"kind": "prograph"},
-        "sampling": {"temperature": TEMPERATURE},
+        "sampling": {"temperature": TEMPERATURE}, "lora": {"dropout": 0.0},
         "grpo": {**CPU, "batch_size": 2, "per_device_batch_size": 2, "epochs": 2, "beta": 0.1},
     }  # fmt: skip
     context = run.context("train", "train", **blocks)
