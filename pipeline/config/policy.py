@@ -206,6 +206,9 @@ class Pairs(Block):
     easy_outcome: Share = 0.3
     hard_margin: Share = 0.3
     margin: float = Field(0.1, gt=0, description="least difference of rewards within a pair")
+    step_margin: float | None = Field(
+        None, gt=0, description="prograph: least difference of R_t in step pairs; none without it"
+    )
     limit: Positive | None = Field(None, description="at most so many pairs a round, shuffled")
 
 

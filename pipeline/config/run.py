@@ -78,6 +78,11 @@ class Config(Block):
                 f"sft_data.triplets llm extracts triplets, and retrieval.variant "
                 f"{self.retrieval.variant} shows hyperedges; set it to graph"
             )
+        if self.pairs.step_margin is not None and self.rewards.kind != "prograph":
+            raise ValueError(
+                f"pairs.step_margin: rewards.kind {self.rewards.kind} has no rewards of steps; set it "
+                "to null"
+            )
         if self.judges is None and self.rewards.judged:
             raise ValueError("the rewards count judged steps; add the block judges")
         blocks = {"judges": self.judges, "evaluation.judges": self.evaluation.judges}
