@@ -23,6 +23,7 @@ Hop = Literal["single", "multi"]
 GrammarName = Literal["tearag", "hiprag", "prograph", "search-r1"]
 Stop = Literal["answer", "max_steps", "max_tokens", "malformed", "environment"]
 Writer = Literal["model", "environment"]
+PairKind = Literal["format", "easy", "hard", "margin", "step"]
 Span = tuple[int, int, Writer]  # [start, end) offsets and who wrote them
 
 
@@ -183,7 +184,7 @@ class Pair:
     rejected: list[Message]
     chosen_id: str
     rejected_id: str
-    kind: Literal["format", "easy", "hard", "margin"]
+    kind: PairKind
     chosen_rewards: dict[str, Any]
     rejected_rewards: dict[str, Any]
     policy: str

@@ -53,6 +53,7 @@ LATER: dict[str, Any] = {
     "rewards.hiprag": configuration.HiPragReward().model_dump(mode="json"),
     "rewards.prograph": configuration.ProGraphReward().model_dump(mode="json"),
     "pairs.margin": 0.1,
+    "pairs.step_margin": None,
     "evaluation.judges": None,
 }
 

@@ -31,7 +31,8 @@ class Report(StageTask):
         for number in range(1, self.settings.rounds + 1):
             needs[f"sample-{number}"] = self.clone(Sample, round=number)
             needs[f"score-{number}"] = self.clone(Score, round=number)
-            needs[f"pair-{number}"] = self.clone(Pair, round=number)
+            if self.settings.objective == "dpo":
+                needs[f"pair-{number}"] = self.clone(Pair, round=number)
             if not whole:
                 break
             needs[f"train-{number}"] = self.clone(Train, round=number)

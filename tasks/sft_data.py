@@ -8,6 +8,7 @@ from typing import Any
 from tasks.base import StageTask, model_identity, select
 from tasks.corpus import Corpus
 from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph
 
 
 class SftData(StageTask):
@@ -19,7 +20,8 @@ class SftData(StageTask):
     reads = ("sft_data", "prompt", "grammar", "seed")
 
     def upstream(self) -> dict[str, StageTask]:
-        return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
+        facts = Hypergraph if self.settings.teaches_hyperedges else Graph
+        return {"corpus": self.clone(Corpus), "graph": self.clone(facts)}
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data
@@ -29,8 +31,10 @@ class SftData(StageTask):
         return files
 
     def slice(self) -> dict[str, Any]:
-        """With steps from memory also how the base model is asked."""
+        """With steps from memory also how the base model is asked; for ProGraph-R1 what is shown."""
         values = super().slice()
+        if self.settings.grammar == "prograph":
+            values["retrieval.shows"] = list(self.settings.retrieval.shows)
         if self.settings.sft_data.memory is None:
             return values
         judges = self.settings.judges

@@ -1,4 +1,4 @@
-"""One round of DPO+SFT."""
+"""One round of training, by DPO+SFT on pairs or by GRPO on all scored paths."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import for_round
-from tasks.base import StageTask, model_identity
+from tasks.base import StageTask, model_identity, select
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.rounds import RoundTask
+from tasks.score import Score
 from tasks.sft import Sft
+
+_ANYWAY = ("lora", "model.chat_template", "seed")
 
 
 class Train(RoundTask):
-    """LoRA adapter of policy n, trained on the pairs of round n."""
+    """LoRA adapter of policy n, trained on the pairs or the scored paths of round n."""
 
     stage = "train"
     version = 2
-    entry = "pipeline.training.stage:run_dpo"
-    reads = ("dpo", "lora", "model.chat_template", "seed")
+    entry = "pipeline.training.stage:run_round"
+    reads = ("dpo", *_ANYWAY)
 
     def upstream(self) -> dict[str, StageTask]:
+        grpo = self.settings.objective == "grpo"
         needs: dict[str, StageTask] = {
-            "pair": self.clone(Pair),
+            "score" if grpo else "pair": self.clone(Score if grpo else Pair),
             "policy": policy(self, self.round - 1),
         }
-        if self.settings.dpo.reference == "sft":
+        if not grpo and self.settings.dpo.reference == "sft":
             needs["sft"] = self.clone(Sft)
         return needs
 
@@ -34,7 +38,13 @@ class Train(RoundTask):
         return {"base model": model_identity(self.settings.model.base)}
 
     def slice(self) -> dict[str, Any]:
-        """Only this round's eta and epochs count: a later round's change reruns nothing here."""
+        """The objective's own block; of DPO's, only this round's eta and epochs.
+
+        A later round's change reruns nothing here.
+        """
+        if self.settings.objective == "grpo":
+            names = ("grpo", "sampling.temperature", *_ANYWAY)
+            return select(self.settings.model_dump(mode="json"), names)
         values = super().slice()
         dpo = dict(values["dpo"])
         for name in ("eta", "round_epochs"):

@@ -162,6 +162,38 @@ def test_hiprags_settings_must_fit_together(override, message):
         load(CONFIGS / "embedded-hiprag.yaml", (override,))
 
 
+def test_the_worked_example_of_prographs_prompt_keeps_to_its_grammar():
+    system = load(CONFIGS / "prograph-qwen2.5-3b.yaml").prompt.system
+    example = system[system.index("<think>", system.index("An example")) :]
+    parsed = grammar("prograph").parse(example)
+    assert (parsed.format_error, parsed.answer) == (None, "Venice")
+    assert [bool(step.query) for step in parsed.steps] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("graph={source: none}",), None),
+        (("retrieval.variant=semantic", "graph={source: none}"), None),
+        (
+            ("graph={source: none}", "hypergraph={source: triplets}"),
+            r"retrieval\.variant prograph needs a graph",
+        ),
+        (
+            ("sft_data.triplets=llm", "sft_data.model=m"),
+            r"sft_data\.triplets llm extracts triplets, and retrieval\.variant prograph shows",
+        ),
+        (("grammar=tearag",), r"rewards\.kind is 'prograph' and grammar 'tearag'"),
+    ],
+)
+def test_prographs_settings_must_fit_together(overrides, message):
+    if message is None:
+        assert load(CONFIGS / "embedded-prograph.yaml", overrides).graph.source == "none"
+        return
+    with pytest.raises(ConfigError, match=message):
+        load(CONFIGS / "embedded-prograph.yaml", overrides)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

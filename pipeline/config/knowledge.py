@@ -212,6 +212,15 @@ class Retrieval(Block):
         """Whether the variant reads the hypergraph and its index in place of graph and index."""
         return self.variant in ("hyperedges", "graph-r1", "prograph")
 
+    @property
+    def shows(self) -> tuple[str, ...]:
+        """The kinds of items that the variant shows, as `ContextItem` names them."""
+        if self.over_hypergraph:
+            return ("hyperedge",)
+        return {"semantic": ("chunk",), "graph": ("triplet",)}.get(
+            self.variant, ("chunk", "triplet")
+        )
+
     @field_validator("service")
     @classmethod
     def _address(cls, value: str | None) -> str | None:

@@ -60,7 +60,7 @@ class SftData(Block):
         0, description="probability that a context also shows another hop's gold paragraph"
     )
     other_triplets: Share = Field(
-        0, description="probability of each further triplet of the gold paragraph to be shown"
+        0, description="probability of each further fact of the gold paragraph to be shown"
     )
     memory: Memory | None = Field(None, description="hiprag: steps from memory; none without it")
 
@@ -116,7 +116,7 @@ class Dpo(Trainer):
 
 
 class Grpo(Trainer):
-    """ProGraph-R1 eq. 16 on a cached batch."""
+    """ProGraph-R1 eq. 16 on a cached batch. The reference is the policy that sampled it."""
 
     beta: float = Field(0.001, ge=0, description="of the KL to the reference; 0: no reference")
     epsilon: float = Field(0.2, gt=0)
@@ -206,6 +206,9 @@ class Pairs(Block):
     easy_outcome: Share = 0.3
     hard_margin: Share = 0.3
     margin: float = Field(0.1, gt=0, description="least difference of rewards within a pair")
+    step_margin: float | None = Field(
+        None, gt=0, description="prograph: least difference of R_t in step pairs; none without it"
+    )
     limit: Positive | None = Field(None, description="at most so many pairs a round, shuffled")
 
 

@@ -13,6 +13,7 @@ from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Re
 from pipeline.config.policy import (
     Dpo,
     Evaluation,
+    Grpo,
     Lora,
     Model,
     Pairs,
@@ -21,6 +22,7 @@ from pipeline.config.policy import (
     Sampling,
     Sft,
     SftData,
+    Trainer,
 )
 
 
@@ -51,8 +53,10 @@ class Config(Block):
     sampling: Sampling = Sampling()
     judges: Judges | None = Field(None, description="who judges steps, where rewards need it")
     rewards: Rewards = Rewards()
+    objective: Literal["dpo", "grpo"] = Field("dpo", description="what a round trains with")
     pairs: Pairs = Pairs()
     dpo: Dpo
+    grpo: Grpo | None = Field(None, description="needed by objective grpo")
     evaluation: Evaluation = Evaluation()
 
     @model_validator(mode="after")
@@ -62,13 +66,23 @@ class Config(Block):
                 f"rewards.kind is {self.rewards.kind!r} and grammar {self.grammar!r}; steps of one "
                 "method cannot earn the rewards of the other; set both alike"
             )
-        if self.graph.source == "none" and self.retrieval.variant not in ("semantic", "none"):
+        if self.graph.source == "none" and self._needs_graph:
             raise ValueError(
                 f"retrieval.variant {self.retrieval.variant} needs a graph, and graph.source is none; "
-                "name a source, or retrieve with variant semantic"
+                "name a source, retrieve with variant semantic, or over a hypergraph of its own source"
             )
         if self.sft_data.memory is not None and self.grammar != "hiprag":
             raise ValueError("sft_data.memory: only the grammar hiprag has steps from memory")
+        if self.teaches_hyperedges and self.sft_data.triplets == "llm":
+            raise ValueError(
+                f"sft_data.triplets llm extracts triplets, and retrieval.variant "
+                f"{self.retrieval.variant} shows hyperedges; set it to graph"
+            )
+        if self.pairs.step_margin is not None and self.rewards.kind != "prograph":
+            raise ValueError(
+                f"pairs.step_margin: rewards.kind {self.rewards.kind} has no rewards of steps; set it "
+                "to null"
+            )
         if self.judges is None and self.rewards.judged:
             raise ValueError("the rewards count judged steps; add the block judges")
         blocks = {"judges": self.judges, "evaluation.judges": self.evaluation.judges}
@@ -77,10 +91,50 @@ class Config(Block):
                 raise ValueError(f"{block}: backend closed-world needs data.closed_world")
         return self
 
+    @model_validator(mode="after")
+    def _objective(self) -> Config:
+        if self.objective == "dpo":
+            return self
+        if self.grpo is None:
+            raise ValueError("objective grpo: add the block grpo")
+        if self.until == "pair":
+            raise ValueError("until pair: objective grpo makes no pairs; set objective dpo")
+        if self.sampling.top_p < 1 or self.sampling.temperature == 0:
+            raise ValueError(
+                "objective grpo compares with the probabilities that were sampled from; set "
+                "sampling.top_p to 1 and sampling.temperature above 0"
+            )
+        if self.grpo.per == "step" and self.rewards.kind != "prograph":
+            raise ValueError(
+                f"grpo.per step: rewards.kind {self.rewards.kind} has no rewards of steps; set "
+                "grpo.per to trajectory"
+            )
+        return self
+
+    @property
+    def _needs_graph(self) -> bool:
+        """Whether retrieval reads the graph of triplets, or a hypergraph made of it."""
+        if self.retrieval.over_hypergraph:
+            return self.hypergraph.source == "triplets"
+        return self.retrieval.variant not in ("semantic", "none")
+
+    @property
+    def trainer(self) -> Trainer:
+        """The block of the objective."""
+        if self.objective == "dpo":
+            return self.dpo
+        assert self.grpo is not None  # the configuration refuses the objective without it
+        return self.grpo
+
     @property
     def evaluation_judges(self) -> Judges | None:
         """Who judges evaluated policies."""
         return self.evaluation.judges or self.judges
+
+    @property
+    def teaches_hyperedges(self) -> bool:
+        """Whether supervised paths show the hypergraph's facts, not the graph's."""
+        return self.grammar == "prograph" and self.retrieval.over_hypergraph
 
     @property
     def run_dir(self) -> Path:

@@ -8,7 +8,7 @@ order of precedence; the first that holds is given:
 - unfinished: no answer could be read, and the budget of steps or tokens had run out.
 - malformed: no answer could be read for any other reason: the output broke the grammar.
 - inexact: all words of the answer are in a gold answer or the other way round (gold not yes or no).
-- stopped_early: fewer steps than hops, and the answer equals an earlier hop's answer, or the first hop
+- stopped_early: fewer steps than hops (ProGraph-R1's turn that answers is no step here), and the answer equals an earlier hop's answer, or the first hop
   that failed was neither shown nor asked for, or none failed and nothing is known of the last one.
 - not_asked: as many steps as hops, and the first hop that failed was neither shown nor asked for.
 - not_retrieved: the first hop that failed was asked for, and no retrieved item states it.
@@ -116,7 +116,9 @@ def _inexact(answer: str, golds: Sequence[str]) -> bool:
 
 def _of_content(path: Trajectory, hops: Sequence[GoldHop]) -> tuple[Cause, int | None]:
     """The cause of a wrong answer, and the hop that failed if one did."""
-    short = len(path.steps) < len(hops)
+    # What ProGraph-R1's last turn says belongs to the step before it.
+    taken = sum(path.grammar != "prograph" or step.query is not None for step in path.steps)
+    short = taken < len(hops)
     for number, hop in enumerate(hops[:-1], start=1):
         if short and exact_match(path.answer, hop.answers):
             return Cause.STOPPED_EARLY, number + 1
@@ -130,7 +132,7 @@ def _of_content(path: Trajectory, hops: Sequence[GoldHop]) -> tuple[Cause, int |
             if not hop.answers:
                 continue
             return Cause.MISREAD, number
-        if asked.holds_any(hop.asked_by) if hop.asked_by else number <= len(path.steps):
+        if asked.holds_any(hop.asked_by) if hop.asked_by else number <= taken:
             return Cause.NOT_RETRIEVED, number
         return (Cause.STOPPED_EARLY if short else Cause.NOT_ASKED), number
     if hops[-1].known:

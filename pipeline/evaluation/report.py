@@ -2,7 +2,8 @@
 
 Input: the directories of every stage before. Output: ``report.html`` (inline style and figures, no
 scripts, no addresses; whatever a document or a model wrote is escaped) and ``metrics.json``.
-TeaRAG (arXiv 2511.05385) tables 6 to 10 and figures of steps, tokens and rewards.
+TeaRAG (arXiv 2511.05385) tables 6 to 10 and figures of steps, tokens and rewards; ProGraph-R1's step
+rewards by turn, and what measuring progress took.
 """
 
 from __future__ import annotations
@@ -35,6 +36,34 @@ _EQ_1_TITLES = {
     "n": "Judged steps (N)",
     "n_corr": "Needed decisions (N_corr)",
     "total": "Reward (HiPRAG eq. 1)",
+}
+_STEP_TITLES = {
+    "format": "Format",
+    "answer": "Answer F1",
+    "progress": "Step progress (eq. 11)",
+    "connectivity": "Connectivity (eq. 12–14)",
+    "answer_reach": "Answer reach (eq. 12–14)",
+    "total": "R_t (eq. 15)",
+}
+_TITLES = {"tearag": _REWARD_TITLES, "hiprag": _EQ_1_TITLES, "prograph": _STEP_TITLES}
+_LOSS = {
+    "dpo": (
+        ("DPO + SFT loss (eq. 15–17)", {"loss": "-"}, "loss"),
+        ("Reward margin, chosen − rejected", {"rewards/margins": "-"}, "β · nats"),
+        ("Pairs ranked correctly", {"rewards/accuracies": "-"}, "share"),
+        (
+            "Log-probability of chosen (solid) and rejected (dashed)",
+            {"logps/chosen": "-", "logps/rejected": "--"},
+            "nats per path",
+        ),
+        ("Log p(chosen) below the reference", {"logps/chosen_below_reference": "-"}, "nats"),
+    ),
+    "grpo": (
+        ("GRPO loss (ProGraph-R1 eq. 16)", {"loss": "-"}, "loss"),
+        ("KL to the policy that sampled", {"kl": "-"}, "nats per token"),
+        ("Clipped tokens", {"clip_ratio/region_mean": "-"}, "share"),
+        ("Entropy", {"entropy": "-"}, "nats per token"),
+    ),
 }
 
 
@@ -84,14 +113,17 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
         **cause_section.values(rows, inputs["evaluate"] if rows else None),
-        **_rewards(
-            inputs, _EQ_1_TITLES if context.config.rewards.kind == "hiprag" else _REWARD_TITLES
-        ),
+        # The turn that answers is a step of ProGraph-R1's paths.
+        "step_name": "Turns" if context.config.grammar == "prograph" else "Steps",
+        **_rewards(inputs, _TITLES[context.config.rewards.kind]),
+        "turn_rewards": collect.turn_rewards(inputs),
+        "turn_titles": {term: _STEP_TITLES[term] for term in collect.STEP_TERMS},
+        "progress_costs": collect.progress_costs(inputs),
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "kinds": kinds,
         "kind_names": [k for k in collect.PAIR_KINDS if any(k in c for c in kinds.values())],
-        "training": _training(inputs),
+        "training": _training(inputs, context.config.objective),
         "stages": stages,
         "versions": stages[-1]["versions"] if stages else {},
         "pair_examples": collect.pair_examples(inputs),
@@ -261,8 +293,8 @@ def _rewards(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str,
     }
 
 
-def _training(inputs: Mapping[str, Path]) -> dict[str, Any]:
-    """Figures of what the trainers logged, and the last values of each DPO round."""
+def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
+    """Figures of what the trainers logged."""
     logs = collect.training_logs(inputs)
     rounds = {int(p.removeprefix("round-")): h for p, h in logs.items() if p != "sft"}
     last = max(rounds, default=0)
@@ -271,17 +303,7 @@ def _training(inputs: Mapping[str, Path]) -> dict[str, Any]:
         figures["SFT loss"] = plots.lines(
             [(plots.EM, "-", *collect.series(logs["sft"], "loss"))], 1, "loss (nats per token)"
         )
-    for title, keys, label in (
-        ("DPO + SFT loss (eq. 15–17)", {"loss": "-"}, "loss"),
-        ("Reward margin, chosen − rejected", {"rewards/margins": "-"}, "β · nats"),
-        ("Pairs ranked correctly", {"rewards/accuracies": "-"}, "share"),
-        (
-            "Log-probability of chosen (solid) and rejected (dashed)",
-            {"logps/chosen": "-", "logps/rejected": "--"},
-            "nats per path",
-        ),
-        ("Log p(chosen) below the reference", {"logps/chosen_below_reference": "-"}, "nats"),
-    ):
+    for title, keys, label in _LOSS[objective]:
         curves = [
             (number - 1, style, *collect.series(history, key))
             for number, history in rounds.items()

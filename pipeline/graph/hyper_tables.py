@@ -11,7 +11,7 @@ disk until all are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -20,10 +20,21 @@ import numpy as np
 from pipeline.graph.entities import EntityTable
 from pipeline.graph.facts import Fact
 from pipeline.graph.tables import BLOCK, open_table, write_entities
+from pipeline.records import Hyperedge
 from pipeline.retrieval.neighbours import Pairs, write_table
 
 MEMBERS, NEIGHBOURS = "members", "neighbours"
 SHOWN = ("id", "text", "chunk_id")
+
+
+def read_hyperedges(folder: Path, chunks: Collection[str]) -> list[Hyperedge]:
+    """The hyperedges of the named chunks, in order; all others are passed over on disk."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    wanted = ds.field("chunk_id").isin(pa.array(sorted(chunks), pa.string()))
+    table = ds.dataset(folder / "hyperedges.parquet").to_table(filter=wanted)
+    return [Hyperedge(**row) for row in table.to_pylist()]
 
 
 def write_hyperedges(

@@ -41,7 +41,7 @@ pairs = load_dataset("path/to/this/directory", split="train")
 | field | what |
 |---|---|
 | `prompt`, `chosen`, `rejected` | chat messages; a path is one assistant turn, retrieved text included |
-| `kind` | why the rejected path is worse: `format`, `easy` (wrong), `hard` (partly right), `margin` (right, worse searched) |
+| `kind` | why the rejected path is worse: `format`, `easy` (wrong), `hard` (partly right), `margin` (right, worse searched), `step` (the last step alone, after the same prefix) |
 | `chosen_id`, `rejected_id`, `question_id`, `policy`, `round` | where they come from |
 | `chosen_rewards`, `rejected_rewards` | every reward term, as JSON text |
 | `prompt_ids`, `chosen_ids`, `rejected_ids` | token ids as sampled and as inserted |

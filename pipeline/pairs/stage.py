@@ -1,12 +1,14 @@
 """Stage ``pair``: preference pairs of a round, the funnel, and a dataset card.
 
 Two passes over the scored trajectories, so that only the paths of pairs are held in memory with
-their token ids: the first reads what the selection looks at, the second builds the pairs.
+their token ids: the first reads what the selection looks at, the second builds the pairs. Step pairs
+(ProGraph-R1) take a pass of their own, question by question.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +19,11 @@ from pipeline.errors import InputError
 from pipeline.pairs.card import card
 from pipeline.pairs.funnel import Fate, count
 from pipeline.pairs.select import PAPER, Candidate, Selected, Thresholds, select
+from pipeline.pairs.steps import step_pairs
 from pipeline.records import (
     Message,
     Pair,
+    PairKind,
     Trajectory,
     from_arrow,
     parse_record,
@@ -29,6 +33,7 @@ from pipeline.records import (
 )
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar import grammar
+from pipeline.trajectory.grammar.base import Grammar
 
 _LOOK = [
     "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",
@@ -37,6 +42,7 @@ _BUILD = [
     "trajectory_id", "question_id", "dataset", "question", "hop", "answers", "evidence", "grammar",
     "output", "policy", "prompt_ids", "token_ids", "token_spans", "rewards",
 ]  # fmt: skip
+_STEPS = [*_BUILD, "spans", "steps", "format_ok"]
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -51,7 +57,17 @@ def run(context: StageContext) -> dict[str, int]:
     if config.pairs.limit is not None:
         seed = f"{context.seed}:{context.round}"
         selected = limit(selected, fates, config.pairs.limit, seed)
-    pairs = _build(source, selected, config.prompt.system, config.grammar, context.round or 0)
+    form, system, number = grammar(config.grammar), config.prompt.system, context.round or 0
+    pairs = _build(source, selected, form, system, number)
+    counts_of_pairs = {"pairs": len(pairs)}
+    if config.pairs.step_margin is not None:
+        found = _build_steps(source, config.pairs.step_margin, form, system, number)
+        if config.pairs.limit is not None:
+            left = max(0, config.pairs.limit - len(pairs))
+            chance = random.Random(f"{context.seed}:{context.round}:steps")
+            found = chance.sample(found, min(left, len(found)))
+        pairs += found
+        counts_of_pairs = {"pairs": len(pairs), "step_pairs": len(found)}
     write_parquet(context.output / "pairs.parquet", pairs, Pair)
     write_parquet(context.output / "funnel.parquet", list(fates.values()), Fate)
     counts = count(fates.values())
@@ -65,7 +81,7 @@ def run(context: StageContext) -> dict[str, int]:
         rewards=config.rewards.kind,
     )
     replace_text(context.output / "README.md", text)
-    return {"pairs": len(pairs), "trajectories": len(fates)}
+    return {**counts_of_pairs, "trajectories": len(fates)}
 
 
 def candidate(path: Trajectory) -> Candidate:
@@ -143,37 +159,56 @@ def limit(
 def _build(
     source: Path,
     selected: Sequence[tuple[str, Selected]],
+    form: Grammar,
     system: str,
-    grammar_name: str,
     round_number: int,
 ) -> list[Pair]:
-    form = grammar(grammar_name)
     wanted = {path.id for _, pair in selected for path in (pair.chosen, pair.rejected)}
     paths = {path.trajectory_id: path for path in _read(source, _BUILD, wanted)}
-    pairs = []
-    for question_id, pair in selected:
-        chosen, rejected = paths[pair.chosen.id], paths[pair.rejected.id]
-        pairs.append(
-            Pair(
-                question_id=question_id,
-                prompt=form.messages(system, chosen.question),
-                chosen=[Message("assistant", chosen.output)],
-                rejected=[Message("assistant", rejected.output)],
-                chosen_id=chosen.trajectory_id,
-                rejected_id=rejected.trajectory_id,
-                kind=pair.kind,
-                chosen_rewards=chosen.rewards or {},
-                rejected_rewards=rejected.rewards or {},
-                policy=chosen.policy,
-                round=round_number,
-                prompt_ids=chosen.prompt_ids,
-                chosen_ids=chosen.token_ids,
-                rejected_ids=rejected.token_ids,
-                chosen_spans=chosen.token_spans,
-                rejected_spans=rejected.token_spans,
-            )
-        )
-    return pairs
+    return [
+        _pair(paths[pair.chosen.id], paths[pair.rejected.id], pair.kind, form, system, round_number)
+        for _, pair in selected
+    ]
+
+
+def _build_steps(
+    source: Path, margin: float, form: Grammar, system: str, round_number: int
+) -> list[Pair]:
+    """Step pairs of all questions; the paths of one stand together, as they were sampled."""
+    questions = itertools.groupby(_read(source, _STEPS), key=lambda path: path.question_id)
+    return [
+        _pair(chosen, rejected, "step", form, system, round_number)
+        for _, paths in questions
+        for chosen, rejected in step_pairs(list(paths), margin)
+    ]
+
+
+def _pair(
+    chosen: Trajectory,
+    rejected: Trajectory,
+    kind: PairKind,
+    form: Grammar,
+    system: str,
+    round_number: int,
+) -> Pair:
+    return Pair(
+        question_id=chosen.question_id,
+        prompt=form.messages(system, chosen.question),
+        chosen=[Message("assistant", chosen.output)],
+        rejected=[Message("assistant", rejected.output)],
+        chosen_id=chosen.trajectory_id,
+        rejected_id=rejected.trajectory_id,
+        kind=kind,
+        chosen_rewards=chosen.rewards or {},
+        rejected_rewards=rejected.rewards or {},
+        policy=chosen.policy,
+        round=round_number,
+        prompt_ids=chosen.prompt_ids,
+        chosen_ids=chosen.token_ids,
+        rejected_ids=rejected.token_ids,
+        chosen_spans=chosen.token_spans,
+        rejected_spans=rejected.token_spans,
+    )
 
 
 def _read(source: Path, columns: list[str], wanted: set[str] | None = None) -> Iterator[Trajectory]:

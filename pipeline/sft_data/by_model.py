@@ -17,7 +17,7 @@ from pipeline.graph.build import build_graph
 from pipeline.graph.extract import extract
 from pipeline.records import Chunk, Message, Triplet
 from pipeline.sft_data.mentions import mention
-from pipeline.sft_data.steps import Hop
+from pipeline.sft_data.steps import Fact, Hop
 
 _NUMBERS = re.compile(r"\[\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\]")
 _SELECT = (
@@ -39,24 +39,24 @@ def extract_triplets(hops: Sequence[Hop], chat: Chat) -> int:
     for triplet in triplets:
         found.setdefault(triplet.chunk_id, []).append(triplet)
     for hop in hops:
-        hop.triplets = [one for chunk in hop.chunks for one in found.get(chunk.id, [])]
+        hop.facts = [one for chunk in hop.chunks for one in found.get(chunk.id, [])]
     return len(graph.rejects)
 
 
 def select_supporting(
     hops: Sequence[Hop], chat: Chat, faults: Counter[str]
-) -> dict[str, list[Triplet]]:
-    """Supporting triplets by hop id, as the model selects them from the hop's triplets."""
-    asked = [hop for hop in hops if hop.triplets]
+) -> dict[str, list[Fact]]:
+    """Supporting facts by hop id, as the model selects them from the hop's facts."""
+    asked = [hop for hop in hops if hop.facts]
     prompts = [(hop.id, _selection_prompt(hop)) for hop in asked]
     answers = chat.ask(prompts, max_tokens=64)
-    selected: dict[str, list[Triplet]] = {}
+    selected: dict[str, list[Fact]] = {}
     for hop in asked:
         answer = answers[hop.id]
-        numbers = parse_numbers(answer.text, len(hop.triplets))
+        numbers = parse_numbers(answer.text, len(hop.facts))
         if numbers is None:
             faults[f"selection: {answer.fault}" if answer.fault else "selection not readable"] += 1
-        selected[hop.id] = [hop.triplets[number - 1] for number in numbers or ()]
+        selected[hop.id] = [hop.facts[number - 1] for number in numbers or ()]
     return selected
 
 
@@ -92,6 +92,6 @@ def parse_numbers(text: str, count: int) -> list[int] | None:
 
 
 def _selection_prompt(hop: Hop) -> list[Message]:
-    facts = "\n".join(f"{number}. {one.text}" for number, one in enumerate(hop.triplets, start=1))
+    facts = "\n".join(f"{number}. {one.text}" for number, one in enumerate(hop.facts, start=1))
     content = f"Question: {hop.question}\nAnswer: {hop.answer}\nFacts:\n{facts}"
     return [Message("system", _SELECT), Message("user", content)]

@@ -15,14 +15,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from pipeline.records import ContextItem, Message, SftExample, Step, Triplet
-from pipeline.sft_data.steps import Hop, shown_chunks
+from pipeline.records import Message, SftExample, Step
+from pipeline.sft_data.steps import Fact, Hop, passages, shown_chunks
 from pipeline.sft_data.templates import CONCLUSIONS, FROM_MEMORY, TO_SEARCH, reasoning, summary
 
 
 def build_step(
     hop: Hop,
-    supporting: Sequence[Triplet],
+    supporting: Sequence[Fact],
     rng: random.Random,
     *,
     recalled: bool = False,
@@ -45,9 +45,8 @@ def build_step(
         conclusion=summary(facts, hop.answer, rng, CONCLUSIONS),
     )
     if not recalled:
-        chunks = shown_chunks(hop, others, other_paragraph, rng)
         step.search = hop.question
-        step.context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in chunks]
+        step.context = passages(shown_chunks(hop, others, other_paragraph, rng))
     return step
 
 

@@ -1,6 +1,7 @@
 """Stage ``sft-data``: decomposed questions to supervised paths (TeaRAG 4.3.1, table 1).
 
-Input: the corpus stage's ``sft`` questions and chunks, the graph stage's triplets. Output:
+Input: the corpus stage's ``sft`` questions and chunks, the graph stage's triplets, or the hypergraph's
+facts where they are what retrieval shows (ProGraph-R1). Output:
 ``train.parquet`` and ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and
 ``statistics.json``: how many were asked for, could be built and were taken, and why hops were left
 out.
@@ -15,6 +16,7 @@ from pathlib import Path as FilePath
 
 from pipeline.config import SftData as SftDataSettings
 from pipeline.errors import InputError
+from pipeline.graph.hyper_tables import read_hyperedges
 from pipeline.graph.locate import Locator, one_line
 from pipeline.records import (
     Chunk,
@@ -27,10 +29,10 @@ from pipeline.records import (
     write_parquet,
 )
 from pipeline.retrieval.tables import Records
-from pipeline.sft_data import hiprag
+from pipeline.sft_data import hiprag, prograph
 from pipeline.sft_data.memory import Recalled, recall
 from pipeline.sft_data.split import Example, Path, split, supply
-from pipeline.sft_data.steps import Hop, build_step, supporting_triplets
+from pipeline.sft_data.steps import Fact, Hop, build_step, supporting_facts
 from pipeline.sft_data.subquery import fill, fluent
 from pipeline.stage import StageContext
 from pipeline.trajectory.grammar.base import Grammar, grammar
@@ -43,10 +45,11 @@ def run(context: StageContext) -> dict[str, int]:
     """
     corpus = context.inputs["corpus"]
     questions = read_records(corpus / "questions" / "sft.parquet", Question)
-    chunks, triplets = _evidence(questions, corpus, context.inputs["graph"])
+    hyperedges = context.config.teaches_hyperedges
+    chunks, facts = _evidence(questions, corpus, context.inputs["graph"], hyperedges)
     faults: Counter[str] = Counter()
     settings = context.config.sft_data
-    hops = collect_hops(questions, chunks, triplets)
+    hops = collect_hops(questions, chunks, facts)
     usable = [hop for of_question in hops for hop in of_question if hop.fault is None]
     supporting = _supporting(context, usable, faults)
     memory = recall(context, usable) if settings.memory is not None else Recalled()
@@ -72,9 +75,9 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def _evidence(
-    questions: Sequence[Question], corpus: FilePath, graph: FilePath
-) -> tuple[list[Chunk], list[Triplet]]:
-    """Chunks that have the title of a supporting paragraph, and the triplets of those chunks.
+    questions: Sequence[Question], corpus: FilePath, graph: FilePath, hyperedges: bool
+) -> tuple[list[Chunk], Sequence[Fact]]:
+    """Chunks that have the title of a supporting paragraph, and the facts of those chunks.
 
     All else in the corpus and the graph is passed over on disk: the paper's triplets would take 92
     GB as Python objects.
@@ -87,6 +90,8 @@ def _evidence(
     }
     chunks = Records(corpus / "chunks.arrow", Chunk).where("title", titles)
     names = {chunk.id for chunk in chunks}
+    if hyperedges:
+        return chunks, read_hyperedges(graph, names)
     return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
 
 
@@ -113,7 +118,7 @@ def _nothing(
     if not any(there.values()):
         remedy = (
             "the questions need a decomposition whose paragraphs are in corpus.files and whose "
-            "answers are in the graph's triplets"
+            "answers are in the facts of the graph"
         )
     elif not any(there.get(hops) for hops in wanted):
         remedy = "ask in sft_data.sizes for a number of hops that is there"
@@ -127,12 +132,12 @@ def _nothing(
 
 
 def collect_hops(
-    questions: Sequence[Question], chunks: Sequence[Chunk], triplets: Sequence[Triplet]
+    questions: Sequence[Question], chunks: Sequence[Chunk], facts: Sequence[Fact]
 ) -> list[list[Hop]]:
-    """The hops of every question, with gold chunks and their triplets; ``fault`` where none."""
+    """The hops of every question, with gold chunks and their facts; ``fault`` where none."""
     locator = Locator(chunks)
-    by_chunk: dict[str, list[Triplet]] = {}
-    for one in triplets:
+    by_chunk: dict[str, list[Fact]] = {}
+    for one in facts:
         by_chunk.setdefault(one.chunk_id, []).append(one)
     found = []
     for question in questions:
@@ -151,7 +156,7 @@ def collect_hops(
             else:
                 hop.title = part.support_title
                 hop.chunks = locator.of_text(part.support_title, part.support_text)
-                hop.triplets = [one for chunk in hop.chunks for one in by_chunk.get(chunk.id, [])]
+                hop.facts = [one for chunk in hop.chunks for one in by_chunk.get(chunk.id, [])]
                 hop.fault = None if hop.chunks else "paragraph not in the corpus"
             hops.append(hop)
         found.append(hops)
@@ -162,7 +167,7 @@ def _paths(
     context: StageContext,
     questions: Sequence[Question],
     per_question: Sequence[list[Hop]],
-    supporting: Mapping[str, list[Triplet]],
+    supporting: Mapping[str, list[Fact]],
     memory: Recalled,
     faults: Counter[str],
 ) -> list[Path]:
@@ -186,7 +191,7 @@ def _step(
     context: StageContext,
     hop: Hop,
     hops: Sequence[Hop],
-    supporting: Sequence[Triplet],
+    supporting: Sequence[Fact],
     memory: Recalled,
 ) -> Step | None:
     """The hop's step in the configured grammar's form."""
@@ -202,6 +207,16 @@ def _step(
             others=others,
             other_paragraph=settings.other_paragraph,
         )
+    if context.config.grammar == "prograph":
+        return prograph.build_step(
+            hop,
+            supporting,
+            rng,
+            kinds=context.config.retrieval.shows,
+            others=others,
+            other_paragraph=settings.other_paragraph,
+            other_facts=settings.other_triplets,
+        )
     return build_step(
         hop,
         supporting,
@@ -214,15 +229,15 @@ def _step(
 
 def _supporting(
     context: StageContext, hops: Sequence[Hop], faults: Counter[str]
-) -> dict[str, list[Triplet]]:
-    """Supporting triplets by hop id; the models of the paper do their part where configured."""
+) -> dict[str, list[Fact]]:
+    """Supporting facts by hop id; the models of the paper do their part where configured."""
     settings = context.config.sft_data
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.chat.opening import open_chat
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
 
         with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
-            found: dict[str, list[Triplet]] | None = None
+            found: dict[str, list[Fact]] | None = None
             if settings.triplets == "llm":
                 faults["rejected triplets"] += extract_triplets(hops, chat)
             if settings.rewriter == "llm":
@@ -232,14 +247,15 @@ def _supporting(
         chat.usage.report(context.output)
         if found is not None:
             return {hop.id: found.get(hop.id, []) for hop in hops}
-    return {hop.id: supporting_triplets(hop) for hop in hops}
+    return {hop.id: supporting_facts(hop) for hop in hops}
 
 
 def _render(
     example: Example, language: Grammar, system: str, faults: Counter[str]
 ) -> SftExample | None:
     """The example in the grammar; None when the policy's own parser would not accept it."""
-    text, spans = language.render(example.steps, example.answer)
+    steps = list(prograph.turns(example.steps)) if language.name == "prograph" else example.steps
+    text, spans = language.render(steps, example.answer)
     parsed = language.parse(text, spans)
     if not parsed.format_ok:
         faults[f"example: {(parsed.format_error or '').split(' at offset')[0]}"] += 1

@@ -14,6 +14,7 @@ Supporting triplets, without a model. Those whose head or tail holds the hop's a
 something with the question, best first: an end that the question names, the answer alone at the
 other end, then the share of their words that the question uses. A triplet that holds the answer by
 chance ("Dodge County is in Wisconsin", asked for the neighbour of Jefferson County) supports nothing.
+Hyperedges support in the same way; their ends are all entities that take part.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from pipeline.records import Chunk, ContextItem, Step, Triplet
+from pipeline.records import Chunk, ContextItem, Hyperedge, Step, Triplet
 from pipeline.sft_data.mentions import (
     Finder,
     core,
@@ -80,6 +82,9 @@ _EMPTY = frozenset(
 )
 
 
+Fact = Triplet | Hyperedge
+
+
 @dataclass(slots=True)
 class Hop:
     """One hop of a decomposed question; ``question`` has its placeholders filled in."""
@@ -91,7 +96,7 @@ class Hop:
     known: tuple[str, ...] = ()  # answers of earlier hops that the question uses
     title: str = ""
     chunks: list[Chunk] = field(default_factory=list)
-    triplets: list[Triplet] = field(default_factory=list)
+    facts: Sequence[Fact] = ()  # of its chunks
     fault: str | None = None  # why it gives no step
 
     @property
@@ -99,21 +104,26 @@ class Hop:
         return f"{self.question_id}#{self.number}"
 
 
-def supporting_triplets(hop: Hop) -> list[Triplet]:
-    """The triplets that answer the hop's question, at most `MAX_SUPPORTING`; the best ties."""
-    scored = [(score, one) for one in hop.triplets if (score := _support(hop, one)) is not None]
+def ends(fact: Fact) -> list[str]:
+    """The entities that a fact relates."""
+    return fact.entities if isinstance(fact, Hyperedge) else [fact.head, fact.tail]
+
+
+def supporting_facts(hop: Hop) -> list[Fact]:
+    """The facts that answer the hop's question, at most `MAX_SUPPORTING`; the best ties."""
+    scored = [(score, one) for one in hop.facts if (score := _support(hop, one)) is not None]
     if not scored:
         return []
     best = max(score for score, _ in scored)
     return [one for score, one in scored if score == best][:MAX_SUPPORTING]
 
 
-def key_entities(hop: Hop, supporting: Sequence[Triplet]) -> list[str]:
+def key_entities(hop: Hop, supporting: Sequence[Fact]) -> list[str]:
     """At most `MAX_ENTITIES` entities that the subquery mentions; see the module's text."""
-    own = [name for one in supporting for name in (one.head, one.tail)]
+    own = [name for one in supporting for name in ends(one)]
     found = _usable(hop.question, own)
     if not found:
-        near = [name for one in hop.triplets for name in (one.head, one.tail)]
+        near = [name for one in hop.facts for name in ends(one)]
         wider = [*hop.known, hop.title, *near]
         found = _usable(hop.question, wider) or _usable(hop.question, wider, shared_name)
         # So wide a net also catches "city" and "film"; names are better when there are any.
@@ -123,7 +133,7 @@ def key_entities(hop: Hop, supporting: Sequence[Triplet]) -> list[str]:
 
 def build_step(
     hop: Hop,
-    supporting: Sequence[Triplet],
+    supporting: Sequence[Fact],
     rng: random.Random,
     *,
     others: Sequence[Hop] = (),
@@ -151,13 +161,8 @@ def build_step(
     if not entities:
         hop.fault = "no key entity in the subquery"
         return None
-    shown = shown_chunks(hop, others, other_paragraph, rng)
-    context = [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in shown]
-    told = {one.text for one in supporting}
-    more = [one for one in hop.triplets if one.text not in told and rng.random() < other_triplets]
-    for one in (*supporting, *more):
-        item = ContextItem("triplet", one.id, "", one.text, 0.0)
-        context.insert(rng.randint(0, len(context)), item)
+    context = passages(shown_chunks(hop, others, other_paragraph, rng))
+    insert_facts(context, supporting, hop.facts, other_triplets, rng)
     return Step(
         entities=entities,
         subquery=hop.question,
@@ -177,18 +182,39 @@ def shown_chunks(
     return shown
 
 
-def _support(hop: Hop, triplet: Triplet) -> tuple[bool, bool, float] | None:
-    """How well a triplet answers the question; None when it does not."""
+def passages(chunks: Sequence[Chunk]) -> list[ContextItem]:
+    """The chunks as items of a simulated context."""
+    return [ContextItem("chunk", one.id, one.title, one.text, 0.0) for one in chunks]
+
+
+def insert_facts(
+    context: list[ContextItem],
+    supporting: Sequence[Fact],
+    others: Sequence[Fact],
+    share: float,
+    rng: random.Random,
+) -> None:
+    """Put the supporting facts at random places, and each of ``others`` with probability ``share``."""
+    told = {one.text for one in supporting}
+    more = [one for one in others if one.text not in told and rng.random() < share]
+    for one in (*supporting, *more):
+        kind: Literal["hyperedge", "triplet"] = (
+            "hyperedge" if isinstance(one, Hyperedge) else "triplet"
+        )
+        context.insert(rng.randint(0, len(context)), ContextItem(kind, one.id, "", one.text, 0.0))
+
+
+def _support(hop: Hop, fact: Fact) -> tuple[bool, bool, float] | None:
+    """How well a fact answers the question; None when it does not."""
     answer = core(hop.answer)
-    ends = [triplet.head, triplet.tail]
-    holding = [end for end in ends if mention(end, hop.answer) is not None]
+    holding = [end for end in ends(fact) if mention(end, hop.answer) is not None]
     if not holding:
         return None
     exact = any(core(end) == answer for end in holding)
-    others = [end for end in ends if end not in holding]
+    others = [end for end in ends(fact) if end not in holding]
     named = any(mention(hop.question, end) is not None for end in others)
     asked = set(words(hop.question))
-    rest = set(words(triplet.text)) - set(answer) - _EMPTY
+    rest = set(words(fact.text)) - set(answer) - _EMPTY
     shared = len(rest & asked) / len(rest) if rest else 0.0
     return (named, exact, round(shared, 6)) if named or shared else None
 

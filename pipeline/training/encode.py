@@ -15,7 +15,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from pipeline.errors import TrainingError
 from pipeline.records import Pair, SftExample, Span, Writer
@@ -55,7 +55,16 @@ class EncodedPair:
         return len(self.prompt_ids) + max(len(self.chosen_ids), len(self.rejected_ids))
 
 
-E = TypeVar("E", EncodedSft, EncodedPair)
+class Encoded(Protocol):
+    """What is left out by its length."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def length(self) -> int: ...
+
+
+E = TypeVar("E", bound=Encoded)
 
 
 def encode_sft(tokenizer: Any, examples: Sequence[SftExample]) -> list[EncodedSft]:
@@ -264,7 +273,7 @@ def within_length(
     """Keep what fits ``max_length`` tokens; returns it and how many were dropped.
 
     Nothing is ever truncated: a path without its end teaches never to end. ``block`` is the
-    configuration block ("sft" or "dpo") that the message names. Raises TrainingError when
+    configuration block ("sft", "dpo" or "grpo") that the message names. Raises TrainingError when
     ``over_long`` is "refuse" and something does not fit, or when nothing is left.
     """
     kept = [item for item in encoded if item.length <= max_length]

@@ -99,36 +99,40 @@ def path_dataset(paths: Sequence[EncodedPath]) -> Any:
 
 
 def path_collator(pad_token_id: int) -> Any:
-    """Rows to the tensors of TRL's loss, prompts padded on the left, completions on the right."""
+    """Rows to the tensors of TRL's loss [B, T], padded on the right only, as `head` wants it.
+
+    TRL pads prompts on the left. So that there is nothing to pad, the "prompt" of a batch is the first
+    token alone, and the rest of the prompt goes to the completion, where the mask leaves it out.
+    """
     import torch
     from trl.trainer.utils import pad
 
-    def padded(rows: list[dict[str, Any]], name: str, value: float, side: str, dtype: Any) -> Any:
-        return pad([torch.tensor(row[name], dtype=dtype) for row in rows], value, side)
+    def padded(rows: list[dict[str, Any]], name: str, value: float, dtype: Any) -> Any:
+        values = [[value] * (len(row["prompt_ids"]) - 1) + row[name] for row in rows]
+        return pad([torch.tensor(one, dtype=dtype) for one in values], value, "right")
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        ones = [
-            {"prompt": [1] * len(row["prompt_ids"]), "completion": [1] * len(row["completion_ids"])}
-            for row in rows
-        ]
+        wholes = [torch.tensor(row["prompt_ids"] + row["completion_ids"]) for row in rows]
         batch = {
-            "prompt_ids": padded(rows, "prompt_ids", pad_token_id, "left", torch.long),
-            "prompt_mask": padded(ones, "prompt", 0, "left", torch.long),
-            "completion_ids": padded(rows, "completion_ids", pad_token_id, "right", torch.long),
-            "completion_mask": padded(ones, "completion", 0, "right", torch.long),
-            "tool_mask": padded(rows, "mask", 0, "right", torch.long),
-            "advantages": padded(rows, "advantages", 0.0, "right", torch.float32),
-            "old_per_token_logps": padded(rows, "behaviour", 0.0, "right", torch.float32),
+            "prompt_ids": torch.stack([ids[:1] for ids in wholes]),
+            "prompt_mask": torch.ones(len(rows), 1, dtype=torch.long),
+            "completion_ids": pad([ids[1:] for ids in wholes], pad_token_id, "right"),
+            "completion_mask": pad([torch.ones_like(ids[1:]) for ids in wholes], 0, "right"),
+            "tool_mask": padded(rows, "mask", 0, torch.long),
+            "advantages": padded(rows, "advantages", 0.0, torch.float32),
+            "old_per_token_logps": padded(rows, "behaviour", 0.0, torch.float32),
         }
         if "reference" in rows[0]:
-            batch["ref_per_token_logps"] = padded(rows, "reference", 0.0, "right", torch.float32)
+            batch["ref_per_token_logps"] = padded(rows, "reference", 0.0, torch.float32)
         return batch
 
     return collate
 
 
-def reference_logps(trainer: Any, paths: Sequence[EncodedPath]) -> list[list[float]]:
-    """log p of every completion token under the reference adapter, 0 where the model did not write.
+def reference_logps(
+    trainer: Any, paths: Sequence[EncodedPath], adapter: str = REFERENCE
+) -> list[list[float]]:
+    """log p of every completion token under an adapter, 0 where the model did not write.
 
     Each process takes every n-th batch of similar length; all get the whole result. Dropout is off.
     """
@@ -145,10 +149,11 @@ def reference_logps(trainer: Any, paths: Sequence[EncodedPath]) -> list[list[flo
     policy = trainer.accelerator.unwrap_model(trainer.model)
     for batch in batches[mine :: trainer.args.world_size]:
         inputs = trainer._prepare_inputs(trainer.data_collator([rows[index] for index in batch]))
-        with torch.no_grad(), use_adapter(policy, adapter_name=REFERENCE):
-            logps_BT = trainer.token_logps(trainer.model, inputs).float() * inputs["tool_mask"]
+        with torch.no_grad(), use_adapter(policy, adapter_name=adapter):
+            logps_BT = trainer.token_logps(trainer.model, inputs).float()
         for index, logps in zip(batch, logps_BT.tolist(), strict=True):
-            found.append((index, logps[: len(paths[index].completion_ids)]))
+            start = len(paths[index].prompt_ids) - 1
+            found.append((index, logps[start : start + len(paths[index].completion_ids)]))
     ordered = dict(gather_object(found))
     return [ordered[index] for index in range(len(paths))]
 
@@ -170,13 +175,30 @@ def _cached_batch_trainer() -> type[Any]:
         def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
             return Trainer._prepare_inputs(self, inputs)  # type: ignore[no-any-return]
 
+        def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+            return super()._compute_loss(_Labelled(model, inputs["tool_mask"]), inputs)
+
         def token_logps(self, model: Any, inputs: dict[str, Any]) -> Any:
-            """log p of the completion tokens, [B, T]."""
+            """log p of the tokens after the first, [B, T], 0 where the model did not write."""
             import torch
 
             ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
             mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            labelled = _Labelled(model, inputs["tool_mask"])
             kept = inputs["completion_ids"].size(1)
-            return self._get_per_token_logps_and_entropies(model, ids, mask, kept)[0]
+            return self._get_per_token_logps_and_entropies(labelled, ids, mask, kept)[0]
 
     return CachedBatchTrainer
+
+
+class _Labelled:
+    """A model that is asked for the tokens of a mask [B, T] alone, which spares the head the others."""
+
+    def __init__(self, model: Any, mask_BT: Any) -> None:
+        self.model = model
+        self.mask_BT = mask_BT
+
+    def __call__(self, labels: Any, **inputs: Any) -> Any:
+        labels = labels.clone()
+        labels[:, 1:].masked_fill_(self.mask_BT == 0, -100)
+        return self.model(labels=labels, **inputs)

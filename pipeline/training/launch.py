@@ -19,7 +19,7 @@ from pipeline.errors import SteepError, TrainingError
 from pipeline.process import die_with_parent
 from pipeline.stage import StageContext
 
-Kind = Literal["sft", "dpo"]
+Kind = Literal["sft", "dpo", "grpo"]
 
 
 def write_job(context: StageContext, kind: Kind) -> Path:
@@ -75,7 +75,7 @@ def launch(context: StageContext, kind: Kind) -> dict[str, int]:
     """
     from pipeline.training.lora import pick_device
 
-    settings: Trainer = context.config.sft if kind == "sft" else context.config.dpo
+    settings = context.config.sft if kind == "sft" else context.config.trainer
     pick_device(settings, kind)  # a missing device is said before anything starts
     job = write_job(context, kind)
     result = context.partial / "result.json"
@@ -102,13 +102,13 @@ def launch(context: StageContext, kind: Kind) -> dict[str, int]:
 
 def main(path: Path) -> int:
     """One worker: run the job, leave counts or the error in ``result.json``."""
-    from pipeline.training.stage import train_dpo, train_sft
+    from pipeline.training.stage import train_dpo, train_grpo, train_sft
 
     die_with_parent()
     kind, context = read_job(path)
     result = context.partial / "result.json"
     try:
-        counts = (train_sft if kind == "sft" else train_dpo)(context)
+        counts = {"sft": train_sft, "dpo": train_dpo, "grpo": train_grpo}[kind](context)
     except SteepError as error:
         result.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
         return error.exit_status

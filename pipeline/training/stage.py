@@ -1,23 +1,27 @@
 """The stages ``sft`` and ``train``: from records to a policy directory.
 
-Input: ``sft-data`` (SftExample), or ``pair`` (Pair) with ``policy`` (and ``sft`` where that is the
-reference); output: ``adapter/``, ``lineage.json``, ``log.json``. TeaRAG (arXiv 2511.05385), 4.3:
-SFT gives policy 0 (eq. 4); round n continues policy n - 1 on its own pairs (eq. 15-17).
+Input: ``sft-data`` (SftExample), or ``policy`` with ``pair`` (Pair; and ``sft`` where that is the
+reference) or, for objective ``grpo``, ``score`` (Trajectory); output: ``adapter/``, ``lineage.json``,
+``log.json``. TeaRAG (arXiv 2511.05385), 4.3: SFT gives policy 0 (eq. 4); round n continues policy n - 1 on
+its own pairs (eq. 15-17), or on all its scored paths (ProGraph-R1 eq. 16).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pipeline.config import for_round
 from pipeline.errors import TrainingError
 from pipeline.model_files import model_hash
-from pipeline.records import Pair, SftExample, read_records
+from pipeline.records import Pair, SftExample, Trajectory, read_records
 from pipeline.stage import StageContext
+from pipeline.training.advantages import encode_paths
 from pipeline.training.arguments import on_main, train
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import distinct, encode_pairs, encode_sft, within_length
+from pipeline.training.grpo import grpo_trainer
 from pipeline.training.launch import launch
 from pipeline.training.lineage import (
     Lineage,
@@ -43,9 +47,12 @@ def run_sft(context: StageContext) -> dict[str, int]:
     return launch(context, "sft") if context.config.sft.processes > 1 else train_sft(context)
 
 
-def run_dpo(context: StageContext) -> dict[str, int]:
-    """Stage ``train``: policy ``context.round``. Returns counts of pairs and tokens."""
-    return launch(context, "dpo") if context.config.dpo.processes > 1 else train_dpo(context)
+def run_round(context: StageContext) -> dict[str, int]:
+    """Stage ``train``: policy ``context.round``. Returns counts of pairs or paths, and of tokens."""
+    objective = context.config.objective
+    if context.config.trainer.processes > 1:
+        return launch(context, objective)
+    return (train_grpo if objective == "grpo" else train_dpo)(context)
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
@@ -109,9 +116,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             "sampling questions, raise sampling.temperature, or relax pairs.* thresholds (the "
             "pair stage's funnel.json says what became of every path)"
         )
-    base = locate_base(config.model.base)
-    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
-    check_base(parent, sha)
+    base, sha, parent = _parent(context)
     reference = parent
     if settings.reference == "sft":
         reference = read_lineage(context.inputs["sft"])
@@ -159,6 +164,65 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return counts
+
+
+def train_grpo(context: StageContext) -> dict[str, int]:
+    """Train the policy of ``context.round`` on its scored paths, in this process or in each of several.
+
+    Raises TrainingError when no question's paths differ in their rewards, for paths that cannot be
+    trained on, too long ones, or an adapter over another base.
+    """
+    config, settings, number = context.config, context.config.grpo, context.round or 1
+    assert settings is not None
+    records = read_records(context.inputs["score"] / "trajectories.parquet", Trajectory)
+    base, sha, parent = _parent(context)
+    tokenizer = load_tokenizer(base, config.model)
+    encoded, left_out = encode_paths(tokenizer, records, settings.per)
+    paths, dropped = within_length(encoded, settings.max_length, settings.over_long, "grpo")
+    if not paths:
+        raise TrainingError(
+            f"round {number}: of {len(records)} paths none differs in its reward from another of its "
+            "question, so there is nothing to learn; raise sampling.samples, sampling.temperature or "
+            "the number of sampling questions"
+        )
+    model = load_base(base, settings, "grpo")
+    check_positions(model, max(path.length for path in paths), "grpo")
+    model = continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
+    history = History()
+    trainer = grpo_trainer(
+        model, tokenizer, paths, settings,
+        temperature=config.sampling.temperature, seed=context.seed, partial=context.partial,
+        history=history,
+    )  # fmt: skip
+    train(trainer, context.partial)
+    counts = {
+        "paths": len(paths),
+        "left_out": left_out,
+        "over_long": dropped,
+        "tokens": sum(path.length for path in paths),
+        "trained_tokens": sum(sum(path.mask) for path in paths),
+    }
+    lineage = Lineage(
+        policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
+        reference=parent.policy if settings.beta else None, round=number, method="grpo",
+        seed=context.seed, counts=counts,
+        settings={
+            **settings.model_dump(mode="json"),
+            "temperature": config.sampling.temperature,
+            "lora": config.lora.model_dump(),
+            "paths_from": sorted({record.policy for record in records}),
+        },
+    )  # fmt: skip
+    on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
+    return counts
+
+
+def _parent(context: StageContext) -> tuple[Path, str, Lineage]:
+    """The base's directory and hash, and policy n - 1 over it."""
+    base = locate_base(context.config.model.base)
+    sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
+    check_base(parent, sha)
+    return base, sha, parent
 
 
 def _write(

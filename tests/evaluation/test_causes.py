@@ -221,3 +221,10 @@ def test_telling_words_are_names_and_numbers_that_the_title_lacks() -> None:
     assert telling_words("The Ime flows past Vell for 310 miles.", "Ime") == ("Vell", "310")
     assert telling_words("1404 saw Sutas built.", "Sutas") == ("1404",)
     assert telling_words("It is a river.", "Ime") == ()
+
+
+def test_prographs_turn_that_answers_is_no_hop() -> None:
+    """One query and an answer: the second hop was never asked for, though the path has two steps."""
+    asks = Step(think="Who?", query="Who directed Silver Lantern?", context=[DIRECTED])
+    answers = Step(think="It was Mara Venn.")
+    assert cause(path("Ostar", asks, answers, grammar="prograph")) == ("stopped_early", 2)

@@ -124,12 +124,12 @@ def test_a_run_without_rounds_says_what_is_missing(tmp_path: Path) -> None:
     run(context)
     text = Page((context.output / "report.html").read_text()).text
     for sentence in (
-        "No DPO round was run.",
+        "No round was run.",
         "There is one policy, so there is nothing to compare it with.",
-        "A learning curve needs an evaluation of SFT and of at least one DPO round",
+        "A learning curve needs an evaluation of SFT and of at least one round",
         "No round was sampled and scored in this run.",
         "No round selected pairs in this run.",
-        "No DPO round was trained in this run.",
+        "No round was trained in this run.",
         "No pairs were selected in this run.",
     ):
         assert sentence in text

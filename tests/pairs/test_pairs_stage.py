@@ -39,7 +39,9 @@ def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajecto
     return Trajectory(**(defaults | values))
 
 
-def run_stage(tmp_path: Path, paths: list[Trajectory], **pairs: Any) -> Path:
+def run_stage(
+    tmp_path: Path, paths: list[Trajectory], *, method: str = "tearag", **pairs: Any
+) -> Path:
     values: dict[str, Any] = {
         "name": "test",
         "data": {},
@@ -53,6 +55,8 @@ def run_stage(tmp_path: Path, paths: list[Trajectory], **pairs: Any) -> Path:
         "sft": {"learning_rate": 1e-3, "batch_size": 1},
         "dpo": {"learning_rate": 1e-3, "batch_size": 1},
         "pairs": pairs,
+        "grammar": method,
+        "rewards": {"kind": method},
     }
     score, output = tmp_path / "score", tmp_path / "pair"
     score.mkdir(exist_ok=True)

@@ -232,9 +232,9 @@ def test_a_model_extracts_and_selects_the_supporting_triplets(tmp_path: Path) ->
     one, faults = hop(), Counter[str]()
     answer = '[["Ann Lee", "directed", "Emma"], ["Emma"]]'
     assert extract_triplets([one], model(tmp_path, answer)) == 1
-    assert [triplet.text for triplet in one.triplets] == ["Ann Lee directed Emma"]
+    assert [triplet.text for triplet in one.facts] == ["Ann Lee directed Emma"]
     found = select_supporting([one], model(tmp_path, "The answer is [1]."), faults)
-    assert found == {one.id: one.triplets}
+    assert found == {one.id: one.facts}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import random
 
 from pipeline.records import Chunk, Triplet
-from pipeline.sft_data.steps import Hop, build_step, key_entities, supporting_triplets
+from pipeline.sft_data.steps import Hop, build_step, key_entities, supporting_facts
 
 CHUNK = Chunk("c", "Emma (film)", "Emma was directed by Ann Lee. Ann Lee likes Emma Stone.", "d")
 
@@ -29,7 +29,7 @@ DIRECTOR = hop(
 
 
 def test_the_supporting_triplet_answers_the_question() -> None:
-    assert [one.text for one in supporting_triplets(DIRECTOR)] == ["Emma was directed by Ann Lee"]
+    assert [one.text for one in supporting_facts(DIRECTOR)] == ["Emma was directed by Ann Lee"]
 
 
 def test_a_triplet_that_holds_the_answer_by_chance_supports_nothing() -> None:
@@ -38,13 +38,13 @@ def test_a_triplet_that_holds_the_answer_by_chance_supports_nothing() -> None:
         "Dodge County",
         ("Dodge County", "is in", "Wisconsin"),
     )
-    assert supporting_triplets(neighbour) == []
+    assert supporting_facts(neighbour) == []
     assert build_step(neighbour, [], random.Random(0)) is None
     assert neighbour.fault == "no supporting triplet"
 
 
 def test_key_entities_are_what_the_subquery_names_and_never_the_answer() -> None:
-    supporting = supporting_triplets(DIRECTOR)
+    supporting = supporting_facts(DIRECTOR)
     # As the subquery spells it; "Ann Lee" is not known before retrieval.
     assert key_entities(DIRECTOR, supporting) == ["emma"]
 
@@ -56,19 +56,19 @@ def test_earlier_answers_and_the_title_stand_in_for_entities_that_are_not_named(
         ("Sea-Tac", "received", "6.8 inches of snowfall"),
         known="Seattle",
     )
-    assert key_entities(average, supporting_triplets(average)) == ["Seattle"]
+    assert key_entities(average, supporting_facts(average)) == ["Seattle"]
     part = hop("Where did Hayek study?", "Vienna", ("Friedrich Hayek", "did study in", "Vienna"))
-    assert key_entities(part, supporting_triplets(part)) == ["Hayek"]
+    assert key_entities(part, supporting_facts(part)) == ["Hayek"]
 
 
 def test_without_any_entity_there_is_no_step() -> None:
     nobody = hop("which of them directed it?", "Ann Lee", ("Emma", "directed by", "Ann Lee"))
-    assert build_step(nobody, supporting_triplets(nobody), random.Random(0)) is None
+    assert build_step(nobody, supporting_facts(nobody), random.Random(0)) is None
     assert nobody.fault == "no key entity in the subquery"
 
 
 def test_the_context_is_gold_and_triplets_at_random_places_and_nothing_else() -> None:
-    supporting = supporting_triplets(DIRECTOR)
+    supporting = supporting_facts(DIRECTOR)
     orders = set()
     for seed in range(20):
         step = build_step(DIRECTOR, supporting, random.Random(seed))
@@ -79,7 +79,7 @@ def test_the_context_is_gold_and_triplets_at_random_places_and_nothing_else() ->
 
 
 def test_a_context_grows_by_gold_of_the_question_alone_and_never_loses_its_own() -> None:
-    supporting = supporting_triplets(DIRECTOR)
+    supporting = supporting_facts(DIRECTOR)
     page = Chunk("e", "Ann Lee", "Ann Lee was born in York.", "e")
     born = Hop("q", 2, "Where was Ann Lee born?", "York", ("Ann Lee",), page.title, [page], [])
     lost = Hop("q", 3, "Who?", "nobody")  # its paragraph is not in the corpus
@@ -97,7 +97,7 @@ def test_a_context_grows_by_gold_of_the_question_alone_and_never_loses_its_own()
         texts = [one.text for one in step.context]
         assert len(set(texts)) == len(texts)
         assert {CHUNK.text, "Emma was directed by Ann Lee"} <= set(texts)
-        assert set(texts) <= {CHUNK.text, page.text, *(one.text for one in DIRECTOR.triplets)}
+        assert set(texts) <= {CHUNK.text, page.text, *(one.text for one in DIRECTOR.facts)}
         sizes.add(len(texts))
     assert sizes == {2, 3, 4, 5, 6}
 
@@ -109,7 +109,7 @@ def test_the_size_of_a_context_does_not_tell_how_many_hops_its_question_has() ->
         steps = [
             build_step(
                 DIRECTOR,
-                supporting_triplets(DIRECTOR),
+                supporting_facts(DIRECTOR),
                 random.Random(seed),
                 others=beside,
                 other_paragraph=0.5,

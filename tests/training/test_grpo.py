@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.config import Grpo, Lora
 from pipeline.errors import ConfigError, TrainingError
-from pipeline.records import Trajectory
+from pipeline.records import Trajectory, write_parquet
 from pipeline.training.advantages import EncodedPath, encode_paths
 from pipeline.training.arguments import train
-from pipeline.training.grpo import grpo_trainer
+from pipeline.training.grpo import grpo_trainer, reference_logps
+from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.monitor import History
+from pipeline.training.stage import run_round, run_sft
 from pipeline.trajectory.grammar import grammar
-from tests.training.tiny_policy import byte_tokenizer, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
@@ -197,6 +201,25 @@ def test_at_the_sampling_policy_it_is_the_plain_policy_gradient(base: Path, tmp_
     same(gradients(trainer.model, batch_loss(trainer)), expected)
 
 
+def test_a_batch_in_bfloat16_gives_every_path_the_probabilities_it_has_alone(
+    base: Path, tmp_path: Path
+) -> None:
+    """Prompts of unlike length: no path may see another's padding."""
+    import torch
+
+    model = policy(base)
+    paths = []
+    for number, prompt in enumerate((40, 3)):
+        blank = EncodedPath(
+            str(number), [1, *range(30, 30 + prompt)], [40, 41, 42, 43], [1, 0, 1, 1], [], [0.0] * 4
+        )
+        now = logps(model, blank).detach() * torch.tensor(blank.mask)
+        paths.append(replace(blank, behaviour=now.tolist()))
+    trainer = trainer_of(model, paths, tmp_path, beta=0.3, dtype="bfloat16")
+    for path, found in zip(paths, reference_logps(trainer, paths, adapter="default"), strict=True):
+        assert found == pytest.approx(path.behaviour, abs=0.2)
+
+
 def test_the_kl_is_to_where_the_round_started(base: Path, tmp_path: Path) -> None:
     """At the start it is 0 and pulls nowhere; moved away, r/p - log(r/p) - 1 of every token."""
     import torch
@@ -228,6 +251,41 @@ def test_a_round_makes_rewarded_tokens_likelier(base: Path, tmp_path: Path) -> N
     after = [float(logps(trainer.model.eval(), one).sum()) for one in paths]
     assert after[0] > before[0]
     assert after[1] < before[1]
+
+
+def test_the_stage_trains_policy_n_on_the_scored_paths_of_policy_n_minus_1(
+    base: Path, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, base)
+    run.write_data()
+    run_sft(run.context("sft", "sft"))
+    for name in ("score", "alike"):
+        (tmp_path / name).mkdir()
+    scored = [sampled(str(number), steps(number, 1)) for number in range(4)]
+    write_parquet(tmp_path / "score" / "trajectories.parquet", scored, Trajectory)
+    blocks: dict[str, Any] = {
+        "grammar": "prograph", "objective": "grpo", "rewards": {"kind": "prograph"},
+        "sampling": {"temperature": TEMPERATURE}, "lora": {"dropout": 0.0},
+        "grpo": {**CPU, "batch_size": 2, "per_device_batch_size": 2, "epochs": 2, "beta": 0.1},
+    }  # fmt: skip
+    context = run.context("train", "train", **blocks)
+    counts = run_round(context)
+    assert (counts["paths"], counts["left_out"], counts["over_long"]) == (4, 0, 0)
+    assert counts["trained_tokens"] == 4 * (len(ASK) + len(ANSWER) + 1)
+    lineage, parent = read_lineage(context.output), read_lineage(tmp_path / "sft")
+    assert (lineage.parent, lineage.reference, lineage.round) == (parent.policy, parent.policy, 1)
+    assert (lineage.method, lineage.settings["per"]) == ("grpo", "step")
+    assert lineage.policy not in ("", parent.policy)
+    history = json.loads((context.output / "log.json").read_text())["history"]
+    assert [row["step"] for row in history] == [1, 2, 3, 4]
+    assert history[0]["kl"] == pytest.approx(0.0, abs=1e-5)
+    assert {"loss", "grad_norm", "entropy", "clip_ratio/region_mean"} <= history[0].keys()
+
+    alike = [sampled(str(number), steps(1, 1)) for number in range(4)]
+    write_parquet(tmp_path / "alike" / "trajectories.parquet", alike, Trajectory)
+    inputs = {**context.inputs, "score": tmp_path / "alike"}
+    with pytest.raises(TrainingError, match="of 4 paths none differs in its reward"):
+        run_round(replace(context, inputs=inputs))
 
 
 def test_greedy_paths_are_refused(base: Path, tmp_path: Path) -> None:

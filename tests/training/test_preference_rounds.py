@@ -30,7 +30,7 @@ from pipeline.training.lora import (
 )
 from pipeline.training.monitor import DROP, History
 from pipeline.training.sft import sft_trainer
-from pipeline.training.stage import run_dpo, run_sft, train_sft
+from pipeline.training.stage import run_round, run_sft, train_sft
 from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -52,7 +52,7 @@ def run(tmp_path_factory) -> Run:
 def first(run):
     """The context of a finished round 1, trained without dropout."""
     context = run.context("train", "first", lora={"dropout": 0.0}, dpo={"round_epochs": [3]})
-    assert run_dpo(context)["pairs"] == 8
+    assert run_round(context)["pairs"] == 8
     return context
 
 
@@ -170,7 +170,7 @@ def test_a_round_continues_the_parents_adapter(run):
     import torch
 
     context = run.context("train", "still", dpo={"learning_rate": 1e-30})
-    run_dpo(context)
+    run_round(context)
     parent, child = tensors(run.root / "sft"), tensors(context.output)
     assert any(bool(value.abs().sum() > 0) for name, value in parent.items() if "lora_B" in name)
     assert all(torch.equal(parent[name], child[name]) for name in parent)
@@ -180,7 +180,7 @@ def test_a_round_continues_the_parents_adapter(run):
 def test_the_reference_can_stay_the_sft_policy(run, first):
     second = run.context("train", "second", dpo={"reference": "sft"}, lora={"dropout": 0.0})
     second = dataclasses.replace(second, round=2, inputs={**second.inputs, "policy": first.output})
-    run_dpo(second)
+    run_round(second)
     lineage = read_lineage(second.output)
     assert lineage.parent == read_lineage(first.output).policy
     assert lineage.reference == read_lineage(run.root / "sft").policy
@@ -241,7 +241,7 @@ def test_no_pairs_is_said_with_the_remedy(run, tmp_path):
     context = run.context("train", "none")
     context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
     with pytest.raises(TrainingError, match="round 1 has no preference pairs; raise sampling"):
-        run_dpo(context)
+        run_round(context)
 
 
 def test_an_adapter_over_another_base_is_refused(run, tmp_path):
@@ -251,12 +251,12 @@ def test_an_adapter_over_another_base_is_refused(run, tmp_path):
     context = run.context("train", "other-base")
     context = dataclasses.replace(context, inputs={**context.inputs, "policy": tmp_path / "sft"})
     with pytest.raises(TrainingError, match="train SFT again"):
-        run_dpo(context)
+        run_round(context)
 
 
 def test_an_adapter_of_another_shape_is_refused(run):
     with pytest.raises(ConfigError, match="train SFT again with the new shape"):
-        run_dpo(run.context("train", "shape", lora={"r": 4}))
+        run_round(run.context("train", "shape", lora={"r": 4}))
 
 
 def test_four_bit_on_a_cpu_names_the_setting(run):

@@ -13,7 +13,7 @@ from pipeline.records import ContextItem, Pair, Question, Trajectory, read_recor
 from pipeline.rewards.stage import with_rewards
 from pipeline.similarity import Lexical
 from pipeline.training.encode import encode_pairs
-from pipeline.training.stage import run_dpo, run_sft
+from pipeline.training.stage import run_round, run_sft
 from pipeline.trajectory.grammar import grammar
 from pipeline.trajectory.tokens import control_tokens
 from tests.training.tiny_policy import Run, byte_tokenizer, write_base
@@ -58,7 +58,7 @@ def test_it_becomes_the_rejected_side_of_a_pair_and_is_trained_against(tmp_path)
     assert encoded.rejected_mask[at] == 1
 
     trained = run.context("train", "policy-1", lora={"dropout": 0.0}, dpo={"round_epochs": [6]})
-    assert run_dpo(trained)["pairs"] == 1
+    assert run_round(trained)["pairs"] == 1
     rows = json.loads((trained.output / "log.json").read_text())["history"]
     # The two paths differ in nothing else, so the margin is what the token cost.
     assert rows[0]["rewards/margins"] == pytest.approx(0, abs=1e-3)

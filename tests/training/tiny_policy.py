@@ -125,7 +125,10 @@ class Run:
     base: Path
 
     def context(self, stage: str, name: str, seed: int = 0, **blocks: Any) -> StageContext:
-        """A context of ``stage`` writing to ``name``; ``blocks`` update configuration blocks."""
+        """A context of ``stage`` writing to ``name``; ``blocks`` update configuration blocks.
+
+        What is no dictionary replaces a key of the top level.
+        """
         common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32", "device": "cpu"}
         values: dict[str, Any] = {
             "name": "t",
@@ -141,13 +144,15 @@ class Run:
             "dpo": {"learning_rate": 1e-2, "round_epochs": [2], **common},
         }
         for block, update in blocks.items():
-            values[block] = {**values.get(block, {}), **update}
+            whole = not isinstance(update, dict)
+            values[block] = update if whole else {**values.get(block, {}), **update}
         output, partial = self.root / name, self.root / f"{name}.partial"
         output.mkdir(exist_ok=True)
         partial.mkdir(exist_ok=True)
         inputs = {
             "sft-data": self.root / "sft-data",
             "pair": self.root / "pair",
+            "score": self.root / "score",
             "policy": self.root / "sft",
             "sft": self.root / "sft",
         }

@@ -1,0 +1,114 @@
+"""Pairs of steps after the same prefix (ProGraph-R1), on paths written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ConfigError, InputError
+from pipeline.pairs.steps import step_pairs
+from pipeline.records import Pair, Span, Trajectory, read_records
+from pipeline.training.encode import encode_pairs
+from pipeline.trajectory.spans import extend
+from tasks.run import task_for
+from tests.pairs.test_pairs_stage import run_stage
+from tests.training.tiny_policy import byte_tokenizer
+
+EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"
+KNOWLEDGE = "\n<knowledge>\nc\n</knowledge>\n"
+
+
+def ask(text: str) -> str:
+    return f"<think>t</think><query>{text}</query>"
+
+
+def answer(text: str) -> str:
+    return f"<think>t</think><answer>{text}</answer>"
+
+
+def path(name: str, turns: list[str], totals: list[float], **more: Any) -> Trajectory:
+    """Turns with knowledge between them, one byte a token; no token closes the sequence."""
+    output, spans = "", list[Span]()
+    for number, text in enumerate(turns):
+        spans = extend(spans, len(text), "model")
+        output += text
+        if number + 1 < len(turns):
+            spans = extend(spans, len(KNOWLEDGE), "environment")
+            output += KNOWLEDGE
+    ids = byte_tokenizer()(output, add_special_tokens=False)["input_ids"]
+    rewards = {
+        "format": 1.0, "answer": 1.0, "total": sum(totals) / len(totals),
+        "steps": [{"total": total} for total in totals],
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        "sample": int(name[-1]), "spans": spans, "token_spans": spans, "token_ids": ids,
+        "prompt_ids": [4, 5], "rewards": rewards, "format_ok": True, "policy": "f00d",
+    }  # fmt: skip
+    return Trajectory(
+        name, "q", "toy", "?", "multi", ["x"], [], "prograph", output, **(values | more)
+    )
+
+
+def named(paths: list[Trajectory], margin: float = 0.1) -> list[tuple[str, str]]:
+    """What the two steps of each pair say."""
+    found = step_pairs(paths, margin)
+    return [tuple(one.output.split("</knowledge>\n")[-1] for one in pair) for pair in found]  # type: ignore[misc]
+
+
+def test_a_step_that_several_paths_took_is_worth_the_mean() -> None:
+    """a earned 3 and 1, which is less than b's 2.5; c is the worst."""
+    paths = [
+        path("p0", [ask("a"), answer("x")], [3.0, 3.0]),
+        path("p1", [ask("a"), answer("y")], [1.0, 1.0]),
+        path("p2", [ask("b"), answer("x")], [2.5, 2.5]),
+        path("p3", [ask("c"), answer("x")], [0.5, 0.5]),
+    ]
+    assert named(paths) == [(ask("b"), ask("c")), (answer("x"), answer("y"))]
+    assert named(paths, margin=2.1) == []
+    assert named(paths[:2]) == [(answer("x"), answer("y"))]  # one first step: nothing to prefer
+
+
+def test_only_the_step_itself_is_trained_on() -> None:
+    paths = [
+        path("p0", [ask("a"), answer("x")], [3.0, 3.0]),
+        path("p1", [ask("a"), answer("yy")], [3.0, 1.0]),
+    ]
+    [(chosen, rejected)] = step_pairs(paths, 0.1)
+    prefix = len(ask("a") + KNOWLEDGE)
+    assert (chosen.output, rejected.output) == (paths[0].output, paths[1].output)
+    assert [writer for *_, writer in chosen.token_spans] == ["environment"] * 2 + ["model"]
+    assert chosen.token_spans[-1] == (prefix, prefix + len(answer("x")), "model")
+    assert (chosen.rewards, rejected.rewards) == ({"total": 3.0}, {"total": 1.0})
+
+
+def test_a_malformed_path_gives_no_step_to_prefer_and_a_broken_one_none_at_all() -> None:
+    good = path("p0", [ask("a"), answer("x")], [1.0, 1.0])
+    malformed = path("p1", [ask("b"), "x"], [3.0, 3.0], format_ok=False)
+    broken = path("p2", [ask("c"), answer("x")], [9.0, 9.0], rewards=None, stop="environment")
+    assert named([good, malformed, broken]) == []
+    worse = path("p3", [ask("b"), "y"], [0.0, 0.0], format_ok=False)
+    assert named([good, worse]) == [(ask("a"), ask("b"))]
+
+
+def test_a_path_without_rewards_of_its_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="p0 has no reward of each of its 2 turns"):
+        step_pairs([path("p0", [ask("a"), answer("x")], [1.0])], 0.1)
+    with pytest.raises(ConfigError, match=r"rewards\.kind tearag has no rewards of steps"):
+        _ = task_for("pair", str(EMBEDDED), ("pairs.step_margin=0.1",)).settings
+
+
+def test_the_stage_adds_them_to_pairs_of_paths_and_training_reads_them(tmp_path: Path) -> None:
+    paths = [
+        path("p0", [ask("a"), answer("x")], [3.0, 3.0]),
+        path("p1", [ask("b"), answer("x")], [2.0, 1.0]),
+    ]
+    output = run_stage(tmp_path, paths, method="prograph", step_margin=0.1)
+    pairs = read_records(output / "pairs.parquet", Pair)
+    assert [pair.kind for pair in pairs] == ["margin", "step"]
+    whole, step = encode_pairs(byte_tokenizer(), pairs)
+    assert sum(whole.chosen_mask) == len(ask("a") + answer("x"))
+    assert (step.chosen_mask, step.rejected_mask) == ([1] * len(ask("a")), [1] * len(ask("b")))
+    limited = run_stage(tmp_path, paths, method="prograph", step_margin=0.1, limit=1)
+    assert [pair.kind for pair in read_records(limited / "pairs.parquet", Pair)] == ["margin"]

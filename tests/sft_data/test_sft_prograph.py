@@ -1,0 +1,124 @@
+"""ProGraph-R1's cold start: turns whose knowledge is what the configured retrieval would show."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pipeline import config
+from pipeline.corpus import stage as corpus
+from pipeline.graph import hyper_stage
+from pipeline.records import Chunk, Hyperedge, SftExample, read_records
+from pipeline.sft_data import stage as sft_data
+from pipeline.sft_data.prograph import build_step, turns
+from pipeline.sft_data.steps import Hop, supporting_facts
+from pipeline.stage import StageContext
+from pipeline.testbed.write import write_closed_world
+from pipeline.trajectory.grammar.base import grammar
+from tasks.run import task_for
+from tests.sft_data.test_sft_stage import CONFIGS, run
+
+PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
+FACTS = [
+    Hyperedge("c:f0", "Ann Lee likes Emma Stone.", ["Ann Lee", "Emma Stone"], "c"),
+    Hyperedge("c:f1", "In 1996 Ann Lee directed Emma.", ["1996", "Ann Lee", "Emma"], "c"),
+]
+ELSEWHERE = Hyperedge("d:f0", "Ann Lee was born in Rome.", ["Ann Lee", "Rome"], "d")
+
+
+def hops() -> tuple[Hop, Hop]:
+    emma = Chunk("c", "Emma", "Ann Lee likes Emma Stone. In 1996 Ann Lee directed Emma.", "c")
+    ann = Chunk("d", "Ann Lee", "Ann Lee was born in Rome.", "d")
+    first = Hop("q", 1, "Who directed Emma?", "Ann Lee", chunks=[emma], facts=FACTS)
+    second = Hop("q", 2, "Where was Ann Lee born?", "Rome", chunks=[ann], facts=[ELSEWHERE])
+    return first, second
+
+
+def test_a_hyperedge_supports_by_all_entities_that_take_part() -> None:
+    assert supporting_facts(hops()[0]) == [FACTS[1]]
+
+
+def test_the_knowledge_holds_what_supports_and_beside_it_facts_of_the_shown_paragraphs() -> None:
+    first, second = hops()
+    bare = build_step(first, [FACTS[1]], random.Random(0), kinds=["hyperedge"])
+    assert [(item.kind, item.id) for item in bare.context] == [("hyperedge", "c:f1")]
+    more = build_step(
+        first, [FACTS[1]], random.Random(0), kinds=["hyperedge"],
+        others=[second], other_paragraph=1.0, other_facts=1.0,
+    )  # fmt: skip
+    assert sorted(item.id for item in more.context) == ["c:f0", "c:f1", "d:f0"]
+    read = build_step(first, [FACTS[1]], random.Random(0), kinds=["chunk"], other_facts=1.0)
+    assert [(item.kind, item.id) for item in read.context] == [("chunk", "c")]
+    assert build_step(first, [], random.Random(0), kinds=["hyperedge"]) is None
+    assert first.fault == "no supporting fact"
+
+
+def test_what_a_turn_learned_is_thought_in_the_next_one_and_nothing_before_it_is_known() -> None:
+    steps = [
+        build_step(hop, supporting_facts(hop), random.Random(0), kinds=["hyperedge"])
+        for hop in hops()
+    ]
+    asks, goes_on, answers = turns([step for step in steps if step is not None])
+    assert (asks.query, goes_on.query, answers.query) == (
+        "Who directed Emma?", "Where was Ann Lee born?", None,
+    )  # fmt: skip
+    assert "Ann Lee" not in asks.think
+    assert goes_on.think.index("n 1996 Ann Lee directed Emma") < goes_on.think.index(goes_on.query)
+    assert "Rome" not in goes_on.think
+    assert answers.think.rstrip(".").endswith("Rome")
+
+
+def test_the_stage_writes_paths_of_the_closed_worlds_hyperedges(tmp_path: Path) -> None:
+    write_closed_world(tmp_path / "world", seed=1, documents=200, sizes={"musique_train": 20})
+    settings = config.load(
+        CONFIGS / "embedded.yaml",
+        (
+            *PROGRAPH,
+            "retrieval.variant=prograph",
+            "hypergraph={source: annotated, path: hyperedges.jsonl}",
+            "sft_data.sizes={1: 2, 2: 4, 3: 4}",
+            "sft_data.test_sizes={}",
+            *(f"data.{name}=[]" for name in ("sampling", "validation", "test")),
+        ),
+    )
+    inputs = {"world": tmp_path / "world"}
+    for name, stage in (("corpus", corpus), ("graph", hyper_stage), ("sft-data", sft_data)):
+        (tmp_path / name).mkdir()
+        stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
+        inputs[name] = tmp_path / name
+    edges = read_records(tmp_path / "graph" / "hyperedges.parquet", Hyperedge)
+    facts = {edge.text for edge in edges}
+    examples = read_records(tmp_path / "sft-data" / "train.parquet", SftExample)
+    assert len(examples) >= 6
+    for one in examples:
+        parsed = grammar("prograph").parse(one.completion, one.spans)
+        assert parsed.format_ok
+        assert [bool(step.query) for step in parsed.steps] == [True] * one.hops + [False]
+        shown = [item for step in parsed.steps for item in step.context]
+        assert {item.kind for item in shown} == {"hyperedge"}
+        assert {item.text for item in shown} <= facts
+        masked = "".join(one.completion[s:e] for s, e, who in one.spans if who == "environment")
+        assert masked.count("<knowledge>") == one.completion.count("<knowledge>") == one.hops
+
+
+def test_passages_are_shown_where_retrieval_shows_passages(tmp_path: Path) -> None:
+    _, output = run(tmp_path, *PROGRAPH, "retrieval.variant=semantic")
+    for one in read_records(output / "train.parquet", SftExample):
+        parsed = grammar("prograph").parse(one.completion, one.spans)
+        kinds = {item.kind for step in parsed.steps for item in step.context}
+        assert (parsed.format_ok, kinds) == (True, {"chunk"})
+
+
+@pytest.mark.parametrize(
+    ("variant", "same"), [("graph-r1", True), ("hyperedges", True), ("semantic", False)]
+)
+def test_supervised_paths_depend_on_what_is_shown_not_on_how_it_is_found(
+    variant: str, same: bool
+) -> None:
+    def key(retrieval: str) -> object:
+        overrides = (*PROGRAPH, f"retrieval.variant={retrieval}")
+        return task_for("sft-data", str(CONFIGS / "embedded.yaml"), overrides).key
+
+    assert (key(variant) == key("prograph")) is same

@@ -1,0 +1,82 @@
+"""Which stages a round needs, and what its training depends on, by objective."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from tasks.run import task_for, walk
+
+EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"
+HIPRAG = EMBEDDED.with_name("embedded-hiprag.yaml")
+GRPO = ("objective=grpo", "grpo={learning_rate: 1.0e-4, batch_size: 16, per: trajectory}")
+
+
+def train(*overrides: str, config: Path = EMBEDDED):  # type: ignore[no-untyped-def]
+    return task_for("train", str(config), overrides)
+
+
+@pytest.mark.parametrize("config", [EMBEDDED, HIPRAG])
+def test_grpo_trains_on_the_cached_batch_without_pairs(config: Path) -> None:
+    pairs, paths = train(config=config), train(*GRPO, config=config)
+    assert set(pairs.upstream()) == {"pair", "policy"}
+    assert set(paths.upstream()) == {"score", "policy"}
+    assert paths.upstream()["score"].key == pairs.upstream()["pair"].upstream()["score"].key
+    report = task_for("report", str(config), GRPO)
+    assert not [each.label for each in walk(report) if each.stage == "pair"]
+    assert {"train-3", "score-3"} <= report.upstream().keys()
+
+
+def test_training_depends_on_its_own_objective_alone() -> None:
+    pairs, paths = train(), train(*GRPO)
+    assert train(GRPO[1]).key == pairs.key != paths.key
+    assert train(*GRPO, "dpo.beta=0.1", "pairs.margin=0.2").key == paths.key
+    assert train(*GRPO, "grpo.epsilon=0.1").key != paths.key
+    changed = train(*GRPO, "sampling.temperature=0.9").key
+    assert changed.settings["sampling.temperature"] != paths.key.settings["sampling.temperature"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (GRPO[:1], "objective grpo: add the block grpo"),
+        ((*GRPO, "until=pair"), "until pair: objective grpo makes no pairs"),
+        ((*GRPO, "sampling.top_p=0.9"), r"set sampling\.top_p to 1"),
+        ((*GRPO, "sampling.temperature=0"), r"sampling\.temperature above 0"),
+        ((*GRPO, "grpo.per=step"), r"rewards\.kind tearag has no rewards of steps"),
+    ],
+)
+def test_an_objective_that_cannot_be_trained_is_refused(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _ = train(*overrides).settings
+
+
+ABLATIONS = EMBEDDED.parent / "ablations"
+
+
+@pytest.mark.parametrize(
+    ("ablation", "shared", "apart"),
+    [
+        ("neither", "sft", "sample"),
+        ("optimisation-only", "sft", "sample"),
+        ("retrieval-only", "sample", "score"),
+        ("structure-only", "sample", "score"),
+        ("dpo", "score", "train"),
+    ],
+)
+def test_ablations_of_prograph_share_all_that_they_do_not_change(
+    ablation: str, shared: str, apart: str
+) -> None:
+    both, other = (
+        {each.label: each.key for each in walk(task_for("train", str(path)))}
+        for path in (
+            EMBEDDED.with_name("embedded-prograph.yaml"), ABLATIONS / f"prograph-{ablation}.yaml"
+        )
+    )  # fmt: skip
+    rounds = {label.partition("-1")[0]: label for label in both}
+    assert other[rounds[shared]] == both[rounds[shared]]
+    assert other[rounds[apart]] != both[rounds[apart]]
