@@ -59,9 +59,10 @@ serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run
 	@$(STEEP) status $(OPTIONS) $(if $(WHY),--why $(WHY))
 
-recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR, SET)
-	@test -n "$(DATA)" || { echo "error: name the directory of the data sets: make recall DATA=DIR" >&2; exit 2; }
-	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(DATA) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
+recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR or STEEP_DATA, SET)
+	@test -n "$(or $(DATA),$(STEEP_DATA))" || \
+	  { echo "error: name the directory of the data sets: make recall DATA=DIR (or set STEEP_DATA)" >&2; exit 2; }
+	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(or $(DATA),$(STEEP_DATA)) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
 
 clean-tmp: $(STAMP) ## remove what killed runs left behind
 	@$(STEEP) clean-tmp $(OPTIONS)

@@ -1,8 +1,10 @@
 """Timing in turn, and the rows that come of it.
 
-Purpose: ratios that survive a busy machine. Input: functions that do the same work. Output: seconds
-of every run, in rounds A B C A B C ..., so that what slows one slows its neighbours; `Row`s with
-the median of the ratios within a round.
+Purpose: ratios that survive a busy machine. Input: functions that do the same work. Output: processor
+seconds of every run, in rounds A B C A B C ..., so that what slows one slows its neighbours; `Row`s with
+the median of the ratios within a round. What is timed works in one thread (``make bench`` sets
+OMP_NUM_THREADS=1) and waits for nothing, so alone on a core these are a clock's seconds; beside other
+work a clock would count that as well.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 LEAST_REPEATS = 5
@@ -69,7 +71,7 @@ class Row:
 def alternate(
     contenders: Mapping[str, Callable[[], object]], repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of every run by contender: one warm-up round, then ``repeats`` rounds in turn.
+    """Processor seconds of every run: one warm-up round, then ``repeats`` rounds in turn.
 
     Garbage is collected before each run, not during it.
     """
@@ -79,9 +81,9 @@ def alternate(
             gc.collect()
             gc.disable()
             try:
-                start = perf_counter()
+                start = process_time()
                 work()
-                spent = perf_counter() - start
+                spent = process_time() - start
             finally:
                 gc.enable()
             if number:

@@ -205,4 +205,13 @@ def _on_gpus(faiss: Any, index: Any) -> Any:
         )
     if not faiss.get_num_gpus():
         raise DependencyError("index.gpu is true, but FAISS sees no GPU; set it to false")
-    return faiss.index_cpu_to_all_gpus(index)
+    options = faiss.GpuMultipleClonerOptions()
+    # In single precision the tables of more than 48 bytes of code exceed a block's shared memory.
+    options.useFloat16 = isinstance(index, faiss.IndexIVFPQ)
+    try:
+        return faiss.index_cpu_to_all_gpus(index, co=options)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-200:]
+        raise DependencyError(
+            f"index.gpu is true, but FAISS cannot take the index to a GPU ({reason}); set it to false"
+        ) from None

@@ -2,12 +2,15 @@
 
 Input: configurations, each with a corpus, questions and a graph of its own, or one configuration
 with files named on the command line. Output: rows of figures, and sentences about what was left
-out. Nothing is written but embeddings to the cache.
+out. Nothing is written but embeddings to the cache. What stages say while they run goes to standard
+error: standard output is for the table or the JSON.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +22,10 @@ from pipeline.corpus.questions import DATASETS
 from pipeline.errors import ConfigError, DependencyError, InputError
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.recall.asked import Questions, read_asked
-from pipeline.recall.bases import Bases, build_bases
+from pipeline.recall.bases import Bases, build_bases, build_corpus
 from pipeline.recall.figures import Source
 from pipeline.recall.rows import Row, Tokens, measure, ways_of
-from pipeline.records import ContextItem
+from pipeline.records import Chunk, ContextItem, read_records
 
 _TIMED_QUERIES = 32
 
@@ -39,10 +42,11 @@ class Files:
 
 @dataclass(slots=True)
 class Measured:
-    """One configuration's rows, the sizes behind them, and what is to be said about them."""
+    """One configuration's rows, the sizes and indexes behind them, and what is to be said."""
 
     config: str
     sizes: dict[str, int]
+    faiss: dict[str, dict[str, Any]]
     embedding_seconds: float
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
@@ -52,6 +56,7 @@ class Measured:
         return {
             "config": self.config,
             "sizes": self.sizes,
+            "faiss": self.faiss,
             "embedding_seconds_per_query": self.embedding_seconds,
             "rows": [row.as_json() for row in self.rows],
             "notes": self.notes,
@@ -82,27 +87,30 @@ def recall(
     """
     subject = _subject(config, files, overrides, data, limit)
     settings = subject.config
-    with TemporaryDirectory(prefix="steep-recall-") as folder:
-        bases = build_bases(settings, Path(folder), with_graph=subject.with_graph)
-        questions = read_asked(subject.questions, subject.dataset, bases.chunks, subject.limit)
+    with TemporaryDirectory(prefix="steep-recall-") as name, redirect_stdout(sys.stderr):
+        folder = Path(name)
+        corpus = build_corpus(settings, folder)
+        chunks = read_records(corpus / "chunks.parquet", Chunk)
+        questions = read_asked(subject.questions, subject.dataset, chunks, subject.limit)
+        bases = build_bases(settings, folder, corpus, with_graph=subject.with_graph)
         embedder = open_embedder(settings, open_cache(settings))
         ways, notes = ways_of(settings, bases, embedder)
-        rows = measure(questions, ways, _source(bases), _tokens(embedder.directory))
+        rows = measure(questions, ways, _source(chunks, bases), _tokens(embedder.directory))
         seconds = _embedding_seconds(settings, questions)
     if questions.absent:
         notes.append(f"{questions.absent} questions left out: not all gold passages in the corpus")
     if not questions.parts:
         notes.append("no sub-questions: the questions come without a decomposition")
     sizes = {
-        "documents": len({chunk.doc_id for chunk in bases.chunks}),
-        "chunks": len(bases.chunks),
+        "documents": len({chunk.doc_id for chunk in chunks}),
+        "chunks": len(chunks),
         "entities": bases.entities,
         "triplets": len(bases.triplets),
         "hyperedges": len(bases.hyperedges),
         "questions": len(questions.whole),
         "sub_questions": len(questions.parts),
     }
-    return Measured(settings.name, sizes, seconds, rows, notes)
+    return Measured(settings.name, sizes, bases.faiss, seconds, rows, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +179,10 @@ def _corpus_of(config: Config, files: Files) -> Corpus:
     return Corpus(files=named, chunk_words=config.corpus.chunk_words)
 
 
-def _source(bases: Bases) -> Source:
+def _source(chunks: Sequence[Chunk], bases: Bases) -> Source:
     chunk_of = {one.id: one.chunk_id for one in bases.triplets}
     chunk_of.update((one.id, one.chunk_id) for one in bases.hyperedges)
-    document_of = {chunk.id: chunk.doc_id for chunk in bases.chunks}
+    document_of = {chunk.id: chunk.doc_id for chunk in chunks}
 
     def source(item: ContextItem) -> str:
         return document_of[item.id if item.kind == "chunk" else chunk_of[item.id]]

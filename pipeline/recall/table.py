@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.recall.command import Measured
 from pipeline.recall.rows import Row
@@ -36,6 +37,8 @@ def show(measured: Sequence[Measured]) -> None:
         )
         embedding = f"{1000 * one.embedding_seconds:.1f} ms to embed a query"
         console.print(f"{one.config}: {sizes}; {embedding}", highlight=False)
+        indexes = "; ".join(f"{name} {_index(about)}" for name, about in one.faiss.items())
+        console.print(f"{one.config}: index of {indexes}", highlight=False)
         for note in one.notes:
             console.print(f"{one.config}: {note}", highlight=False)
     console.print(
@@ -44,6 +47,12 @@ def show(measured: Sequence[Measured]) -> None:
         "beside embedding the query",
         highlight=False,
     )
+
+
+def _index(about: dict[str, Any]) -> str:
+    """As in ``hnsw (links 32, candidates 64, recall_at_20 0.97)``."""
+    rest = ", ".join(f"{name} {value}" for name, value in about.items() if name != "kind")
+    return f"{about['kind']} ({rest})" if rest else str(about["kind"])
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import faiss
 import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError, DependencyError, StoreError
-from pipeline.index.faiss_index import VectorIndex, chosen
+from pipeline.index.faiss_index import VectorIndex, _on_gpus, chosen
 
 
 def unit(rows, dimension=16, seed=0):
@@ -105,6 +107,34 @@ def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
     VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")
     with pytest.raises(DependencyError, match=r"pip install 'steep\[gpu\]'"):
         VectorIndex.load(tmp_path / "index.faiss", tmp_path / "none.npy", gpu=True)
+
+
+def gpu_build(count, copy):
+    """Stands for FAISS with its GPU part, which this project's environment cannot hold."""
+    return SimpleNamespace(
+        StandardGpuResources=object,
+        GpuMultipleClonerOptions=SimpleNamespace,
+        IndexIVFPQ=faiss.IndexIVFPQ,
+        get_num_gpus=lambda: count,
+        index_cpu_to_all_gpus=copy,
+    )
+
+
+@pytest.mark.parametrize(("kind", "half"), [("Flat", False), ("IVF2,PQ96x8", True)])
+def test_an_index_goes_to_all_gpus_and_only_codes_in_half_precision(kind, half):
+    index = faiss.index_factory(768, kind, faiss.METRIC_INNER_PRODUCT)
+    on_gpus = _on_gpus(gpu_build(1, lambda index, co: (index, co.useFloat16)), index)
+    assert on_gpus == (index, half)
+
+
+def test_no_gpu_and_an_index_that_a_gpu_refuses_are_told_with_the_remedy():
+    def refuse(index, co):
+        raise RuntimeError("sub-quantizers (128) is not supported")
+
+    with pytest.raises(DependencyError, match="FAISS sees no GPU; set it to false"):
+        _on_gpus(gpu_build(0, refuse), faiss.IndexFlatIP(8))
+    with pytest.raises(DependencyError, match=r"\(sub-quantizers \(128\) is not supported\); set"):
+        _on_gpus(gpu_build(1, refuse), faiss.IndexFlatIP(8))
 
 
 def test_missing_or_broken_index_says_which_stage_to_run(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.errors import ConfigError, InputError
 from pipeline.recall.command import Files, recall
+from pipeline.recall.table import show
 from tests.corpus.test_gold_passages import MUSIQUE
 from tests.retrieval.small_encoders import write_bi_encoder, write_cross_encoder
 from tests.test_cli import refused, steep
@@ -40,7 +41,7 @@ def settings(tmp_path, encoder):
     )
 
 
-def test_every_way_is_asked_the_question_and_its_sub_questions(tmp_path, files, encoder):
+def test_every_way_is_asked_the_question_and_its_sub_questions(tmp_path, files, encoder, capsys):
     pytest.importorskip("bm25s")
     found = recall(REAL, files, overrides=settings(tmp_path, encoder))
     asked = [(row.query, row.retriever, row.n) for row in found.rows]
@@ -60,6 +61,9 @@ def test_every_way_is_asked_the_question_and_its_sub_questions(tmp_path, files, 
     assert found.sizes["hyperedges"] == 2
     hyper = rows["question", "prograph"]
     assert hyper.strict["recall@5"] == 0 < hyper.recall[5]  # led to by provenance alone
+    assert not capsys.readouterr().out  # it belongs to the table or the JSON
+    show([found])
+    assert "index of chunks flat; entities flat; hyperedges flat" in capsys.readouterr().out
     line = found.as_json()["rows"][2]
     assert {"dataset": "musique", "retriever": "semantic", "recall@5": 1.0}.items() <= line.items()
     json.dumps(found.as_json())
@@ -70,6 +74,13 @@ def test_without_triplets_the_graph_rows_are_left_out_and_it_is_said(tmp_path, f
     found = recall(REAL, files, overrides=overrides)
     assert "ppr" not in {row.retriever for row in found.rows}
     assert any("graph, concat, ppr and the hypergraph are left out" in note for note in found.notes)
+
+
+def test_questions_are_read_before_anything_is_embedded(tmp_path, files):
+    """A wrong file is told at once, not after the corpus was embedded for an hour."""
+    files.questions.write_text(json.dumps([{"question": "Who?", "answer": "Ann"}]))
+    with pytest.raises(InputError, match="the data set cannot be told from the fields"):
+        recall(REAL, files, overrides=("index.embedder.model=absent",))
 
 
 def test_triplets_of_the_corpus_make_a_graph(tmp_path, files, encoder):
