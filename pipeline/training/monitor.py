@@ -41,13 +41,15 @@ class History:
             return
         if "loss" not in numbers:
             return
-        self.rows.append({"step": step, **numbers})
         for key in ("loss", "grad_norm"):
             if not math.isfinite(numbers.get(key, 0.0)):
                 raise TrainingError(
                     f"{key} is {numbers[key]} at step {step}; lower the learning rate, or train "
                     "in float32"
                 )
+        # A mean over nothing, such as the share of clipped tokens in a batch without any, is no row's.
+        finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
+        self.rows.append({"step": step, **finite})
         self._check_drop(step)
 
     def _check_drop(self, step: int) -> None:

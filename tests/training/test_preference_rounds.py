@@ -291,6 +291,13 @@ def test_training_stops_when_chosen_answers_become_unlikely():
         History().add(6, {"loss": math.nan})
 
 
+def test_a_mean_over_nothing_is_in_no_row_and_fails_no_training(tmp_path):
+    history = History()
+    history.add(1, {"loss": 1.0, "clipped": math.nan})
+    history.write(tmp_path / "log.json")
+    assert json.loads((tmp_path / "log.json").read_text())["history"] == [{"step": 1, "loss": 1.0}]
+
+
 def test_several_processes_go_through_accelerate(run):
     context = run.context("sft", "many", sft={"processes": 2, "dtype": "bfloat16"})
     job = launch.write_job(context, "sft")
