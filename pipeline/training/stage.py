@@ -129,9 +129,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
             f"round {number}: all {identical} pairs have identical sides, so none is left; sample "
             "again with a higher sampling.temperature"
         )
-    model = load_base(base, settings, "dpo")
-    check_positions(model, max(pair.length for pair in pairs), "dpo")
-    model = continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
+    model = _previous_policy(context, base, max(pair.length for pair in pairs))
     history = History(settings.max_chosen_drop)
     other = context.inputs["sft"] / "adapter" if reference.policy != parent.policy else None
     trainer = dpo_trainer(
@@ -185,9 +183,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
             "question, so there is nothing to learn; raise sampling.samples, sampling.temperature or "
             "the number of sampling questions"
         )
-    model = load_base(base, settings, "grpo")
-    check_positions(model, max(path.length for path in paths), "grpo")
-    model = continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
+    model = _previous_policy(context, base, max(path.length for path in paths))
     history = History()
     trainer = grpo_trainer(
         model, tokenizer, paths, settings,
@@ -223,6 +219,14 @@ def _parent(context: StageContext) -> tuple[Path, str, Lineage]:
     sha, parent = model_hash(base), read_lineage(context.inputs["policy"])
     check_base(parent, sha)
     return base, sha, parent
+
+
+def _previous_policy(context: StageContext, base: Path, longest: int) -> Any:
+    """Policy n - 1 with its adapter trainable; ``longest`` is the most tokens of a sequence."""
+    config = context.config
+    model = load_base(base, config.trainer, config.objective)
+    check_positions(model, longest, config.objective)
+    return continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
 
 
 def _write(
