@@ -8,8 +8,9 @@ order of precedence; the first that holds is given:
 - unfinished: no answer could be read, and the budget of steps or tokens had run out.
 - malformed: no answer could be read for any other reason: the output broke the grammar.
 - inexact: all words of the answer are in a gold answer or the other way round (gold not yes or no).
-- stopped_early: fewer steps than hops (ProGraph-R1's turn that answers is no step here), and the answer equals an earlier hop's answer, or the first hop
-  that failed was neither shown nor asked for, or none failed and nothing is known of the last one.
+- stopped_early: fewer steps than hops (ProGraph-R1's turn that answers is no step here), and the answer
+  equals an earlier hop's answer, or the first hop that failed was neither shown nor asked for, or none
+  failed and nothing is known of the last one.
 - not_asked: as many steps as hops, and the first hop that failed was neither shown nor asked for.
 - not_retrieved: the first hop that failed was asked for, and no retrieved item states it.
 - misread: the first hop that failed was shown, yet its answer is nowhere in what the policy wrote; or

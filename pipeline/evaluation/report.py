@@ -104,6 +104,7 @@ def render(page: Mapping[str, Any]) -> str:
 def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Everything that the template names, as plain values and drawn figures."""
     inputs = context.inputs
+    by_step = context.config.rewards.kind == "prograph"
     stages = collect.stage_rows(inputs)
     funnels = collect.funnels(inputs)
     kinds = collect.pair_kinds(inputs)
@@ -114,9 +115,9 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         **_results(rows, inputs["evaluate"] if rows else None),
         **cause_section.values(rows, inputs["evaluate"] if rows else None),
         # The turn that answers is a step of ProGraph-R1's paths.
-        "step_name": "Turns" if context.config.grammar == "prograph" else "Steps",
+        "step_name": "Turns" if by_step else "Steps",
         **_rewards(inputs, _TITLES[context.config.rewards.kind]),
-        "turn_rewards": collect.turn_rewards(inputs),
+        "turn_rewards": collect.turn_rewards(inputs) if by_step else {},
         "turn_titles": {term: _STEP_TITLES[term] for term in collect.STEP_TERMS},
         "progress_costs": collect.progress_costs(inputs),
         "funnels": funnels,
