@@ -38,7 +38,7 @@ class ClosedWorld(Block):
     nq_dev: int = Field(50, ge=0)
     nq_test: int = Field(100, ge=0)
     famous_share: Share = Field(
-        0.0, description="of MuSiQue chains and HotpotQA bridges: with a hop in the famous core"
+        0.0, description="of chains (MuSiQue, HotpotQA, 2Wiki): with a hop in the famous core"
     )
 
 

@@ -80,9 +80,9 @@ class Region:
         known = self.world.entities
         return [chain for chain in found if any(known[fact.head].famous for fact in chain)]
 
-    def compositional(self, rng: random.Random) -> Iterator[Question]:
-        """Chains of two hops that no single word sums up."""
-        return (one for one in self.chains(rng, 2) if one.kind == "compositional")
+    def compositional(self, rng: random.Random, famous_share: float = 0.0) -> Iterator[Question]:
+        """Chains of two hops that no single word sums up; ``famous_share`` as in `chains`."""
+        return (one for one in self.chains(rng, 2, famous_share) if one.kind == "compositional")
 
     def inferences(self, rng: random.Random) -> Iterator[Question]:
         """Chains of two hops that one word sums up."""

@@ -149,7 +149,7 @@ def _draw(
         }
     else:
         by_type: dict[str, Proposer] = {
-            "compositional": partial(region.compositional, rng),
+            "compositional": partial(region.compositional, rng, known),
             "comparison": partial(region.comparisons, rng),
             "bridge_comparison": partial(region.bridge_comparisons, rng),
             "inference": partial(region.inferences, rng),
@@ -203,9 +203,9 @@ def draw_questions(
         world: where the questions come from.
         sizes: "<dataset>_<split>" -> number of questions; what is left out is 0.
         unseen_share: share of each test split whose entities occur in no other split's question.
-        famous_share: share of MuSiQue's chains and HotpotQA's bridges, unseen ones apart, in which a
-            reader that knows the famous core can do one hop at least without looking it up; less
-            where there are not so many.
+        famous_share: share of MuSiQue's chains, HotpotQA's bridges and 2WikiMultiHopQA's
+            compositional questions, unseen ones apart, in which a reader that knows the famous core
+            can do one hop at least without looking it up; less where there are not so many.
 
     Raises:
         InputError: an unknown dataset or split, or more questions than the world holds.
