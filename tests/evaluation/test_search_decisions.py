@@ -66,7 +66,8 @@ def test_without_verdicts_nothing_is_claimed(tmp_path: Path):
 def test_the_page_shows_the_rates_where_there_are_any(tmp_path: Path):
     context = write_run(tmp_path)
     run(context)
-    assert "Search decisions" not in (context.output / "report.html").read_text()
+    before = (context.output / "report.html").read_text()
+    assert "Search decisions" not in before and "Over-search rate" not in before
     path = context.inputs["evaluate"] / "metrics.json"
     rows = json.loads(path.read_text())
     for row in rows:
@@ -76,3 +77,4 @@ def test_the_page_shows_the_rates_where_there_are_any(tmp_path: Path):
     page = Page((context.output / "report.html").read_text())
     assert page.misnested == page.open == []
     assert " 12.3 45.6 1.1 " in page.text
+    assert "Over-search rate 12.3 %" in page.text
