@@ -54,6 +54,7 @@ LATER: dict[str, Any] = {
     "rewards.prograph": configuration.ProGraphReward().model_dump(mode="json"),
     "pairs.margin": 0.1,
     "pairs.step_margin": None,
+    "pairs.decisions": 1,
     "evaluation.judges": None,
 }
 

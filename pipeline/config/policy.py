@@ -206,6 +206,9 @@ class Pairs(Block):
     easy_outcome: Share = 0.3
     hard_margin: Share = 0.3
     margin: float = Field(0.1, gt=0, description="least difference of rewards within a pair")
+    decisions: Positive = Field(
+        1, description="hiprag: partners of a chosen path for each sort of wrong search decision"
+    )
     step_margin: float | None = Field(
         None, gt=0, description="prograph: least difference of R_t in step pairs; none without it"
     )

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Literal, Protocol
 
 from pipeline.errors import InputError
@@ -76,11 +75,13 @@ class Thresholds(Protocol):
     def hard_margin(self) -> float: ...
     @property
     def margin(self) -> float: ...
+    @property
+    def decisions(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The paper's thresholds; ``margin`` is for paths with one reward."""
+    """The paper's thresholds; ``margin`` and ``decisions`` are for paths with one reward."""
 
     single_outcome: float = 1.0
     multi_outcome: float = 1.0
@@ -90,6 +91,7 @@ class Limits:
     easy_outcome: float = 0.3
     hard_margin: float = 0.3
     margin: float = 0.1
+    decisions: int = 1
 
 
 PAPER = Limits()
@@ -147,7 +149,7 @@ def select(
     bins: dict[str, Bin] = {}
     paths = _distinct(candidates, bins)
     if True in whole:
-        return _select_by_margin(paths, limits.margin, bins), bins
+        return _select_by_margin(paths, limits, bins), bins
     ascending = sorted(paths, key=lambda path: (round(path.total, 9), path.sample))
     chosen = {path.id for path in paths if _is_chosen(path, limits)}
     best_first = sorted(
@@ -178,15 +180,16 @@ def select(
 
 
 def _select_by_margin(
-    paths: Sequence[Candidate], margin: float, bins: dict[str, Bin]
+    paths: Sequence[Candidate], limits: Thresholds, bins: dict[str, Bin]
 ) -> list[Selected]:
     """Pairs of right and well-formed paths of the highest reward with paths worth less.
 
-    Each chosen path, in order of samples, gets up to three partners, worst first and none used twice,
-    whose reward is lower by at least ``margin``: one that is right and well-formed too (*margin*:
-    the search decisions alone tell them apart), one that is not and made a wrong search decision, and
-    one that is not although its decisions were right (both *format* or *easy*). In one list the first
-    two sorts would be crowded out by the third, and with them all that the judges have to say.
+    Each chosen path, in order of samples, gets partners, worst first and none used twice, whose reward
+    is lower by at least ``limits.margin``: up to ``limits.decisions`` that are right and well-formed
+    too (*margin*: the search decisions alone tell them apart), as many that are not and made a wrong
+    search decision, and one that is not although its decisions were right (both *format* or *easy*).
+    In one list the first two sorts would be crowded out by the third, and with them all that the
+    judges have to say.
     """
     right = [path for path in paths if path.format >= 1 and path.outcome >= 1]
     if not right:
@@ -198,7 +201,7 @@ def _select_by_margin(
     misdecided: list[Candidate] = []
     failed: list[Candidate] = []
     for path in sorted(paths, key=lambda path: (round(path.total, 9), path.sample)):
-        far = _at_least(best - margin, path.total)
+        far = _at_least(best - limits.margin, path.total)
         bins[path.id] = "not-reached" if far else "passed-over"
         if not far:
             continue
@@ -209,11 +212,10 @@ def _select_by_margin(
         else:
             bins[path.id] = "passed-over"  # worth less only because nothing is known
     pairs = []
-    for good, *partners in zip_longest(chosen, as_right, misdecided, failed):
-        if good is None:
-            break
+    sorts = ((as_right, limits.decisions), (misdecided, limits.decisions), (failed, 1))
+    for number, good in enumerate(chosen):
         bins[good.id] = "chosen-unpaired"
-        for bad in filter(None, partners):
+        for bad in (bad for sort, most in sorts for bad in sort[number :: len(chosen)][:most]):
             kind: Kind = "margin" if bad in right else "format" if bad.format < 1 else "easy"
             pairs.append(Selected(good, bad, kind))
             bins[good.id] = "chosen"

@@ -30,7 +30,7 @@ LEAST_SPREAD = 1e-8  # of rewards within a question, below which they are all al
 class EncodedPath:
     """One path: prompt ids [P]; completion ids, mask, behaviour log-probabilities, advantages [T].
 
-    ``behaviour`` and ``advantages`` are 0 where the mask is.
+    ``behaviour`` and ``advantages`` are 0 where the mask is. Paths of one ``question`` belong together.
     """
 
     id: str
@@ -39,6 +39,7 @@ class EncodedPath:
     mask: list[int]
     behaviour: list[float]
     advantages: list[float]
+    question: str = ""
 
     @property
     def length(self) -> int:
@@ -117,5 +118,6 @@ def _encoded(tokenizer: Any, path: Trajectory, standard: Sequence[float]) -> Enc
     bound = [None if own else one for one, own in zip(path.token_ids, mask, strict=True)]
     check_control_tokens(tokenizer, path.prompt_ids, bound, name)
     return EncodedPath(
-        path.trajectory_id, path.prompt_ids, path.token_ids, mask, behaviour, advantages
-    )
+        path.trajectory_id, path.prompt_ids, path.token_ids, mask, behaviour, advantages,
+        path.question_id,
+    )  # fmt: skip

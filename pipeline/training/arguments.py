@@ -76,7 +76,11 @@ def check_processes(arguments: Any, settings: Trainer, block: str) -> None:
 
 
 def sorted_steps(
-    trainer_class: type[Any], lengths: Sequence[int], settings: Trainer, seed: int
+    trainer_class: type[Any],
+    lengths: Sequence[int],
+    settings: Trainer,
+    seed: int,
+    groups: Sequence[str] = (),
 ) -> type[Any]:
     """The trainer class with StepSortedSampler as its training sampler."""
 
@@ -88,6 +92,7 @@ def sorted_steps(
                 seed,
                 per_device=settings.per_device_batch_size,
                 processes=settings.processes,
+                groups=groups,
             )
 
     StepSorted.__name__ = trainer_class.__name__

@@ -26,6 +26,8 @@ class StepSortedSampler:
         seed: with the epoch it fixes the order.
         per_device: records of a micro-batch.
         processes: micro-batches that run at the same time, one after the other in the order.
+        groups: a name per record; records of one name are shuffled as one, and share an optimiser step
+            unless it ends within them.
     """
 
     def __init__(
@@ -36,8 +38,13 @@ class StepSortedSampler:
         *,
         per_device: int = 1,
         processes: int = 1,
+        groups: Sequence[str] = (),
     ) -> None:
         self.lengths = lengths
+        together: dict[str | int, list[int]] = {}
+        for index in range(len(lengths)):
+            together.setdefault(groups[index] if groups else index, []).append(index)
+        self.together = list(together.values())
         self.step = step
         self.seed = seed
         self.at_once = per_device * processes
@@ -55,7 +62,8 @@ class StepSortedSampler:
         import torch
 
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        shuffled = torch.randperm(len(self.together), generator=generator).tolist()
+        order = [index for group in shuffled for index in self.together[group]]
         for start in range(0, len(order), self.step):
             batch = order[start : start + self.step]
             # longest first: memory runs out in the first micro-batch or never

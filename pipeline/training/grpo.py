@@ -70,7 +70,10 @@ def grpo_trainer(
     )
     check_processes(arguments, settings, "grpo")
     lengths = [path.length for path in paths]
-    trainer = sorted_steps(_cached_batch_trainer(), lengths, settings, seed)(
+    # Advantages of a question add up to nothing, and only within a step do they cancel on what its
+    # paths have in common.
+    questions = [path.question for path in paths]
+    trainer = sorted_steps(_cached_batch_trainer(), lengths, settings, seed, questions)(
         model=model,
         reward_funcs=_scored_before,
         args=arguments,

@@ -62,6 +62,25 @@ def test_a_wrong_path_that_should_have_searched_is_not_crowded_out_by_a_misread_
     assert pairs == [("good0", "guessed3", "format"), ("good0", "misread1", "easy")]
 
 
+def test_more_partners_with_wrong_decisions_are_dealt_out_among_the_chosen():
+    candidates = [
+        path("good0", 1.4, process=1.0),
+        path("good1", 1.4, process=1.0),
+        path("over2", 1.2, process=0.5),
+        *(path(f"guessed{n}", 0.2, right=False, process=0.5) for n in (3, 4, 5, 6, 7)),
+        *(path(f"misread{n}", 0.2, right=False, process=1.0) for n in (8, 9)),
+    ]
+    pairs, bins = select(candidates, Limits(decisions=2))
+    partners: dict[str, list[str]] = {}
+    for pair in pairs:
+        partners.setdefault(pair.chosen.id, []).append(pair.rejected.id)
+    assert partners == {
+        "good0": ["over2", "guessed3", "guessed5", "misread8"],
+        "good1": ["guessed4", "guessed6", "misread9"],
+    }
+    assert bins["guessed7"] == "not-reached"
+
+
 def test_no_path_is_chosen_without_a_right_answer_in_the_right_form():
     pairs, bins = named(path("a0", 0.8, form=False), path("b1", 0.2, right=False))
     assert pairs == []
@@ -86,13 +105,13 @@ paths = st.lists(
 )
 
 
-@given(paths, st.sampled_from([0.05, 0.1, 0.3]))
-def test_whatever_was_sampled_pairs_keep_the_rules(rewards, margin):
+@given(paths, st.sampled_from([0.05, 0.1, 0.3]), st.sampled_from([1, 2, 6]))
+def test_whatever_was_sampled_pairs_keep_the_rules(rewards, margin, decisions):
     candidates = [
         path(f"p{n}", reward if right and form else min(reward, 0.8), right=right, form=form)
         for n, (reward, right, form) in enumerate(rewards)
     ]
-    pairs, bins = select(candidates, Limits(margin=margin))
+    pairs, bins = select(candidates, Limits(margin=margin, decisions=decisions))
     assert set(bins) == {one.id for one in candidates}
     assert set(bins.values()) <= set(BINS)
     chosen = {pair.chosen.id for pair in pairs}

@@ -196,6 +196,17 @@ def test_steps_hold_shuffled_records_sorted_by_length_inside():
     }
 
 
+def test_records_of_a_group_share_a_step_unless_it_ends_within_them():
+    groups = [name for name in "abcdefgh" for _ in range(3)]
+    sampler = StepSortedSampler([1] * 24, step=6, seed=0, groups=groups)
+    order = [groups[i] for i in sampler]
+    assert sorted(order) == groups
+    assert order != groups
+    assert all(len(set(order[at : at + 6])) == 2 for at in range(0, 24, 6))
+    odd = StepSortedSampler([1] * 24, step=4, seed=0, groups=groups)
+    assert max(len({groups[i] for i in list(odd)[at : at + 4]}) for at in range(0, 24, 4)) == 2
+
+
 def test_batch_size_is_global_and_must_divide():
     assert accumulation_steps(128, per_device=16, processes=8, block="sft") == 1
     assert accumulation_steps(16, per_device=2, processes=1, block="dpo") == 8
