@@ -214,11 +214,11 @@ def _select_by_margin(
     pairs = []
     sorts = ((as_right, limits.decisions), (misdecided, limits.decisions), (failed, 1))
     for number, good in enumerate(chosen):
-        bins[good.id] = "chosen-unpaired"
-        for bad in (bad for sort, most in sorts for bad in sort[number :: len(chosen)][:most]):
+        partners = [bad for sort, most in sorts for bad in sort[number :: len(chosen)][:most]]
+        bins[good.id] = "chosen" if partners else "chosen-unpaired"
+        for bad in partners:
             kind: Kind = "margin" if bad in right else "format" if bad.format < 1 else "easy"
             pairs.append(Selected(good, bad, kind))
-            bins[good.id] = "chosen"
             bins[bad.id] = _REJECTED[kind]
     return pairs
 

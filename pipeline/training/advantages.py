@@ -34,12 +34,12 @@ class EncodedPath:
     """
 
     id: str
+    question: str
     prompt_ids: list[int]
     completion_ids: list[int]
     mask: list[int]
     behaviour: list[float]
     advantages: list[float]
-    question: str = ""
 
     @property
     def length(self) -> int:
@@ -118,6 +118,6 @@ def _encoded(tokenizer: Any, path: Trajectory, standard: Sequence[float]) -> Enc
     bound = [None if own else one for one, own in zip(path.token_ids, mask, strict=True)]
     check_control_tokens(tokenizer, path.prompt_ids, bound, name)
     return EncodedPath(
-        path.trajectory_id, path.prompt_ids, path.token_ids, mask, behaviour, advantages,
-        path.question_id,
+        path.trajectory_id, path.question_id, path.prompt_ids, path.token_ids,
+        mask, behaviour, advantages,
     )  # fmt: skip

@@ -42,8 +42,9 @@ class StepSortedSampler:
     ) -> None:
         self.lengths = lengths
         together: dict[str | int, list[int]] = {}
-        for index in range(len(lengths)):
-            together.setdefault(groups[index] if groups else index, []).append(index)
+        names: Sequence[str | int] = groups or range(len(lengths))
+        for index, name in enumerate(names):
+            together.setdefault(name, []).append(index)
         self.together = list(together.values())
         self.step = step
         self.seed = seed

@@ -174,7 +174,7 @@ def test_the_gradient_of_the_clipped_objective_is_the_one_derived_by_hand(
     paths, wanted = [], torch.zeros(())
     for number, (mask, case) in enumerate(zip(masks, cases, strict=True)):
         ids = [30 + number + at for at in range(len(mask))]
-        blank = EncodedPath(str(number), [1, 9, 8][number:], ids, mask, [], [])
+        blank = EncodedPath(str(number), "q", [1, 9, 8][number:], ids, mask, [], [])
         now = logps(model, blank)
         chosen = [CASES[one] if one is not None else (0.0, 0.0, 0.0) for one in case]
         behaviour = [float(p) - ratio for p, (ratio, _, _) in zip(now, chosen, strict=True)]
@@ -191,7 +191,7 @@ def test_at_the_sampling_policy_it_is_the_plain_policy_gradient(base: Path, tmp_
     model = policy(base)
     paths, wanted = [], 0.0
     for number, ids in enumerate(([40, 41, 42], [50, 51])):
-        blank = EncodedPath(str(number), [1, 7], ids, [1] * len(ids), [], [])
+        blank = EncodedPath(str(number), "q", [1, 7], ids, [1] * len(ids), [], [])
         now = logps(model, blank)
         advantages = [0.5 - number + at for at in range(len(ids))]
         paths.append(replace(blank, behaviour=now.tolist(), advantages=advantages))
@@ -211,7 +211,13 @@ def test_a_batch_in_bfloat16_gives_every_path_the_probabilities_it_has_alone(
     paths = []
     for number, prompt in enumerate((40, 3)):
         blank = EncodedPath(
-            str(number), [1, *range(30, 30 + prompt)], [40, 41, 42, 43], [1, 0, 1, 1], [], [0.0] * 4
+            str(number),
+            "q",
+            [1, *range(30, 30 + prompt)],
+            [40, 41, 42, 43],
+            [1, 0, 1, 1],
+            [],
+            [0.0] * 4,
         )
         now = logps(model, blank).detach() * torch.tensor(blank.mask)
         paths.append(replace(blank, behaviour=now.tolist()))
@@ -225,7 +231,7 @@ def test_the_kl_is_to_where_the_round_started(base: Path, tmp_path: Path) -> Non
     import torch
 
     model = policy(base)
-    blank = EncodedPath("0", [1, 7], [40, 41, 42], [1, 0, 1], [], [0.0] * 3)
+    blank = EncodedPath("0", "q", [1, 7], [40, 41, 42], [1, 0, 1], [], [0.0] * 3)
     start = logps(model, blank).detach()
     paths = [replace(blank, behaviour=start.tolist(), id=str(n)) for n in range(2)]
     trainer = trainer_of(model, paths, tmp_path, beta=0.3)
@@ -242,8 +248,8 @@ def test_the_kl_is_to_where_the_round_started(base: Path, tmp_path: Path) -> Non
 
 def test_a_round_makes_rewarded_tokens_likelier(base: Path, tmp_path: Path) -> None:
     model = policy(base)
-    good = EncodedPath("g", [1, 7], [40, 41, 42], [1, 1, 1], [], [1.0] * 3)
-    bad = EncodedPath("b", [1, 7], [50, 51], [1, 1], [], [-1.0] * 2)
+    good = EncodedPath("g", "q", [1, 7], [40, 41, 42], [1, 1, 1], [], [1.0] * 3)
+    bad = EncodedPath("b", "q", [1, 7], [50, 51], [1, 1], [], [-1.0] * 2)
     paths = [replace(one, behaviour=logps(model, one).tolist()) for one in (good, bad)]
     before = [float(logps(model, one).sum()) for one in paths]
     trainer = trainer_of(model, paths, tmp_path, epochs=4, epsilon=0.5)
