@@ -59,7 +59,7 @@ answers.
 """
 _ADAPTER = """
 The others are `python -m pipeline.tiny_reader.adapter_check data/tiny_reader --contexts …`: exact
-match after a LoRA (r = 8, alpha = 32, q, k, v, o) has seen {examples} paths in TeaRAG's grammar,
+match after a LoRA (r = 8, alpha = 32, q, k, v, o) has seen so many paths in TeaRAG's grammar,
 decoded freely with perfect retrieval among distractors. With contexts as in the test that is what
 the reader can do; with gold-only ones, as supervised fine-tuning shows them, it is where the rounds
 begin.
@@ -72,7 +72,6 @@ def write_card(
     seed: int,
     place: Mapping[str, Any],
     tables: Mapping[str, Mapping[str, float]],
-    examples: int,
     shared: str = "",
     history: str = "",
 ) -> None:
@@ -83,7 +82,6 @@ def write_card(
         seed: of the training.
         place: what `export` returned.
         tables: figures by title.
-        examples: paths that the adapter of the check has seen.
         shared: remark on the machine's load, after the duration.
         history: paragraph on how the run went.
     """
@@ -113,6 +111,5 @@ def write_card(
         phases=", ".join(f"{phase.name} {phase.steps}" for phase in PHASES),
         history=history,
         figures="\n".join(lines).strip(),
-        examples=examples,
     )
     (model / "README.md").write_text(text.replace("\n\n\n", "\n\n"))

@@ -35,7 +35,6 @@ BETAS = (0.9, 0.98)
 WEIGHT_DECAY = 0.01
 CLIP = 1.0
 WARMUP = 200
-ADAPTER_EXAMPLES = 4800
 LOG_EVERY = 50
 SAVE_EVERY_S = 150.0
 
@@ -331,14 +330,18 @@ def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> N
     kinds: tuple[adapter_check.Contexts, ...] = ("retrieved", "gold")
     for contexts in kinds:
         tables[f"Adapter, {contexts} contexts"] = adapter_check.check(
-            output, count=ADAPTER_EXAMPLES, seed=seed, rate=5e-3, tests=100, contexts=contexts
+            output,
+            count=adapter_check.EXAMPLES[contexts],
+            seed=seed,
+            rate=5e-3,
+            tests=100,
+            contexts=contexts,
         )
     write_card(
         output,
         seed=seed,
         place=place,
         tables=tables,
-        examples=ADAPTER_EXAMPLES,
         shared=shared,
         history=history,
     )
