@@ -16,7 +16,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,22 +225,25 @@ def _opened(
     context: StageContext, adapter: Path | None
 ) -> Iterator[tuple[Engine, Retriever | None, Grammar]]:
     """What a policy is rolled out with: its engine, the retriever, and the grammar; then closed."""
-    # A service that is away is found before an engine is started for nothing.
-    served = context.config.retrieval.service is not None
-    retriever = _retriever(context) if served else None
-    engine = open_policy(context, adapter)
-    retriever = retriever or _retriever(context)
-    language = grammar(
-        context.config.grammar,
-        max_steps=context.config.sampling.max_steps,
-        special_tokens=control_tokens(engine.tokenizer),
-    )
-    try:
-        yield engine, retriever, language
-    finally:
-        engine.close()
-        if retriever is not None:
-            retriever.close()
+    with ExitStack() as opened:
+
+        def found() -> Retriever | None:
+            retriever = _retriever(context)
+            if retriever is not None:
+                opened.callback(retriever.close)
+            return retriever
+
+        # A service that is away is found before an engine is started for nothing.
+        served = context.config.retrieval.service is not None
+        retriever = found() if served else None
+        engine = open_policy(context, adapter)
+        opened.callback(engine.close)
+        language = grammar(
+            context.config.grammar,
+            max_steps=context.config.sampling.max_steps,
+            special_tokens=control_tokens(engine.tokenizer),
+        )
+        yield engine, retriever if served else found(), language
 
 
 def open_policy(context: StageContext, adapter: Path | None) -> Engine:
