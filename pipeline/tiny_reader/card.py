@@ -59,7 +59,7 @@ answers.
 """
 _ADAPTER = """
 The others are `python -m pipeline.tiny_reader.adapter_check data/tiny_reader --contexts …`: exact
-match after a LoRA (r = 8, alpha = 32, q, k, v, o) has seen so many paths in TeaRAG's grammar,
+match after a LoRA (r = 8, alpha = 32, q, k, v, o) has seen that many paths in TeaRAG's grammar,
 decoded freely with perfect retrieval among distractors. With contexts as in the test that is what
 the reader can do; with gold-only ones, as supervised fine-tuning shows them, it is where the rounds
 begin.
