@@ -249,7 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Print the figures of a model directory as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--count", type=int, help="paths to train on")
+    parser.add_argument("--count", type=int, help="paths to train on; default by contexts")
     parser.add_argument("--tests", type=int, default=100)
     parser.add_argument("--rate", type=float, default=5e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -257,7 +257,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     figures = check(
         options.model,
-        count=options.count or EXAMPLES[options.contexts],
+        count=EXAMPLES[options.contexts] if options.count is None else options.count,
         seed=options.seed,
         rate=options.rate,
         tests=options.tests,

@@ -327,15 +327,9 @@ def finish(output: Path, seed: int, *, shared: str = "", history: str = "") -> N
         greedy, seed, 600
     )
     tables = {"Paths and chats": figures}
-    kinds: tuple[adapter_check.Contexts, ...] = ("retrieved", "gold")
-    for contexts in kinds:
+    for contexts, count in adapter_check.EXAMPLES.items():
         tables[f"Adapter, {contexts} contexts"] = adapter_check.check(
-            output,
-            count=adapter_check.EXAMPLES[contexts],
-            seed=seed,
-            rate=5e-3,
-            tests=100,
-            contexts=contexts,
+            output, count=count, seed=seed, rate=5e-3, tests=100, contexts=contexts
         )
     write_card(
         output,
