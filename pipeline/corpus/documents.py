@@ -128,10 +128,10 @@ def _from_row(row: RawRecord) -> Document:
     if "contents" in row.value and "text" not in row.value:
         document = titled(row, row.text("contents"), "contents")
         return Document(document.title, document.text, document_id)
-    title = row.find("title")
+    _, title = row.present("title")
     if not isinstance(title, str):
         raise row.error(f"title: expected a string, got {brief(title)}")
-    text = row.find("text")
+    _, text = row.present("text")
     if not isinstance(text, str):
         raise row.error(f"text: expected a string, got {brief(text)}")
     return Document(title.strip(), text.strip(), document_id)

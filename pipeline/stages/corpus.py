@@ -40,9 +40,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     data = context.config.data
     notes: dict[str, Counter[str]] = {name: Counter() for name in (*TRAINED, *HELD_OUT)}
-    splits = {
-        name: _read_split(context, name, getattr(data, name), notes[name]) for name in notes
-    }
+    splits = {name: _read_split(context, name, getattr(data, name), notes[name]) for name in notes}
     _report(context, notes)
     dropped = _drop_overlaps(splits)
     counts = {"documents": 0, "documents_without_text": 0}

@@ -16,7 +16,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ FORMATS = (
            _twice({"question": "who made emma", "answers": ["Ann"], "ctxs": [
                {"title": "Emma", "text": "By Ann.", "isgold": True},
                {"title": "Bo", "text": "Sings.", "isgold": False}]}, question="who is bo"),
-           "nq", [("question",), ("answers", 0), ("ctxs", 0, "title"), ("ctxs", 0, "text")]),
+           "nq", [("question",), ("ctxs", 0, "title"), ("ctxs", 0, "text")], [("answers", 0)]),
     Format("popqa", "questions", "jsonl",
            _twice({"id": 0, "prop": "occupation", "question": "What is Bo?",
                    "possible_answers": '["singer", "poet"]',
@@ -177,11 +177,11 @@ FORMATS = (
                                              {"Question": "When?", "Answer": "1900"}], "bamboogle"),
     Format("search_r1", "questions", "jsonl",
            _twice({"id": "test_0", "question": "who made emma?", "golden_answers": ["Ann"]},
-                  id="test_1"), "nq", [("question",), ("golden_answers", 0)]),
+                  id="test_1"), "nq", [("question",)], [("golden_answers", 0)]),
     Format("prunerag", "questions", "jsonl",
            _twice({"id": 0, "Question": "Who?", "answer": ["Ann"],
                    "golden_context": ["Emma\nBy Ann.", ""]}, id=4),
-           "hotpotqa", [("Question",), ("answer", 0)]),
+           "hotpotqa", [("Question",)], [("answer", 0)]),
     Format("questions", "questions", "jsonl", _twice(_QUESTION, question_id="q2"), "questions",
            [("question",), ("question_id",), ("answers", 0), ("evidence", 0), ("dataset",),
             ("decomposition", 0, "question"), ("decomposition", 1, "answer")]),
@@ -197,6 +197,42 @@ FORMATS = (
             {"passage": "Bo\nBo sings.", "extracted_triples": [["Bo", "sings", "songs"]]}],
            texts=[("title",), ("text",)]),
 )  # fmt: skip
+
+
+# Real files: format, file, and the number of records that a case holds.
+_REAL = (
+    ("docs_list", "musique/musique_train100_corpus1890.json", 3),
+    ("titles", "hotpotqa/hotpotqa_train100_corpus994.json", 3),
+    ("musique", "musique/musique_train100.json", 2),
+    ("hotpotqa", "hotpotqa/hotpotqa_train100.json", 2),
+    ("wiki2", "2wiki/2wiki_official100.json", 2),
+    ("wiki2_evidence", "2wiki/2wiki_dev973_evidence.json", 3),
+    ("nq_passages", "single-hop/nq_open_gold_1326.jsonl", 3),
+    ("search_r1", "single-hop/nq_search_1802.jsonl", 3),
+    ("popqa", "single-hop/popqa_gold_502.jsonl", 3),
+    ("prunerag", "hotpotqa/prunerag_hotpotqa_276.jsonl", 3),
+    ("contexts_retrieved", "single-hop/bamboogle_e5_top21_58.jsonl", 1),
+)
+
+
+def real_formats(directory: Path) -> list[Format]:
+    """The formats with the first records of the real data sets below ``directory``."""
+    by_name = {format.name: format for format in FORMATS}
+    formats = []
+    for name, file, count in _REAL:
+        text = (directory / file).read_text(encoding="utf-8")
+        format = by_name[name]
+        records: Any
+        if format.layout == "titles":
+            records = [dict(list(json.loads(text).items())[:count])]
+        elif file.endswith(".jsonl"):
+            records = [json.loads(line) for line in text.splitlines()[:count]]
+        else:
+            records = json.loads(text)[:count]
+        # Only the supporting paragraphs of a question are read, and the first are not among them.
+        texts = [path for path in format.texts if path[0] != "paragraphs"]
+        formats.append(replace(format, records=records, texts=texts))
+    return formats
 
 
 class Raw(str):
@@ -252,15 +288,15 @@ def dump(value: Any) -> str:
     """JSON text with ASCII escapes, and `Raw` pieces as they are."""
     pieces: list[str] = []
 
-    def replace(item: Any) -> Any:
+    def marked(item: Any) -> Any:
         if isinstance(item, Raw):
             pieces.append(str(item))
             return f"{_MARK}{len(pieces) - 1}"
         if isinstance(item, dict):
-            return {key: replace(child) for key, child in item.items()}
-        return [replace(child) for child in item] if isinstance(item, list) else item
+            return {key: marked(child) for key, child in item.items()}
+        return [marked(child) for child in item] if isinstance(item, list) else item
 
-    text = json.dumps(replace(value))
+    text = json.dumps(marked(value))
     for number in range(len(pieces)):
         text = text.replace(f'"{_MARK}{number}"', pieces[number], 1)
     return text
@@ -444,7 +480,7 @@ def read_case(case: Case, folder: Path) -> Outcome:
     """Write the file below ``folder`` and read it as the stages do."""
     path = folder / case.file_name
     if case.content is None:
-        path.mkdir()
+        path = folder
     else:
         path.write_bytes(case.content)
     outcome = Outcome(path)
@@ -502,7 +538,7 @@ def _broken_rule(outcome: Outcome) -> str | None:
             return f"blank text in {question}"
         if question.hops is not None and (type(question.hops) is not int or question.hops < 1):
             return f"hops {question.hops}"
-        if question.decomposition and question.hops != len(question.decomposition):
+        if question.decomposition and question.hops not in (None, len(question.decomposition)):
             return f"{question.hops} hops, decomposition of {len(question.decomposition)}"
         if _has_controls(question.question_id):
             return f"id {question.question_id!r}"

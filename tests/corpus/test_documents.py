@@ -57,7 +57,11 @@ def test_contexts_of_question_files_are_documents(tmp_path: Path) -> None:
         ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"\n', ":2: not valid JSON"),
         ("a.json", '[{"title": "x", "text": "y"},\n {"title": 3}]', "record 2: title: expected a"),
         ("a.json", '[{"title": "x",\n "text": }]', ":2: not valid JSON"),
-        ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"}\n', ":2: text: expected a string"),
+        (
+            "a.jsonl",
+            '{"title": "x", "text": "y"}\n{"title": "x"}\n',
+            ":2: text: missing; the record has title",
+        ),
         ("a.jsonl", "", "empty file"),
         ("a.tsv", "id\ttext\ttitle\n", "empty table; expected a header line and records"),
         ("a.tsv", "id\ttext\n1\tx\n", "expected the columns id, text, title"),

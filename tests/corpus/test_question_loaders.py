@@ -211,7 +211,7 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dataset", "record", "problem"),
     [
-        ("nq", {"question": "q"}, "answer: expected a non-empty string, got null"),
+        ("nq", {"question": "q"}, "answer or answers: missing; the record has question"),
         ("nq", {"question": "q", "answer": ["", " "]}, "expected at least one answer"),
         ("nq", {"question": 5, "answer": ["a"]}, "question: expected a non-empty string, got 5"),
         ("hotpotqa", {"question": "q", "context": []}, "supporting_facts: missing"),

@@ -119,5 +119,7 @@ def test_question_without_evidence_is_kept_for_evaluation_and_counted(tmp_path: 
 
 def test_training_file_without_any_evidence_raises_input_error(tmp_path: Path) -> None:
     file = hotpotqa(tmp_path, [["Nobody", 0]])
-    with pytest.raises(InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"):
+    with pytest.raises(
+        InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"
+    ):
         run(context(tmp_path, f"data.sampling={file}"))
