@@ -90,7 +90,7 @@ _HOTPOTQA = {
     "context": [["Emma", ["Emma is a film.", " By Ann."]], ["Bo", ["Bo sings.", " In Oslo."]]],
 }
 _WIKI2 = {**_HOTPOTQA, "evidences": [["Emma", "director", "Ann"], ["Bo", "city", "Oslo"]]}
-_DOCUMENT = {"id": "d1", "title": "Emma", "text": "Ann Lee directed Emma. It is a film."}
+_DOCUMENT = {"id": "d1", "title": "Emma", "text": "Ann Lee directed Emma."}
 _TRIPLE = {
     "head": "Emma",
     "relation": "has director",
@@ -192,7 +192,7 @@ FORMATS = (
                    "doc_id": "d1"}, text="Emma is a film."),
            texts=[("text",), ("entities", 0)]),
     Format("openie", "openie", "docs",
-           [{"title": "Emma", "text": "Ann Lee directed Emma. It is a film.",
+           [{"title": "Emma", "text": "Ann Lee directed Emma.",
              "extracted_triples": [["Emma", "has director", "Ann Lee"], ["Emma", "is", "film"]]},
             {"passage": "Bo\nBo sings.", "extracted_triples": [["Bo", "sings", "songs"]]}],
            texts=[("title",), ("text",)]),
@@ -459,7 +459,7 @@ _FILE_DEFECTS: Sequence[_Defect] = (
 
 
 CORPUS = [
-    Document("Emma", "Ann Lee directed Emma. It is a film.", "d1"),
+    Document("Emma", "Ann Lee directed Emma.", "d1"),
     Document("Bo", "Bo sings.", "d2"),
 ]
 CHUNKS = list(chunk_documents(CORPUS, 100))
