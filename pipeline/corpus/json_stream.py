@@ -19,6 +19,7 @@ from pipeline.corpus.text_files import open_text, reading
 
 _BLOCK = 1 << 20  # characters read at once; more for a larger member
 _SPACE = " \t\r\n"
+_AFTER_VALUE = f"{_SPACE},]}}:"
 # Finds the end of a member. Numbers stay text here; `parse_json` converts and checks them.
 _SCANNER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 
@@ -62,7 +63,8 @@ class _Text:
         self._stream = stream
         self._text = ""
         self._position = 0
-        self._line = 1  # of the first character in memory, from 1
+        self._line = 1  # from 1, of the character at `_counted`
+        self._counted = 0
         self._complete = False
 
     def elements(self) -> Iterator[Any]:
@@ -89,7 +91,7 @@ class _Text:
                 break
             self._fill(size)
             size *= 2
-        line = self._line_of(self._position)
+        line = self._count_lines()
         value = parse_json(self._text[self._position : end], self._path, line)
         self._position = end
         return value
@@ -121,8 +123,9 @@ class _Text:
             raise self._error(error.msg, error.pos) from None
         except RecursionError:
             return len(self._text)  # parsing it again raises the error
-        # A number could go on in the next block.
-        return end if end < len(self._text) or self._complete else None
+        # A number could go on in the next block, also after a period.
+        ended = end < len(self._text) and self._text[end] in _AFTER_VALUE
+        return end if ended or self._complete else None
 
     def _next(self) -> str:
         """The next character that is not white space, without taking it; empty at the end."""
@@ -145,14 +148,17 @@ class _Text:
         with reading(self._path):
             block = self._stream.read(size)
         self._complete = not block
-        self._line = self._line_of(self._position)
+        self._count_lines()
         self._text = self._text[self._position :] + block
-        self._position = 0
+        self._position = self._counted = 0
 
-    def _line_of(self, position: int) -> int:
-        return self._line + self._text.count("\n", 0, position)
+    def _count_lines(self) -> int:
+        """The line of this position; counts only what was not counted before."""
+        self._line += self._text.count("\n", self._counted, self._position)
+        self._counted = self._position
+        return self._line
 
     def _error(self, problem: str, position: int | None = None) -> InputError:
-        position = self._position if position is None else position
-        line = self._line_of(position)
-        return InputError.at(self._path, line, f"not valid JSON: {problem}")
+        if position is not None:
+            self._position = position
+        return InputError.at(self._path, self._count_lines(), f"not valid JSON: {problem}")
