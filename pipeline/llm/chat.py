@@ -281,8 +281,8 @@ def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
     try:
         stored = json.loads(record)
         reply = Reply(**stored["reply"])
-        same = _json(stored["asked"]) == _json(request)
-    except (ValueError, TypeError, KeyError, RecursionError):
+        same = _json(stored.get("asked", request)) == _json(request)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     texts = isinstance(reply.text, str) and isinstance(reply.raw, str)
     tokens = isinstance(reply.prompt_tokens, int) and isinstance(reply.completion_tokens, int)
