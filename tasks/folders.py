@@ -1,0 +1,36 @@
+"""Checks of a run's directories before anything is read or runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, StoreError
+from pipeline.run.failures import explain_os_error
+
+
+def check_folders(settings: Config) -> None:
+    """Raise ConfigError when a file or a dangling link is in the place of a directory of the run."""
+    run_dir = settings.run_dir
+    for folder in (run_dir / "store", run_dir / "logs"):
+        for path in (*reversed(folder.parents), folder):
+            if os.path.lexists(path) and not path.is_dir():
+                kind = "a file" if path.exists() else "a link to nothing"
+                raise ConfigError(
+                    f"{path} is {kind}, and the run needs a directory there; remove it, or set "
+                    f"runs_dir (now {settings.runs_dir}) or name (now {settings.name})"
+                )
+
+
+def check_writable(folders: Iterable[Path]) -> None:
+    """Make directories that are missing; raises StoreError when one cannot be written."""
+    for folder in sorted(folders):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise StoreError(explain_os_error(error, folder)) from None
