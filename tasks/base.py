@@ -32,10 +32,10 @@ from tasks.failures import as_text
 from tasks.fingerprint import content_hashes, select
 
 # Settings whose reduction lowers the memory of the stages that read their block.
-_MEMORY_SETTINGS = (
-    "sampling.in_flight", "sampling.batch", "engine.max_num_seqs", "engine.gpu_memory_utilization",
-    "engine.max_model_len", "index.batch", "graph.batch", "sft.per_device_batch_size",
-    "dpo.per_device_batch_size", "grpo.per_device_batch_size",
+MEMORY_SETTINGS = (
+    "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
+    "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
+    "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
 
 
@@ -204,8 +204,8 @@ class StageTask(luigi.Task):
         return options if self.data is None else [*options, "--data", self.data]
 
     def _memory_hint(self) -> str:
-        blocks = {name.partition(".")[0] for name in self.reads}
-        names = [name for name in _MEMORY_SETTINGS if name.partition(".")[0] in blocks]
+        blocks = {name.partition(".")[0] for name in self.slice()}
+        names = [name for name in MEMORY_SETTINGS if name.partition(".")[0] in blocks]
         lower = f"lower {', '.join(names)}, or " if names else ""
         return f"{lower}run fewer stages at once (--workers)"
 
