@@ -27,7 +27,7 @@ from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.store import StageKey, Store, read_manifest
 from pipeline.run.supervisor import run_stage
-from pipeline.run.worker import StageTaskFile
+from pipeline.run.worker import StageJob
 from tasks.failures import as_text
 from tasks.fingerprint import content_hashes, select
 
@@ -147,7 +147,7 @@ class StageTask(luigi.Task):
         if multiprocessing.parent_process() is not None:
             die_with_parent()  # with several workers Luigi forks a process for every task
         self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.FOOTERS)
-        stage = StageTaskFile(
+        stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
             entry=entry,

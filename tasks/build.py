@@ -49,8 +49,8 @@ def build(task: StageTask, todo: Iterable[StageTask], workers: int) -> dict[str,
         raise StoreError(explain_os_error(error, "a process for a stage")) from None
     failures = {}
     for needed in todo:
-        error = local.scheduler.fetch_error(needed.task_id)["error"]
-        text = json.loads(error) if error else None  # Luigi keeps the text as JSON
+        kept = local.scheduler.fetch_error(needed.task_id)["error"]
+        text = json.loads(kept) if kept else None  # Luigi keeps the text as JSON
         if text:
             failures[needed.task_id] = from_text(text)
     return failures

@@ -17,8 +17,8 @@ def check_folders(settings: Config) -> None:
     run_dir = settings.run_dir
     for folder in (run_dir / "store", run_dir / "logs"):
         for path in (*reversed(folder.parents), folder):
-            if os.path.lexists(path) and not path.is_dir():
-                kind = "a file" if path.exists() else "a link to nothing"
+            if os.path.lexists(path) and not os.path.isdir(path):  # neither raises OSError
+                kind = "a file" if os.path.exists(path) else "a link to nothing"
                 raise ConfigError(
                     f"{path} is {kind}, and the run needs a directory there; remove it, or set "
                     f"runs_dir (now {settings.runs_dir}) or name (now {settings.name})"
@@ -33,4 +33,5 @@ def check_writable(folders: Iterable[Path]) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
+            error.filename = str(folder)  # and not the temporary file
             raise StoreError(explain_os_error(error, folder)) from None

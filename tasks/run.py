@@ -129,8 +129,9 @@ def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
     """Run tasks in running order; the last is the one that ``force`` is about."""
     task = todo[-1]
     check_writable({task.settings.run_dir / "logs", *(needed.store.root for needed in todo)})
-    for needed in todo:
-        needed.check_inputs(Depth.FOOTERS)
+    inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
+    for read in inputs.values():
+        read.check_output(Depth.FOOTERS)
     task.forced = force
     try:
         failures = build(task, todo, workers or task.settings.workers)

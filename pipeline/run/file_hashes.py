@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import sync
-from pipeline.core.errors import StoreError
 
 _BLOCK = 1 << 22  # bytes read at once
 _THREADS = 4  # hashlib releases the interpreter's lock
@@ -123,12 +122,8 @@ def _seal(path: Path) -> FileRecord:
 
 
 def _sha256(path: Path) -> str:
-    """The SHA-256 of a file. Raises StoreError when it cannot be read."""
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}; check the disk") from None
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest()

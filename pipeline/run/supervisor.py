@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from pipeline.core.errors import SteepError
 from pipeline.run.failures import explain_exit, explain_os_error
-from pipeline.run.worker import StageTaskFile
+from pipeline.run.worker import StageJob
 
 _TAIL = 8192  # bytes of a log that are read for its last line
 _LONGEST_LINE = 300  # characters of that line in a message
@@ -35,7 +35,7 @@ class StageFailed(SteepError, RuntimeError):
 
 
 def run_stage(
-    task: StageTaskFile,
+    task: StageJob,
     environment: Mapping[str, str],
     memory_hint: str,
     started: Callable[[Path], None],
@@ -117,7 +117,7 @@ def _failure(
     return StageFailed(f"{explain_exit(status, last_line, memory_hint)}{where}", 1)
 
 
-def _send(process: subprocess.Popen[bytes], task: StageTaskFile) -> None:
+def _send(process: subprocess.Popen[bytes], task: StageJob) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as stream:  # it ended while starting
         stream.write(json.dumps(asdict(task)).encode())

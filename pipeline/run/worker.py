@@ -44,7 +44,7 @@ _NEARLY_FULL = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
-class StageTaskFile:
+class StageJob:
     """What Luigi's process sends to the stage's process on standard input, as JSON.
 
     ``key`` holds the fields of a `StageKey`, ``entry`` is ``module:function``, ``root`` the store's
@@ -83,7 +83,7 @@ class Reports:
             os.write(self._descriptor, (json.dumps(report) + "\n").encode())
 
 
-def run_task(task: StageTaskFile, reports: Reports) -> None:
+def run_task(task: StageJob, reports: Reports) -> None:
     """Run a stage under its lock, and complete its directory.
 
     Raises SteepError for errors that the user can fix, StoreError when another process runs the stage.
@@ -110,7 +110,7 @@ def call_stage(entry: str, context: StageContext) -> dict[str, int]:
     return counts
 
 
-def _run(task: StageTaskFile, key: StageKey, store: Store, checkpoint_dir: Path) -> None:
+def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> None:
     started, clock = time.time(), time.monotonic()
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
@@ -186,7 +186,7 @@ def main() -> int:
     die_with_parent()
     faulthandler.enable()  # a crash in compiled code leaves the stack in the log
     reports = Reports(int(sys.argv[1]))
-    task = StageTaskFile(**json.load(sys.stdin))
+    task = StageJob(**json.load(sys.stdin))
     try:
         run_task(task, reports)
     except SteepError as error:
@@ -209,6 +209,8 @@ def _explain(error: Exception, root: Path) -> tuple[int, str]:
     """Exit status and message of an exception that is no SteepError."""
     if isinstance(error, OSError) and of_machine(error):
         return StoreError.exit_status, explain_os_error(error, root)
+    if isinstance(error, MemoryError):
+        return 1, "memory ran out; lower the batch sizes, or raise the limit (ulimit -v)"
     message = f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
         if shutil.disk_usage(root).free < _NEARLY_FULL:  # libraries hide the cause in other errors

@@ -69,7 +69,7 @@ def waits(context: StageContext) -> dict[str, int]:
 
 
 def ends(context: StageContext) -> dict[str, int]:
-    """Ends in the way that the run's name says: SIGKILL, full, limit, files, exit or mapped."""
+    """Ends in the way that the run's name says: a signal, full, limit, files, memory or exit."""
     way = context.config.name
     print("last words", flush=True)
     if way.startswith("SIG"):
@@ -85,6 +85,8 @@ def ends(context: StageContext) -> dict[str, int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
         streams = [(context.output / f"{n}.txt").open("w") for n in range(20)]
         raise AssertionError(streams)
+    if way == "memory":
+        bytearray(2**60)
     if way == "exit":
         os._exit(7)
     raise AssertionError(way)

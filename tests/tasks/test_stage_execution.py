@@ -89,9 +89,10 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
         pass  # a stage holds it until its process ends
 
 
-def test_force_reruns_one_stage_only(workspace):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_force_reruns_one_stage_only(workspace, workers):
     run(task(Second, workspace))
-    run(task(Second, workspace), force=True)
+    run(task(Second, workspace), force=True, workers=workers)
     assert executions(workspace).count("first") == 1
     assert executions(workspace).count("second") == 2
 

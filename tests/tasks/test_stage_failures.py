@@ -54,6 +54,7 @@ def test_settings_named_for_memory_exist():
         ("full", "no space is left on the disk; free some", 2),
         ("limit", "the file is larger than allowed; raise the limit", 2),
         ("files", "too many open files; raise the limit", 2),
+        ("memory", "memory ran out; lower the batch sizes", 1),
     ],
 )
 def test_the_end_of_a_stage_is_explained(workspace, way, words, status):
