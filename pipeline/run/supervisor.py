@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.core.errors import SteepError
+from pipeline.core.text import one_line
 from pipeline.run.failures import explain_exit, explain_os_error
 from pipeline.run.worker import StageJob
 
@@ -129,9 +130,8 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _last_line(stream: IO[bytes]) -> str:
-    """The last line that is not blank, without control characters."""
+    """The last line that is not blank."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - _TAIL))
     lines = stream.read().decode("utf-8", "replace").split("\n")
-    printable = ("".join(c if c.isprintable() else " " for c in line).strip() for line in lines)
-    return next((line for line in reversed(list(printable)) if line), "")[:_LONGEST_LINE]
+    return one_line(next((line for line in reversed(lines) if line.strip()), ""), _LONGEST_LINE)

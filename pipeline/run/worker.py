@@ -29,6 +29,7 @@ from typing import Any
 
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
+from pipeline.core.text import visible
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.process import die_with_parent
@@ -199,9 +200,10 @@ def main() -> int:
         status, message = _explain(error, Path(task.root))
     else:
         return 0
+    message = visible(message)[:_LONGEST_MESSAGE]
     with contextlib.suppress(OSError):  # the disk of the log may be full
         print(f"error: {message}", file=sys.stderr, flush=True)
-    reports.send(status=status, message=message[:_LONGEST_MESSAGE])
+    reports.send(status=status, message=message)
     return status
 
 
