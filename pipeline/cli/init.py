@@ -28,7 +28,8 @@ def init(
         str, typer.Argument(help="shipped configuration; see --list")
     ] = DEFAULT_CONFIGURATION,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="file to write; default: NAME.yaml; - is stdout")
+        Path | None,
+        typer.Option("--output", "-o", help="file to write; default: NAME.yaml; - is stdout"),
     ] = None,
     list_names: Annotated[
         bool, typer.Option("--list", help="list the shipped configurations instead")

@@ -6,6 +6,7 @@ holds the texts of an endpoint's block, where an API key may be in the wrong pla
 
 from __future__ import annotations
 
+import re
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,16 +43,21 @@ _EXPECTED = {
 
 def explain(path: Path, error: ValidationError) -> str:
     """The message for invalid settings of the configuration ``path``, one line per setting."""
-    details = error.errors(include_url=False)
+    details = [item for item in error.errors(include_url=False) if not _repeated(item)]
     lines = [f"{path}: {_problem(item)}" for item in details[:_MOST]]
     if len(details) > _MOST:
         lines.append(f"{path}: {len(details) - _MOST} more settings are invalid")
     return "\n".join(lines)
 
 
+def _repeated(item: ErrorDetails) -> bool:
+    """Whether other errors say what is wrong: a list counts as short without its invalid items."""
+    return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
+
+
 def _problem(item: ErrorDetails) -> str:
     location = item["loc"]
-    key = ".".join(shown_key(part) for part in location if part != "[key]")
+    key = _dotted(location)
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
     if kind == "extra_forbidden":
         return _unknown(location)
@@ -62,11 +68,31 @@ def _problem(item: ErrorDetails) -> str:
         return f"{key}: {reason}" if key else reason
     if kind == "invalid_key":
         return f"{key}: the key is a number; expected the name of a setting"
+    if kind == "string_unicode":
+        return f"{key}: the text holds a character that UTF-8 cannot encode; remove it"
     if kind not in _EXPECTED:
         return f"{key}: {item['msg']}"
-    expected = _EXPECTED[kind].format(**context) + _spelling(kind, value)
+    expected = _EXPECTED[kind].format(**_plain(context)) + _spelling(kind, value)
     named = "the key " if location[-1:] == ("[key]",) else ""
     return f"{named}{key} is {_shown(value, location)}; set it to {expected}"
+
+
+def _plain(context: dict[str, Any]) -> dict[str, Any]:
+    """Bounds without a needless decimal point."""
+    return {
+        name: int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+        for name, bound in context.items()
+    }
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    """The key of a setting; below an endpoint, a key that is no plain name may be a secret."""
+    parts = [part for part in location if part != "[key]"]
+    first = parts.index("endpoint") if "endpoint" in parts else len(parts)
+    return ".".join(
+        shown_key(part) if number <= first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
+        for number, part in enumerate(parts)
+    )
 
 
 def _shown(value: object, location: tuple[int | str, ...]) -> str:
@@ -78,7 +104,7 @@ def _spelling(kind: str, value: object) -> str:
     """How to spell a value whose type is wrong."""
     if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
         return ", without quotes"
-    if kind == "int_type" and isinstance(value, float):
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
         return ", without a decimal point"
     if kind == "string_type" and isinstance(value, bool | int | float):
         return "; put it in quotes"
@@ -95,11 +121,11 @@ def _is_number(text: str) -> bool:
 
 def _unknown(location: tuple[int | str, ...]) -> str:
     """The message for an unknown key, with the known ones."""
-    key = ".".join(shown_key(part) for part in location)
+    key = _dotted(location)
     name, colon, value = str(location[-1]).partition(":")
     if colon:  # ``{top_k:5}``
         if "endpoint" in location:
-            key, value = key.partition(":")[0], "…"
+            value = "…"
         return f"{key}: unknown key; YAML needs a space after the colon: {shown_key(f'{name}: {value}')}"
     block: Any = Config
     for part in location[:-1]:

@@ -68,7 +68,9 @@ DatasetName = Literal[
 def _filter_value(value: object) -> object:
     if not isinstance(value, str | int):
         raise ValueError("expected a text, a whole number, true or false")
-    return int(value) if isinstance(value, bool) else value  # in JSON, true is equal to 1
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("the whole number does not fit into 64 bits; use a smaller one")
+    return int(value) if isinstance(value, bool) else value  # in Python, True is equal to 1
 
 
 FilterValue = Annotated[str | int, BeforeValidator(_filter_value)]

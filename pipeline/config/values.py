@@ -89,7 +89,8 @@ def shown(value: object) -> str:
     Mappings and lists are named by their kind.
     """
     if isinstance(value, dict | list | tuple):
-        return "a mapping" if isinstance(value, dict) else "a list"
+        kind = "mapping" if isinstance(value, dict) else "list"
+        return f"a {kind}" if value else f"an empty {kind}"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
