@@ -69,7 +69,7 @@ def _problem(item: ErrorDetails) -> str:
     if kind == "invalid_key":
         return f"{key}: the key is a number; expected the name of a setting"
     if kind == "string_unicode":
-        return f"{key}: the text holds a character that UTF-8 cannot encode; remove it"
+        return f"{key or 'a key'}: the text holds a character that UTF-8 cannot encode; remove it"
     if kind not in _EXPECTED:
         return f"{key}: {item['msg']}"
     expected = _EXPECTED[kind].format(**_plain(context)) + _spelling(kind, value)

@@ -124,7 +124,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
     where = f"--set {shown_key('.'.join(parts))}"  # without the value, which may be a secret
     key = current_name(".".join(parts), where)
     *parents, last = map(_as_yaml_key, key.split("."))
-    node = values
+    node: dict[Any, Any] = values
     for position, parent in enumerate(parents, start=1):
         child = node.get(parent)
         if not isinstance(child, dict | None):

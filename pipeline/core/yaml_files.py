@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from yaml.error import Mark
@@ -95,10 +95,6 @@ class _Refused(yaml.MarkedYAMLError):
 class _Loader(yaml.SafeLoader):
     """`yaml.SafeLoader` with YAML 1.2 numbers, limits, and a check of keys and tags."""
 
-    yaml_implicit_resolvers: ClassVar[
-        dict[str, list[tuple[str, re.Pattern[str]]]]
-    ] = {}  # filled below
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
@@ -109,7 +105,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a node as PyYAML does, and count its size and depth."""
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchored:
@@ -199,6 +195,7 @@ _KINDS = {
     ),
     "merge": (r"<<", ["<"]),
 }
+_Loader.yaml_implicit_resolvers = {}
 for _kind, (_pattern, _first) in _KINDS.items():
     _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(rf"^(?:{_pattern})$"), _first)
 _Loader.add_constructor(_PREFIX + "int", _Loader.construct_yaml_int)

@@ -24,7 +24,7 @@ SECRET = "sk-secret"
 # Values as YAML. Those of the first group are wrong in every setting.
 ALWAYS_WRONG = [
     ".nan", ".inf", "-.inf", "1e999", "9" * 5000, "-" + "9" * 30, "0x" + "f" * 40, '"\\0"', '"\\x1b[31m"',
-    '"\\ud800"', '"\\UFFFFFFFF"', "[" * 300 + "]" * 300, "{a: " * 300 + "1" + "}" * 300, "!!int 3",
+    '"\\ud800"', '"\\UFFFFFFFF"', "[" * 400 + "]" * 400, "{a: " * 400 + "1" + "}" * 400, "!!int 3",
     "!!python/name:os.system x", "*missing", "{x: 1, x: 2}", "{? [a] : 1}", "{null: 1}", "{1.5: 2}",
 ]  # fmt: skip
 MOSTLY_WRONG = [
