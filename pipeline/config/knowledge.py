@@ -19,7 +19,6 @@ from pipeline.config.base import (
     check_one_model,
 )
 from pipeline.config.values import (
-    Above0,
     AtLeastOne,
     Count,
     Items,
@@ -222,7 +221,7 @@ class Reranker(Block):
 
     kind: Literal["flag", "cross-encoder", "biencoder"] = "flag"
     model: PathOrName | None = Field(None, description="flag, cross-encoder: directory or hub name")
-    scale: Above0 = Field(1.0, description="biencoder: factor of the cosine")
+    scale: float = Field(1.0, ge=-1e6, le=1e6, description="biencoder: factor of the cosine")
     offset: float = Field(0.0, ge=-1e6, le=1e6, description="biencoder: added to the scaled cosine")
     batch_size: Positive = Field(64, description="pairs per forward pass")
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -13,6 +13,7 @@ from tests.config.settings_walk import Wrap, blocks, parts
 
 # (block, field): why a negative number is legitimate there.
 NEGATIVE = {
+    ("Reranker", "scale"): "a fitted slope; below 0 it reverses the order of the embedder",
     ("Reranker", "offset"): "a fitted intercept",
     ("QuestionFile", "filter"): "compared with a field of the data set, which may hold any number",
 }
@@ -57,7 +58,11 @@ TEXTS = {("QuestionFile", "filter"), ("SftData", "sizes"), ("SftData", "test_siz
 
 @pytest.mark.parametrize(
     ("block", "name", "value"),
-    [("Reranker", "offset", -7.75), ("QuestionFile", "filter", {"a": -1, "b": True})],
+    [
+        ("Reranker", "scale", -1.0),
+        ("Reranker", "offset", -7.75),
+        ("QuestionFile", "filter", {"a": -1, "b": True}),
+    ],
 )
 def test_the_listed_exceptions_are_accepted(block: str, name: str, value: object) -> None:
     (found,) = (kind for kind in blocks(Config) if kind.__name__ == block)
