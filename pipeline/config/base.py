@@ -185,7 +185,10 @@ class Endpoint(Block):
     )
     prices: Annotated[Prices, Execution()] = Prices()
     cost_ceiling: Annotated[float | None, Execution()] = Field(
-        None, gt=0, description="a stage stops once its new answers cost this much; needs prices"
+        None,
+        gt=0,
+        le=1e9,
+        description="a stage stops once its new answers cost this much; needs prices",
     )
     token_ceiling: Annotated[Positive | None, Execution()] = Field(
         None, description="a stage stops once its new answers took this many tokens"
