@@ -119,7 +119,7 @@ def test_model_of_an_installed_package_embeds_similar_words_nearby():
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
-WORDS = "alba directed the film where was river mother of bruno city who crossed".split()
+WORDS = ["alba", "directed", "the", "film", "where", "was", "river", "mother", "of", "bruno"]
 # From 3 tokens, at which kernels for a few rows would be used, to the maximum of 64.
 LENGTHS = [1, 1, 1, 2, 3, 5, 5, 8, 8, 13, 21, 21, 34, 55, 90, 90]
 MIXED = [
