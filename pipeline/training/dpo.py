@@ -32,8 +32,9 @@ from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset, pair_collator
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedPair
+from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import DROP, History, history_callback
-from pipeline.training.lora import load_reference, padding_id
+from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
@@ -86,7 +87,7 @@ def dpo_trainer(
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
-    lengths = [pair.length for pair in pairs]
+    lengths = lengths_of(pairs)
     trainer: DpoTrainer = sorted_steps(_recorded_ids_trainer(), lengths, settings, seed)(
         model=model,
         args=arguments,
@@ -98,7 +99,7 @@ def dpo_trainer(
     install_lean_forward(trainer)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
-        load_reference(policy, reference_adapter, REFERENCE)
+        load_weights(policy, reference_adapter, REFERENCE)
     stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
     logps_P2 = np.load(stored) if stored.exists() else pair_reference_logps(trainer, pairs)
     on_main(trainer, lambda: _store(stored, logps_P2))
@@ -122,8 +123,8 @@ def pair_reference_logps(trainer: DpoTrainer, pairs: Sequence[EncodedPair]) -> N
         chosen, rejected = (side.float().tolist() for side in sides)
         return list(zip(chosen, rejected, strict=True))
 
-    lengths = [pair.length for pair in pairs]
-    logps = reference_logps(trainer, column_dataset(pairs, COLUMNS), lengths, sums)
+    dataset = column_dataset(pairs, COLUMNS)
+    logps = reference_logps(trainer, dataset, lengths_of(pairs), sums)
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
