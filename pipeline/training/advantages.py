@@ -116,8 +116,8 @@ def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> Advant
     group_of = np.array(groups, dtype=np.int64)
     order = np.argsort(group_of, kind="stable")
     bounds = np.searchsorted(group_of[order], np.arange(len(questions) + 1))
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
-        members = order[start:end]
+    for group in range(len(questions)):
+        members = order[bounds[group] : bounds[group + 1]]
         places = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in members])
         spread = float(values[places].std())
         if spread >= LEAST_SPREAD:

@@ -101,10 +101,13 @@ class History:
 
 
 def _row(step: int, logs: Mapping[str, object]) -> dict[str, float]:
-    """A row of the log. Averages over zero tokens (of clipped ones, for example) are NaN and omitted."""
+    """A row of the log, ``step`` first and then by name, as a checkpoint has it too.
+
+    Averages over zero tokens (of clipped ones, for example) are NaN and omitted.
+    """
     numbers = {
         key: float(value)
-        for key, value in logs.items()
+        for key, value in sorted(logs.items())
         if _is_number(value) and math.isfinite(value) and key not in ("step", *_TIMES)
     }
     return {"step": step, **numbers}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
+from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, DependencyError, InputError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.shipped import find_model
@@ -287,3 +288,6 @@ def save_adapter(model: PeftModel, directory: Path) -> None:
     """Write the trained adapter, without the base model, in PEFT's format."""
     model.save_pretrained(directory, selected_adapters=["default"], save_embedding_layers=False)
     (directory / "README.md").unlink(missing_ok=True)  # PEFT writes an unfilled model card
+    settings = read_json(directory / ADAPTER_SETTINGS)
+    settings["target_modules"].sort()  # PEFT holds a set, whose order differs between processes
+    write_json(directory / ADAPTER_SETTINGS, settings)
