@@ -101,8 +101,9 @@ def dpo_trainer(
     if reference_adapter is not None:
         load_weights(policy, reference_adapter, REFERENCE)
     stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
-    logps_P2 = np.load(stored) if stored.exists() else pair_reference_logps(trainer, pairs)
-    on_main(trainer, lambda: _store(stored, logps_P2))
+    found_P2 = _stored_logps(stored, len(pairs))
+    logps_P2 = pair_reference_logps(trainer, pairs) if found_P2 is None else found_P2
+    on_main(trainer, lambda: save_array(stored, logps_P2))
     policy.delete_adapter(REFERENCE)
     trainer.train_dataset = trainer.train_dataset.add_column(
         "ref_chosen_logps", logps_P2[:, 0].tolist()
@@ -184,6 +185,11 @@ def _content_name(reference: str, pairs: Sequence[EncodedPair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _store(path: Path, logps_P2: NDArray[np.float64]) -> None:
-    if not path.exists():
-        save_array(path, logps_P2)
+def _stored_logps(path: Path, pairs: int) -> NDArray[np.float64] | None:
+    """The log-probabilities of an earlier start of this training; None when there are none to use."""
+    try:
+        logps_P2: NDArray[np.float64] = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    complete = logps_P2.shape == (pairs, 2) and bool(np.isfinite(logps_P2).all())
+    return logps_P2 if complete else None

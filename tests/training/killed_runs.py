@@ -59,7 +59,11 @@ def wait(child: int) -> int | None:
 
 
 def main() -> None:
-    import trl  # noqa: F401 - once for all children
+    # Imported once for all children.
+    import datasets  # noqa: F401
+    import peft  # noqa: F401
+    from transformers import LlamaForCausalLM  # noqa: F401
+    from trl import DPOTrainer, GRPOTrainer, SFTTrainer  # noqa: F401
 
     context = StageContext.from_json(json.loads(Path(sys.argv[1]).read_text()))
     entry, seed, kills = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
