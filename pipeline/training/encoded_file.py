@@ -37,9 +37,14 @@ class EncodedCounts:
 
 
 def write_encoded(path: Path, kind: type[E], records: Iterable[E]) -> EncodedCounts:
-    """Write records of type ``kind`` to ``path``, atomically, and return their counts."""
+    """Write records of type ``kind`` to ``path``, atomically, and return their counts.
+
+    Only one process may write ``path``. Incomplete files of killed processes are deleted.
+    """
     import pyarrow as pa
 
+    for incomplete in path.parent.glob(f".{path.name}.*.tmp"):
+        incomplete.unlink()
     schema = _schema(kind)
     counts = EncodedCounts()
     batch: list[E] = []

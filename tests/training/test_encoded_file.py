@@ -30,6 +30,8 @@ def test_trajectories_keep_their_questions_and_numbers(tmp_path: Path) -> None:
     assert (list(stored), questions_of(stored)) == ([trajectory], ["q"])
 
 
-def test_a_file_can_be_empty(tmp_path: Path) -> None:
+def test_a_file_can_be_empty_and_replaces_what_a_kill_left(tmp_path: Path) -> None:
+    (tmp_path / ".none.arrow.123.tmp").write_bytes(b"x")
     assert write_encoded(tmp_path / "none.arrow", EncodedSft, []).records == 0
     assert len(EncodedFile(tmp_path / "none.arrow", EncodedSft)) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["none.arrow"]
