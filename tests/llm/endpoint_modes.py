@@ -84,9 +84,13 @@ def _refused_port() -> int:
 _GOOD = completion().encode()
 _CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 _ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe\u2066\u200f\x9b31m\x00"
-_NO_PROXY = {"NO_PROXY": "", "no_proxy": ""}
-_PROXY = {**_NO_PROXY, "HTTPS_PROXY": "http://127.0.0.1:{port}", "HTTP_PROXY": ""}
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_NO_PROXY = dict.fromkeys([*_PROXIES, *map(str.upper, _PROXIES)], "")
 _UNCOUNTED = {"prompt_tokens": 0, "completion_tokens": 0, "uncounted": 1}
+
+
+def _proxy(address: str) -> dict[str, str]:
+    return {"HTTPS_PROXY": address, "https_proxy": address, "NO_PROXY": "", "no_proxy": ""}
 
 
 def _bomb() -> bytes:
@@ -250,17 +254,17 @@ CONNECTIONS = (
     Mode("http to a server with TLS", "retried", reply(_GOOD), "broke", tls="127.0.0.1",
          url="http://127.0.0.1:{port}/v1"),
     Mode("no server", "retried", silence, "was refused", url="http://127.0.0.1:{refused}/v1"),
-    Mode("unknown host", "retried", silence, "host name of no-such-host.invalid was not found",
+    Mode("unknown host", "retried", silence, "host name of no-such-host.invalid was not found|no connection",
          url="http://no-such-host.invalid/v1"),
-    Mode("full queue of connections", "retried", silence, "no connection to .* within 0.25 s",
+    Mode("full queue of connections", "retried", silence, "no connection to .* within 0.25 s|refused",
          timeout=0.5, url="http://127.0.0.1:{full}/v1"),
     Mode("proxy refuses", "retried", reply("no", 403), "through the proxy of HTTPS_PROXY refused",
-         url="https://example.org/v1", environment=_PROXY),
+         url="https://example.org/v1", environment=_proxy("http://127.0.0.1:{port}")),
     Mode("proxy is down", "retried", silence, "example.org through the proxy of HTTPS_PROXY was",
          url="https://example.org/v1",
-         environment={**_PROXY, "HTTPS_PROXY": "http://127.0.0.1:{refused}"}),
+         environment=_proxy("http://127.0.0.1:{refused}")),
     Mode("proxy with an unknown scheme", "error", silence, "correct HTTPS_PROXY",
-         url="https://example.org/v1", environment={**_PROXY, "HTTPS_PROXY": "gopher://x"}),
+         url="https://example.org/v1", environment=_proxy("gopher://x")),
 )  # fmt: skip
 
 SPECIAL = (
@@ -399,9 +403,6 @@ def _served(
 def _to(port: int, behave: Behavior) -> Behavior:
     """The behavior with the port of another host in what it sends."""
 
-    class Connection(socket.socket):
-        pass
-
     def send(connection: socket.socket) -> None:
         class Replaced:
             def sendall(self, data: bytes) -> None:
@@ -425,7 +426,7 @@ def _ask(mode: Mode, server: RawEndpoint, folder: Path, *, retries: int) -> tupl
             values["full"] = stack.enter_context(_full_queue())
         environment = {
             "FAKE_KEY": KEY,
-            "NO_PROXY": "127.0.0.1",
+            **_NO_PROXY,
             **{name: value.format(**values) for name, value in mode.environment.items()},
         }
         stack.enter_context(patch.dict(os.environ, environment))
