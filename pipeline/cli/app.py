@@ -25,6 +25,7 @@ from pipeline.cli import (
     view,
 )
 from pipeline.core.errors import SteepError
+from pipeline.core.text import visible
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -76,7 +77,7 @@ def main() -> None:
     try:
         app()
     except SteepError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)

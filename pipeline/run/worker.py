@@ -27,6 +27,7 @@ from typing import Any
 
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
+from pipeline.core.text import visible
 from pipeline.run.context import StageContext
 from pipeline.run.process import die_with_parent
 from pipeline.run.store import StageKey, Store
@@ -167,8 +168,8 @@ def main() -> int:
     try:
         run_task(path)
     except SteepError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status, message = error.exit_status, str(error)
+        status, message = error.exit_status, visible(str(error))
+        print(f"error: {message}", file=sys.stderr)
     except Exception as error:  # noqa: BLE001 - a bug: the log holds the traceback, the user sees one line
         traceback.print_exc()
         status, message = 1, f"{type(error).__name__}: {error}"
