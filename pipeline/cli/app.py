@@ -22,6 +22,7 @@ from pipeline.cli import (
     retrieval,
     runs,
     score,
+    verify,
     view,
 )
 from pipeline.core.errors import SteepError
@@ -40,6 +41,7 @@ RUN: Commands = {
     "init": init.init,
     "run": runs.run,
     "status": runs.status,
+    "verify": verify.verify,
     "view": view.view,
     "serve-retrieval": runs.serve_retrieval,
     "clean-tmp": runs.clean_tmp,
