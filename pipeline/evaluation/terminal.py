@@ -7,12 +7,13 @@ training uses, so a mask that is shifted by one token is visible.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Span, Trajectory
 from pipeline.evaluation.excerpts import Segment, segments
 from pipeline.grammars.spans import cover_error
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tokenizers import Tokenizer
 
+Record = TypeVar("Record", Pair, Trajectory)
 STYLES = {"model": "green", "observation": "dim", "unknown": "yellow"}
 SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two trajectories side by side
 
@@ -43,15 +45,14 @@ def view_pairs(
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = _tokenizer(Path(tokenizer))
     screen = console or _console()
-    pairs = [
-        pair
-        for pair in read_records(file, Pair)
-        if not ids or not {pair.question_id, pair.chosen_id, pair.rejected_id}.isdisjoint(ids)
-    ]
-    for number, pair in enumerate(pairs[:limit], start=1):
-        where = f"{file}:{number}"
+    total, shown = _total(file, ids), 0
+    for line, pair in _selected(
+        file, Pair, ("question_id", "chosen_id", "rejected_id"), ids, limit
+    ):
+        shown += 1
+        where = f"{file}:{line}"
         question = next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
-        _rule(screen, f"{number}/{len(pairs)} · round {pair.round} · {pair.kind} · {question}")
+        _rule(screen, f"{shown}{total} · round {pair.round} · {pair.kind} · {question}")
         _print_pair(
             screen,
             _panel(
@@ -65,9 +66,9 @@ def view_pairs(
                 pair.rejected_rewards,
             ),
         )
-    if not pairs and not ids:
+    if not shown and not ids:
         screen.print(f"{file} has no pairs", markup=False)
-    return min(limit, len(pairs))
+    return shown
 
 
 def view_trajectories(
@@ -80,24 +81,49 @@ def view_trajectories(
     """
     file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
     screen = console or _console()
-    trajectories = [
-        trajectory
-        for trajectory in read_records(file, Trajectory)
-        if not ids or not {trajectory.question_id, trajectory.trajectory_id}.isdisjoint(ids)
-    ]
-    for number, trajectory in enumerate(trajectories[:limit], start=1):
+    total, shown = _total(file, ids), 0
+    for line, trajectory in _selected(
+        file, Trajectory, ("question_id", "trajectory_id"), ids, limit
+    ):
+        shown += 1
         try:
             pieces = segments(trajectory.output, trajectory.spans)
         except InputError as error:
-            raise InputError.at(file, number, str(error)) from None
-        _rule(
-            screen,
-            f"{number}/{len(trajectories)} · {trajectory.dataset} · {trajectory.question}",
-        )
+            raise InputError.at(file, line, str(error)) from None
+        _rule(screen, f"{shown}{total} · {trajectory.dataset} · {trajectory.question}")
         answers = " | ".join(trajectory.answers)
         title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
         screen.print(_panel(title, pieces, trajectory.rewards or {}))
-    return min(limit, len(trajectories))
+    return shown
+
+
+def _selected(
+    file: Path, kind: type[Record], keys: Sequence[str], ids: Collection[str], limit: int
+) -> Iterator[tuple[int, Record]]:
+    """(line or row, record) of the first ``limit`` records with one of ``ids``, or of any.
+
+    ``keys`` are the fields that hold ids. Reading stops at the last of these records.
+    """
+    chosen = (
+        (line, record)
+        for line, record in iterate_input(file, kind)
+        if not ids or any(record.get(key) in ids for key in keys)
+    )
+    for line, record in islice(chosen, limit):
+        yield line, parse_record(kind, record, file, line)
+
+
+def _total(file: Path, ids: Collection[str]) -> str:
+    """``/1,200`` for a Parquet file, whose footer holds the number, else nothing."""
+    if ids or file.suffix != ".parquet":
+        return ""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return f"/{pq.read_metadata(file).num_rows:,}"
+    except (pa.ArrowException, OSError):
+        return ""  # `iterate_input` refuses the file
 
 
 def printable(text: str) -> str:
