@@ -74,10 +74,10 @@ app.command("causes", hidden=True)(failures.failures)  # its name in version 0.1
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 
 
-def main() -> None:
-    """Entry point of the console script."""
+def main(command: Callable[[], object] = app) -> None:
+    """Entry point of the console script; it ends with `SystemExit`."""
     _occupy_closed_descriptors()
-    status = _run()
+    status = _run(command)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -89,10 +89,10 @@ def main() -> None:
     sys.exit(status)
 
 
-def _run() -> int | str | None:
+def _run(command: Callable[[], object]) -> int | str | None:
     """Run the command line and return its exit status."""
     try:
-        app()
+        command()
     except SystemExit as end:
         return end.code
     except SteepError as error:

@@ -7,6 +7,7 @@ both trajectories (TeaRAG eq. 14).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
@@ -177,6 +178,9 @@ def _read_candidates(source: File, store: CandidateStore) -> None:
             broken=broken,
             **(candidate_terms(terms, record.get("grammar")) or {}),
         )
+        if not math.isfinite(candidate.total):
+            problem = "rewards: their sum is larger than a number can hold"
+            raise InputError.at(source_name(source), line, problem)
         if not store.add(view.question_id, candidate, view.dataset, ordered=view.sample is None):
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(source_name(source), line, problem)

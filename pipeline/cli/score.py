@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pipeline.methods import ScoreInputs
     from pipeline.rewards.structure import EntitySource
 
-_BATCH = 512  # trajectories per call of the similarity model
+_BATCH = 128  # trajectories per call of the similarity model
 _LEXICAL = "lexical"
 
 
@@ -129,6 +129,7 @@ def _score_trajectories(source: File, reward: str, similarity: str) -> Iterator[
         with_rewards(trajectories, scorer, verdicts)
         for (_, record), trajectory in zip(batch, trajectories, strict=True):
             yield record | {"rewards": trajectory.rewards}
+        del batch, trajectories  # before the next batch is read
 
 
 def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -126,6 +127,11 @@ def _rewards(
         problem = (
             f"values: {len(view.values)} for {len(turns)} steps; expected one before each step and "
             "one at the end"
+        )
+        raise InputError.at(source_name(source), line, problem)
+    if view.values and not math.isfinite(max(view.values) - min(view.values)):
+        problem = (
+            "values: they differ by more than a number can hold; expected estimates near 0 to 1"
         )
         raise InputError.at(source_name(source), line, problem)
     terms = structure(trajectory, turns, RecordedEntities(view.entities, entities_of_item))

@@ -45,30 +45,29 @@ def view_pairs(
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = _tokenizer(Path(tokenizer))
     screen = console or _console()
-    total, shown = _total(file, ids), 0
-    for line, pair in _selected(
-        file, Pair, ("question_id", "chosen_id", "rejected_id"), ids, limit
-    ):
-        shown += 1
+    total, shown = _total(file, ids), list[tuple[str, Any, Any]]()
+    fields = ("question_id", "chosen_id", "rejected_id")
+    for number, (line, pair) in enumerate(_selected(file, Pair, fields, ids, limit), start=1):
         where = f"{file}:{line}"
         question = next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
-        _rule(screen, f"{shown}{total} · round {pair.round} · {pair.kind} · {question}")
-        _print_pair(
-            screen,
-            _panel(
-                f"chosen {pair.chosen_id}",
-                _decode(codec, pair.chosen_ids, pair.chosen_spans, where),
-                pair.chosen_rewards,
-            ),
-            _panel(
-                f"rejected {pair.rejected_id}",
-                _decode(codec, pair.rejected_ids, pair.rejected_spans, where),
-                pair.rejected_rewards,
-            ),
+        chosen = _panel(
+            f"chosen {pair.chosen_id}",
+            _decode(codec, pair.chosen_ids, pair.chosen_spans, where),
+            pair.chosen_rewards,
         )
+        rejected = _panel(
+            f"rejected {pair.rejected_id}",
+            _decode(codec, pair.rejected_ids, pair.rejected_spans, where),
+            pair.rejected_rewards,
+        )
+        title = f"{number}{total} · round {pair.round} · {pair.kind} · {question}"
+        shown.append((title, chosen, rejected))
+    for title, chosen, rejected in shown:
+        _rule(screen, title)
+        _print_pair(screen, chosen, rejected)
     if not shown and not ids:
         screen.print(f"{file} has no pairs", markup=False)
-    return shown
+    return len(shown)
 
 
 def view_trajectories(
@@ -81,20 +80,23 @@ def view_trajectories(
     """
     file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
     screen = console or _console()
-    total, shown = _total(file, ids), 0
-    for line, trajectory in _selected(
-        file, Trajectory, ("question_id", "trajectory_id"), ids, limit
+    total, shown = _total(file, ids), list[tuple[str, Any]]()
+    fields = ("question_id", "trajectory_id")
+    for number, (line, trajectory) in enumerate(
+        _selected(file, Trajectory, fields, ids, limit), start=1
     ):
-        shown += 1
         try:
             pieces = segments(trajectory.output, trajectory.spans)
         except InputError as error:
             raise InputError.at(file, line, str(error)) from None
-        _rule(screen, f"{shown}{total} · {trajectory.dataset} · {trajectory.question}")
         answers = " | ".join(trajectory.answers)
         title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        screen.print(_panel(title, pieces, trajectory.rewards or {}))
-    return shown
+        panel = _panel(title, pieces, trajectory.rewards or {})
+        shown.append((f"{number}{total} · {trajectory.dataset} · {trajectory.question}", panel))
+    for title, panel in shown:
+        _rule(screen, title)
+        screen.print(panel)
+    return len(shown)
 
 
 def _selected(
