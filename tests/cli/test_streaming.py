@@ -38,7 +38,7 @@ def test_memory_is_flat(command: Command, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     name, peaks = " ".join(command.arguments), []
     few, many = BATCHES if name.startswith("score {in}") else (FEW, MANY)
-    for count in (few, many):
+    for count in (few, few, many):  # the first run imports packages
         file = tmp_path / f"{count}.jsonl"
         file.write_bytes(lines(command, count))
         call = [
@@ -47,7 +47,8 @@ def test_memory_is_flat(command: Command, tmp_path: Path) -> None:
         ]
         if command.output and "-o" not in call:
             call += ["-o", str(tmp_path / "out.jsonl")]
-        tracemalloc.start()
+        if peaks:
+            tracemalloc.start()
         try:
             status, _, complaint = steep(call)
             peaks.append(tracemalloc.get_traced_memory()[1])
@@ -55,4 +56,4 @@ def test_memory_is_flat(command: Command, tmp_path: Path) -> None:
             tracemalloc.stop()
         assert (status, complaint.partition("error")[1]) == (0, "")
     kept = next((size for start, size in KEPT.items() if name.startswith(start)), 0)
-    assert peaks[1] - peaks[0] < ALLOWED + kept * (many - few)
+    assert peaks[2] - peaks[1] < ALLOWED + kept * (many - few)
