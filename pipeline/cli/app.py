@@ -23,9 +23,11 @@ from pipeline.cli import (
     retrieval,
     runs,
     score,
+    verify,
     view,
 )
 from pipeline.core.errors import SteepError
+from pipeline.core.text import visible
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,6 +42,7 @@ RUN: Commands = {
     "init": init.init,
     "run": runs.run,
     "status": runs.status,
+    "verify": verify.verify,
     "view": view.view,
     "serve-retrieval": runs.serve_retrieval,
     "clean-tmp": runs.clean_tmp,
@@ -115,8 +118,8 @@ def _run(command: Callable[[], object]) -> int | str | None:
 
 
 def _report(problem: str, status: int = 2) -> int:
-    """Print one sentence on standard error."""
-    print(f"error: {problem}", file=sys.stderr)
+    """Print one sentence on standard error, without control characters of what it quotes."""
+    print(f"error: {visible(problem)}", file=sys.stderr)
     return status
 
 

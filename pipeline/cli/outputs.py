@@ -27,6 +27,7 @@ from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import GrammarName, HopType, Span, Trajectory
+from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from pipeline.grammars.tokenizer import Tokenizer
@@ -207,7 +208,7 @@ def import_outputs(
 
     count = write_jsonl(output, imported())
     for reason in reasons:
-        typer.echo(reason, err=True)
+        typer.echo(visible(reason), err=True)
     if skipped > len(reasons):
         typer.echo(f"... and {skipped - len(reasons)} more lines", err=True)
     typer.echo(f"{count} imported, {skipped} left out", err=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Span, Trajectory
+from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
 from pipeline.grammars.spans import cover_error
 
@@ -129,18 +130,8 @@ def _total(file: Path, ids: Collection[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters by visible symbols, so that a document cannot control the terminal."""
-    return "".join(
-        character if character == "\n" or character.isprintable() else _control_picture(character)
-        for character in text
-    )
-
-
-def _control_picture(character: str) -> str:
-    code = ord(character)
-    if character == "\t":
-        return "    "
-    return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"
+    """`visible` text with tabs as spaces, so that a document cannot control the terminal."""
+    return visible(text).replace("\t", "    ")
 
 
 def _tokenizer(directory: Path) -> Tokenizer:
@@ -194,7 +185,8 @@ def _terms(rewards: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     numbers = {name: v for name, v in rewards.items() if isinstance(v, int | float)}
-    return Text(" ".join(f"{name} {value:.2f}" for name, value in numbers.items()))
+    terms = " ".join(f"{name} {value:.2f}" for name, value in numbers.items())
+    return Text(printable(terms))
 
 
 def _print_pair(console: Console, left: Any, right: Any) -> None:
