@@ -259,7 +259,7 @@ class Run:
                 temperature=config.sampling.temperature if temperature is None else temperature,
                 samples=samples,
             )
-        return trajectories
+            return list(trajectories)
 
     def score(
         self,

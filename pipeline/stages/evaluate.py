@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,22 @@ def run(context: StageContext) -> dict[str, int]:
         samples=1,
     )
     by_id = {question.question_id: question for question in questions}
-    outcomes = [
-        measure(t, by_id[t.question_id].split_part, by_id[t.question_id]) for t in trajectories
-    ]
-    write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
+    outcomes: list[Outcome] = []
+
+    def measured_in_passing() -> Iterator[Trajectory]:
+        for trajectory in trajectories:
+            question = by_id[trajectory.question_id]
+            outcomes.append(measure(trajectory, question.split_part, question))
+            yield trajectory
+
+    write_parquet(context.output / "trajectories.parquet", measured_in_passing(), Trajectory)
     measured = {
         "split": settings.split,
         "seconds": seconds,
         "outcomes": [asdict(outcome) for outcome in outcomes],
     }
     write_text(context.output / "rows.json", json.dumps(measured))
-    return {"questions": len(questions), "trajectories": len(trajectories)}
+    return {"questions": len(questions), "trajectories": len(outcomes)}
 
 
 def merge(context: StageContext) -> dict[str, int]:

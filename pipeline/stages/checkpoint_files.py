@@ -1,0 +1,80 @@
+"""Checkpoint files: Parquet files whose names end in a hash of their content.
+
+A stage writes a file once and reads it after a kill, or when it joins its parts. A file whose content
+does not have the hash in its name is damaged: `intact` deletes it with a line in the log, so that the
+stage makes its records again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import StoreError
+from pipeline.core.record_io import write_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HASH_CHARACTERS = 32
+
+
+def write_checkpoint(folder: Path, name: str, records: Iterable[Any], kind: type[Any]) -> Path:
+    """Write records to ``<name>-<hash>.parquet``; records that are there already are written again."""
+    temporary = folder / f".{name}.{os.getpid()}.parquet"
+    write_parquet(temporary, records, kind)
+    path = folder / f"{name}-{_hash(temporary.read_bytes())}.parquet"
+    temporary.replace(path)
+    return path
+
+
+def intact(folder: Path, name: str) -> list[Path]:
+    """The checkpoints called ``name``, sorted; damaged ones are deleted."""
+    paths = []
+    for path in sorted(folder.glob(f"{name}-{'?' * _HASH_CHARACTERS}.parquet")):
+        if _is_intact(path, path.read_bytes()):
+            paths.append(path)
+        else:
+            logging.getLogger(__name__).warning(
+                "%s is damaged: its content does not have the hash in its name; "
+                "it is deleted, and its records are made again",
+                path,
+            )
+            path.unlink()
+    return paths
+
+
+def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """The table of a checkpoint, or some of its columns.
+
+    Raises StoreError when the file was deleted or damaged after the stage listed it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the checkpoint cannot be read ({error.strerror}), although the stage had "
+            "listed it; check that no other process uses the directory, then rerun, which makes "
+            "its records again"
+        ) from None
+    if not _is_intact(path, content):
+        raise StoreError(
+            f"{path}: the checkpoint was damaged while the stage ran; check the disk, then rerun, "
+            "which makes its records again"
+        )
+    return pq.read_table(pa.BufferReader(content), columns=columns)
+
+
+def _is_intact(path: Path, content: bytes) -> bool:
+    return path.stem.endswith(f"-{_hash(content)}")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_HASH_CHARACTERS]
