@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import (
     from_arrow,
-    iterate_rows,
     parse_record,
     read_records,
     write_parquet,
@@ -175,7 +175,7 @@ class Run:
         >>> totals = [terms["total"] for _, terms in run.rewards(round=1) if terms]
         """
         file = self.stage(f"score-{round}") / "trajectories.parquet"
-        for row in iterate_rows(file, ["trajectory_id", "rewards"]):
+        for row in iterate_parquet(file, ["trajectory_id", "rewards"]):
             yield row["trajectory_id"], row["rewards"] and json.loads(row["rewards"])
 
     def pairs(self, round: int) -> Iterator[Pair]:
@@ -363,5 +363,5 @@ def _question(question: Question | str) -> Question:
 
 
 def _stream(file: Path, kind: type[Record]) -> Iterator[Record]:
-    for number, row in enumerate(iterate_rows(file), start=1):
+    for number, row in enumerate(iterate_parquet(file), start=1):
         yield parse_record(kind, from_arrow(row, kind), file, number)

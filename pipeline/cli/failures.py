@@ -14,10 +14,11 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.input_records import File, parse_view, read_input, source_name
+from pipeline.cli.input_records import File, parse_view, read_input
 from pipeline.cli.options import Output, Source
 from pipeline.cli.trajectory_input import StepView, TrajectoryView
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Question, Step, Trajectory
 from pipeline.evaluation.failures import FailureMode, diagnose

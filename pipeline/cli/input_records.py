@@ -7,12 +7,13 @@ more than those. A record that does not fit raises InputError with ``file:line: 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import from_arrow, parse_record, read_jsonl
+from pipeline.core.input_files import source_name
+from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Span, Trajectory
 
 View = TypeVar("View")
@@ -20,20 +21,9 @@ Record = dict[str, Any]
 File = Path | str
 
 
-def read_input(source: File) -> list[tuple[int, Record]]:
+def read_input(source: File) -> Iterator[tuple[int, Record]]:
     """(line or row number, record) of a JSONL or Parquet file; ``-`` is standard input."""
-    if not str(source).endswith(".parquet"):
-        return list(read_jsonl(source))
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(source)
-    except FileNotFoundError:
-        raise InputError.at(source, None, "no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError.at(source, None, f"not a readable Parquet file: {error}") from None
-    return list(enumerate((from_arrow(row, Trajectory) for row in table.to_pylist()), start=1))
+    return iterate_input(source, Trajectory)
 
 
 def parse_view(
@@ -46,11 +36,6 @@ def parse_view(
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {key: value for key, value in record.items() if key in names and value is not None}
     return parse_record(kind, defaults | values, source_name(source), line)
-
-
-def source_name(source: File) -> File:
-    """The source's name in messages."""
-    return "<stdin>" if str(source) == "-" else source
 
 
 def check_spans(

@@ -19,10 +19,10 @@ from pipeline.cli.input_records import (
     check_spans,
     parse_view,
     read_input,
-    source_name,
 )
 from pipeline.cli.options import Output, Source
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import GrammarName, HopType, Span
@@ -114,7 +114,7 @@ def add_masks(source: File, output: File, *, tokenizer: Path) -> list[Record]:
 
     The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is.
     """
-    lines = read_input(source)
+    lines = list(read_input(source))
     views = [parse_view(TokensView, record, source, line) for line, record in lines]
     for (line, record), view in zip(lines, views, strict=True):
         if not view.token_ids and not view.output:

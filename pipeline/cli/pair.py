@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli import options, runs
-from pipeline.cli.input_records import File, parse_view, read_input, source_name
+from pipeline.cli.input_records import File, parse_view, read_input
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import HopType, Stop
 

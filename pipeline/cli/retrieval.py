@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from pipeline.cli.input_records import parse_view, read_input, source_name
+from pipeline.cli.input_records import parse_view, read_input
 from pipeline.cli.options import Output, Source
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
 
 

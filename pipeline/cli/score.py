@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli import options, runs
-from pipeline.cli.input_records import File, Record, parse_view, read_input, source_name
+from pipeline.cli.input_records import File, Record, parse_view, read_input
 from pipeline.cli.trajectory_input import (
     JudgedTrajectoryView,
     TrajectoryView,
     scorable_trajectory,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD, listed_methods
 from pipeline.core.record_io import read_records, write_jsonl
 from pipeline.core.records import Trajectory
@@ -96,7 +97,7 @@ def score_file(
     from pipeline.methods import method
 
     needs = method(reward).record_needs
-    records = read_input(source)
+    records = list(read_input(source))
     if needs == "verdicts":
         scored = _score_judged(records, source, reward, similarity, verdicts)
     elif needs == "turns":

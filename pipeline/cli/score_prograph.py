@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from pipeline.cli.input_records import File, Record, check_spans, parse_view, source_name
+from pipeline.cli.input_records import File, Record, check_spans, parse_view
 from pipeline.cli.trajectory_input import ItemView
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.records import ContextItem, GrammarName, Span, Stop, Trajectory
 

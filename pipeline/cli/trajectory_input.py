@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.cli.input_records import File, Record, check_spans, parse_view, source_name
+from pipeline.cli.input_records import File, Record, check_spans, parse_view
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.records import ContextItem, GrammarName, HopType, Span, Step, Stop, Trajectory
 

@@ -81,7 +81,7 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    from pipeline.core.record_io import read_jsonl
+    from pipeline.core.input_files import read_jsonl
 
     if source.suffix == ".parquet":
         import pyarrow as pa

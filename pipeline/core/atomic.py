@@ -1,34 +1,142 @@
-"""Atomic file writes: text, JSON, Parquet and NumPy arrays.
+"""Atomic file writes: text, JSON, Parquet, NumPy arrays and the output of commands.
 
-Every writer fills a temporary sibling of the target and renames it at the end, so a reader sees the
-old file, the new file or no file, and never a part of one. Missing parent directories are created.
-The temporary file is removed when writing fails.
+Every writer fills a temporary sibling of the target, flushes it to the disk and renames it at the
+end, so a reader sees the old file, the new file or no file, and never a part of one, also after a
+power failure. A symbolic link stays, and the file that it names is replaced. Missing parent
+directories are created. The temporary file is removed when writing fails.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.core.errors import InputError
+
+STDOUT = "-"
+_IN_MEMORY = 2**23  # bytes of a spooled output before it moves to a temporary file
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path``, renamed to ``path`` when the block ends normally."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield temporary
+        if target.exists():
+            shutil.copymode(target, temporary)
+        sync(temporary)
+        temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    temporary.replace(path)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def text_output(path: Path | str) -> Iterator[Callable[[str], None]]:
+    """A function that writes UTF-8 text, which reaches ``path`` only when the block ends normally.
+
+    ``-`` is standard output. A regular file is replaced atomically. FIFOs, devices and other
+    special files are written through, after the block, from a temporary file.
+    Raises InputError when ``path`` is a directory or cannot be written.
+    """
+    with ExitStack() as stack:
+        with _output_errors(path):
+            stream = stack.enter_context(_output_stream(path))
+
+        def write(text: str) -> None:
+            with _output_errors(path):
+                stream.write(text)
+
+        yield write
+        with _output_errors(path):
+            stack.close()
+
+
+@contextmanager
+def _output_errors(path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = "standard output" if str(path) == STDOUT else path
+        raise InputError.at(name, None, f"cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _output_stream(path: Path | str) -> Iterator[IO[str]]:
+    if str(path) != STDOUT and not _is_special(Path(path)):
+        with (
+            replacing(Path(path)) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as stream,
+        ):
+            yield stream
+        return
+    with tempfile.SpooledTemporaryFile(
+        _IN_MEMORY, mode="w+", encoding="utf-8", newline=""
+    ) as spool:
+        yield spool
+        spool.seek(0)
+        with _special_file(path) as target:
+            shutil.copyfileobj(spool, target)
+            target.flush()
+
+
+def _is_special(path: Path) -> bool:
+    """Whether ``path`` is to be written through; raises InputError when it is a directory."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise InputError.at(path, None, "is a directory; name a file")
+    # /dev/stdout and /dev/fd/N lead to files that the shell has opened, so they must not be replaced.
+    return not stat.S_ISREG(mode) or path.absolute().parts[1:2] in (("dev",), ("proc",))
+
+
+@contextmanager
+def _special_file(path: Path | str) -> Iterator[IO[str]]:
+    if str(path) == STDOUT:
+        yield sys.stdout
+        return
+    with open(path, "a", encoding="utf-8", newline="") as stream:
+        yield stream
+
+
+def check_distinct(*outputs: Path | str | None) -> None:
+    """Raise InputError when two outputs of a command are the same file."""
+    seen: dict[str, Path | str] = {}
+    for output in outputs:
+        if output is None:
+            continue
+        name = os.path.realpath(output) if str(output) != STDOUT else STDOUT
+        if name in seen and name != os.path.realpath(os.devnull):
+            raise InputError.at(output, None, "is named for two outputs; name two files")
+        seen[name] = output
 
 
 def write_text(path: Path, text: str) -> None:

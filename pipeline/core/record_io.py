@@ -8,31 +8,58 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pipeline.core.atomic import json_text, parquet_writer, write_text
+from pipeline.core.atomic import json_text, parquet_writer, text_output
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet, parse_json, read_jsonl, source_name
 from pipeline.core.records import Span
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 R = TypeVar("R")
-_ADAPTERS: dict[Any, Any] = {}
+ROWS_PER_GROUP = 1024
+_VALIDATORS: dict[Any, Any] = {}
 _HINTS: dict[Any, dict[str, Any]] = {}
-_ROWS_IN_MEMORY = 256
 
 
-def _adapter(kind: Any) -> Any:
+def _validator(kind: Any) -> Any:
+    """A validator of a record type that takes JSON values without converting them.
+
+    Text is not taken for a number, nor a boolean, and numbers are finite and fit into 64 bits.
+    """
     # The import takes 60 ms and only readers need it.
     from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator
 
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+    if kind not in _VALIDATORS:
+        schema = TypeAdapter(kind).core_schema
+        _VALIDATORS[kind] = SchemaValidator(_without_conversion(schema))
+    return _VALIDATORS[kind]
+
+
+_SCALARS: dict[str, dict[str, Any]] = {
+    "int": {"strict": True, "ge": -(2**63), "le": 2**63 - 1},
+    "float": {"strict": True, "allow_inf_nan": False},
+    "str": {"strict": True},
+    "bool": {"strict": True},
+}
+
+
+def _without_conversion(schema: Any) -> Any:
+    """A pydantic core schema whose scalar types are strict."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(_without_conversion(item) for item in schema)
+    if not isinstance(schema, dict):
+        return schema
+    changed = {name: _without_conversion(item) for name, item in schema.items()}
+    return changed | _SCALARS.get(str(schema.get("type")), {})
 
 
 def as_json(record: Any) -> dict[str, Any]:
@@ -50,7 +77,7 @@ def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) 
 
     value = _with_current_values(value)
     try:
-        return _adapter(kind).validate_python(value)  # type: ignore[no-any-return]
+        return _validator(kind).validate_python(value)  # type: ignore[no-any-return]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "record"
@@ -91,87 +118,45 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) of a JSONL file, without blank lines.
-
-    ``-`` reads standard input. Raises InputError when the file is missing or unreadable, is not
-    UTF-8, or a line is not a JSON object.
-    """
-    name = "<stdin>" if str(path) == "-" else path
-    try:
-        with nullcontext(sys.stdin) if str(path) == "-" else open(path, encoding="utf-8") as stream:
-            yield from _json_lines(stream, name)
-    except FileNotFoundError:
-        raise InputError.at(name, None, "no such file") from None
-    except UnicodeDecodeError as error:
-        raise InputError.at(
-            name, None, f"not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from None
-    except OSError as error:
-        raise InputError.at(name, None, f"not a readable file: {error.strerror}") from None
-
-
-def _json_lines(stream: Iterable[str], name: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError.at(
-                name, number, f"not valid JSON: {error.msg} at column {error.colno}"
-            ) from None
-        if not isinstance(value, dict):
-            raise InputError.at(name, number, f"expected a JSON object, got {type(value).__name__}")
-        yield number, value
-
-
 def read_records(path: Path | str, kind: type[R]) -> list[R]:
-    """All records of a Parquet file (suffix ``.parquet``) or a JSONL file (any other suffix).
+    """All records of a file, as `iterate_records` yields them."""
+    return list(iterate_records(path, kind))
 
-    Raises InputError when the file is unreadable or a record does not fit ``kind``.
+
+def iterate_records(path: Path | str, kind: type[R]) -> Iterator[R]:
+    """Records of a Parquet file (suffix ``.parquet``) or a JSONL file (any other suffix).
+
+    A few hundred are in memory at a time. Raises InputError when the file is unreadable or a record
+    does not fit ``kind``.
     """
-    if str(path).endswith(".parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            rows = pq.read_table(path).to_pylist()
-        except FileNotFoundError:
-            raise InputError.at(path, None, "no such file") from None
-        except (pa.ArrowException, OSError) as error:
-            raise InputError.at(path, None, f"not a readable Parquet file: {error}") from None
-        return [
-            parse_record(kind, from_arrow(row, kind), path, number)
-            for number, row in enumerate(rows, start=1)
-        ]
-    return [parse_record(kind, value, path, line) for line, value in read_jsonl(path)]
+    for line, record in iterate_input(path, kind):
+        yield parse_record(kind, record, source_name(path), line)
 
 
-def iterate_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of a Parquet file as `from_arrow` takes them, a few hundred in memory at a time.
+def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line or row number from 1, record as JSON values) of a Parquet or JSONL file.
 
-    ``columns`` limits them to these columns. Raises InputError when there is no such file.
+    ``kind`` tells how columns of a Parquet file are stored, as in `from_arrow`. Raises InputError
+    when the file is unreadable.
     """
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise InputError.at(path, None, "no such file")
-    names = None if columns is None else list(columns)
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
-            yield from batch.to_pylist()
+    if not str(path).endswith(".parquet"):
+        yield from read_jsonl(path)
+        return
+    for number, row in enumerate(iterate_parquet(path), start=1):
+        yield number, from_arrow(row, kind)
 
 
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
-    """Write records as JSONL, atomically, and return their number. ``-`` is standard output."""
-    lines = [json_text(as_json(record)) for record in records]
-    text = "".join(line + "\n" for line in lines)
-    if str(path) == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(Path(path), text)
-    return len(lines)
+    """Write records as JSONL, as they come, and return their number.
+
+    ``path`` is as in `pipeline.core.atomic.text_output`: nothing reaches it when ``records`` raises.
+    """
+    count = 0
+    with text_output(path) as write:
+        for record in records:
+            write(json_text(as_json(record), allow_nan=False) + "\n")
+            count += 1
+    return count
 
 
 def arrow_type(hint: Any) -> Any:
@@ -237,19 +222,35 @@ def from_arrow(value: Any, hint: Any) -> Any:
     if origin is list and isinstance(value, list) and _structured(arguments[0]):
         return [from_arrow(item, arguments[0]) for item in value]
     if origin is dict and isinstance(value, str):
-        return json.loads(value)
+        try:
+            return parse_json(value, "")
+        except InputError:
+            return value  # `parse_record` refuses it with file, line and field
     if origin in (typing.Union, types.UnionType):
         return from_arrow(value, next(kind for kind in arguments if kind is not type(None)))
     return value
 
 
-def write_parquet(path: Path, records: Sequence[Any], kind: type[Any]) -> int:
-    """Write records of type ``kind`` as Parquet (zstd), atomically, and return their number."""
+def write_parquet(path: Path, records: Iterable[Any], kind: type[Any]) -> int:
+    """Write records of type ``kind`` as Parquet (zstd), atomically, and return their number.
+
+    Records are written as they come, in row groups of `ROWS_PER_GROUP`, so that the bytes of the
+    file depend on the records only.
+    """
     import pyarrow as pa
 
-    schema = pa.schema([(name, arrow_type(hint)) for name, hint in _hints(kind).items()])
-    table = pa.Table.from_pylist([_to_arrow(record, kind) for record in records], schema=schema)
+    schema = arrow_schema(kind)
+    count = 0
+    records = iter(records)
     with parquet_writer(path, schema) as writer:
-        if records:  # `datasets` cannot load a row group without rows
-            writer.write_table(table)
-    return len(records)
+        while group := [_to_arrow(record, kind) for record in islice(records, ROWS_PER_GROUP)]:
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+            count += len(group)
+    return count
+
+
+def arrow_schema(kind: type[Any]) -> pa.Schema:
+    """The Arrow schema of a record type."""
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_type(hint)) for name, hint in _hints(kind).items()])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_jsonl
+from pipeline.core.input_files import read_jsonl
 
 _WRAPPERS = ("data", "Data", "questions", "instances")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_jsonl
 from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.record_io import read_jsonl
 from pipeline.core.records import GrammarName, HopType, Stop, Trajectory
 from pipeline.grammars import Grammar, ParsedOutput, grammar
 

@@ -19,8 +19,9 @@ from typing import Any
 from pipeline.config.policy import Pairs
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.methods import DEFAULT_METHOD
-from pipeline.core.record_io import from_arrow, iterate_rows, parse_record, write_parquet
+from pipeline.core.record_io import from_arrow, parse_record, write_parquet
 from pipeline.core.records import Message, Pair, PairKind, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.base import Grammar
@@ -230,6 +231,6 @@ def _read(source: Path, columns: list[str], wanted: set[str] | None = None) -> I
         "evidence": [],
         "grammar": DEFAULT_METHOD,
     }
-    for row in iterate_rows(source, columns):
+    for row in iterate_parquet(source, columns):
         if wanted is None or row["trajectory_id"] in wanted:
             yield parse_record(Trajectory, blank | from_arrow(row, Trajectory), source, None)

@@ -114,7 +114,7 @@ def test_hyper_ranks_as_solved_by_hand(tmp_path: Path) -> None:
         ({"hyperedges": [{"id": "e", "entities": ["Z"]}]}, "hyperedges: 'Z' has no embedding"),
         ({"hyperedges": [{"id": "e", "entities": ["A"]}] * 2}, "hyperedges: two have the same id"),
         ({"entities": {"A": [1.0], "B": [1.0, 2.0], "C": [1.0]}}, "embeddings of 1 and of 2"),
-        ({"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}}, "finite numbers"),
+        ({"entities": {"A": [float("nan")], "B": [1.0], "C": [1.0]}}, "NaN is not a JSON number"),
     ],
 )
 def test_hyper_refuses_invalid_fields(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -225,7 +225,9 @@ def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
 def test_a_dash_is_standard_input_and_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"answer": "x", "answers": ["x"]}\n'))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"answer": "x", "answers": ["x"]}\n'))
+    )
     metrics("-", "-")
     assert json.loads(capsys.readouterr().out)["em"] == 1
 

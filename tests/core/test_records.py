@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_jsonl, read_records, write_jsonl, write_parquet
+from pipeline.core.record_io import parse_record, read_records, write_jsonl, write_parquet
 from pipeline.core.records import ContextItem, Step, TokenCounts, Trajectory
 
 texts = st.text(max_size=20)
@@ -64,29 +64,6 @@ def test_trajectories_round_trip_through_jsonl_and_parquet(tmp_path_factory, rec
     assert read_records(directory / "t.parquet", Trajectory) == records
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ('{"a": 1', r"broken\.jsonl:2: not valid JSON"),
-        ("[1]", r"broken\.jsonl:2: expected a JSON object, got list"),
-    ],
-)
-def test_broken_line_raises_input_error_with_its_number(tmp_path, line, problem):
-    path = tmp_path / "broken.jsonl"
-    path.write_text(f'{{"a": 1}}\n{line}\n')
-    with pytest.raises(InputError, match=problem):
-        list(read_jsonl(path))
-
-
-def test_directory_or_other_encoding_raises_input_error(tmp_path):
-    with pytest.raises(InputError, match="not a readable file: Is a directory"):
-        list(read_jsonl(tmp_path))
-    path = tmp_path / "latin.jsonl"
-    path.write_bytes('{"a": "é"}\n'.encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin\.jsonl: not UTF-8 text"):
-        list(read_jsonl(path))
-
-
 def test_missing_field_raises_input_error_with_line_and_field(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"trajectory_id": "a"}\n')
@@ -100,6 +77,38 @@ def test_missing_or_unreadable_parquet_raises_input_error(tmp_path):
         read_records(tmp_path / "no.parquet", Trajectory)
     with pytest.raises(InputError, match="no such file"):
         read_records(tmp_path / "absent.jsonl", Trajectory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sample", True),
+        ("sample", "3"),
+        ("sample", 2**63),
+        ("trajectory_id", 7),
+        ("format_ok", 1),
+        ("answers", "one"),
+        ("answers", [None]),
+        ("rewards", 5),
+        ("logprobs", [True]),
+    ],
+)
+def test_values_of_another_type_are_refused_instead_of_converted(field, value):
+    record = {
+        "trajectory_id": "q/0", "question_id": "q", "dataset": "nq", "question": "?", "hop": "single",
+        "answers": [], "evidence": [], "grammar": "tearag", "output": "",
+    }  # fmt: skip
+    parse_record(Trajectory, record, "t.jsonl", 1)
+    with pytest.raises(InputError, match=rf"t\.jsonl:1: {field}"):
+        parse_record(Trajectory, record | {field: value}, "t.jsonl", 1)
+
+
+def test_parquet_bytes_depend_on_the_records_only(tmp_path):
+    records = [ContextItem("chunk", str(n), "title", "text", 0.5) for n in range(3000)]
+    write_parquet(tmp_path / "list.parquet", records, ContextItem)
+    write_parquet(tmp_path / "stream.parquet", iter(records), ContextItem)
+    assert (tmp_path / "list.parquet").read_bytes() == (tmp_path / "stream.parquet").read_bytes()
+    assert pq.ParquetFile(tmp_path / "list.parquet").num_row_groups == 3
 
 
 def test_failed_json_write_keeps_the_old_file(tmp_path):

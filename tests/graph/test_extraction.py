@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.record_io import read_jsonl, write_jsonl, write_parquet
+from pipeline.core.input_files import read_jsonl
+from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted, build_graph
 from pipeline.graph.extract import extract, parse_list, read_answer

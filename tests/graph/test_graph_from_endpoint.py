@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.record_io import read_jsonl, read_records
+from pipeline.core.input_files import read_jsonl
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Triplet
 from tasks.graph import Graph
 from tasks.run import RunFailed, run

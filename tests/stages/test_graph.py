@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline import config
-from pipeline.core.record_io import read_jsonl, read_records
+from pipeline.core.input_files import read_jsonl
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.entities import entity_key
 from pipeline.run.context import StageContext

@@ -1,0 +1,277 @@
+"""Strict reading of text, JSON, JSON lines and Parquet.
+
+All commands and stages read files through this module, so that every damaged file gives an
+InputError with ``file:line: problem``. JSON is read as RFC 8259 defines it: NaN and Infinity are
+refused, as are numbers that a 64-bit number cannot hold and values that are nested too deeply.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STDIN = "-"
+MAX_DEPTH = 100  # nesting of lists and objects
+MAX_LINE = 2**28  # bytes of one line
+_ROWS_IN_MEMORY = 256
+_INT64 = range(-(2**63), 2**63)
+_BOM = b"\xef\xbb\xbf"
+# Numbers with 19 digits or a 3-digit exponent may not fit. Only texts that hold one are parsed with
+# a check of every number, which takes several times as long.
+_LARGE_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
+
+
+def source_name(path: Path | str) -> Path | str:
+    """The name of an input in messages."""
+    return "<stdin>" if str(path) == STDIN else path
+
+
+def read_text(path: Path | str) -> str:
+    """The content of a UTF-8 text file, without a byte order mark; ``-`` is standard input.
+
+    Raises InputError when the file is missing, unreadable, a directory, or not UTF-8.
+    """
+    with _opened(path) as stream:
+        return _decode(stream.read().removeprefix(_BOM), path, None)
+
+
+def read_json(path: Path | str, expected: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:
+    """The JSON value of a file, which must be of type ``expected`` (dict or list).
+
+    Raises InputError when the file is unreadable, is not JSON, or holds a value of another type.
+    """
+    value = parse_json(read_text(path), path)
+    if not isinstance(value, expected):
+        problem = f"expected a JSON {'object' if expected is dict else 'array'}"
+        raise InputError.at(source_name(path), None, f"{problem}, got {type(value).__name__}")
+    return value
+
+
+def parse_json(text: str, path: Path | str, line: int | None = None) -> Any:
+    """The value of a JSON text; ``path`` and ``line`` are for messages.
+
+    Raises InputError for invalid JSON, NaN and Infinity, numbers beyond 64 bits, and values that
+    are nested more than `MAX_DEPTH` deep.
+    """
+    where = source_name(path)
+    hooks: dict[str, Any] = {"parse_constant": _refuse_constant}
+    if _LARGE_NUMBER.search(text):
+        hooks |= {"parse_int": _int64, "parse_float": _finite}
+    try:
+        value = json.loads(text, **hooks)
+    except json.JSONDecodeError as error:
+        raise InputError.at(
+            where,
+            line if line is not None else error.lineno,
+            f"not valid JSON: {error.msg} at column {error.colno}",
+        ) from None
+    except RecursionError:
+        raise InputError.at(where, line, _TOO_DEEP) from None
+    except ValueError as error:
+        raise InputError.at(where, line, f"not valid JSON: {error}") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth_exceeds(value, MAX_DEPTH):
+        raise InputError.at(where, line, _TOO_DEEP)
+    return value
+
+
+_TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep"
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a JSON number; use null")
+
+
+def _int64(text: str) -> int:
+    # 20 characters hold every 64-bit number; int() itself refuses thousands of digits.
+    if len(text) > 20 or int(text) not in _INT64:
+        raise ValueError(f"the integer {_shortened(text)} does not fit into 64 bits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {_shortened(text)} is too large")
+    return value
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 24 else text[:21] + "..."
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    """Whether lists and objects are nested more than ``limit`` deep."""
+    level = [value]
+    for _ in range(limit):
+        inner: list[Any] = []
+        for container in level:
+            if isinstance(container, dict):
+                inner.extend(item for item in container.values() if isinstance(item, dict | list))
+            elif isinstance(container, list):
+                inner.extend(item for item in container if isinstance(item, dict | list))
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+def read_jsonl(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a JSONL file, without blank lines.
+
+    ``-`` is standard input. One line is in memory at a time. Raises InputError when the file is
+    missing or unreadable, is not UTF-8, or a line is not a JSON object.
+    """
+    name = source_name(path)
+    with _opened(path) as stream:
+        for number, raw in enumerate(_lines(stream, path), start=1):
+            if not raw.strip():
+                continue
+            line = _decode(raw, path, number)
+            value = parse_json(line.strip(), path, number)
+            if not isinstance(value, dict):
+                raise InputError.at(
+                    name, number, f"expected a JSON object, got {type(value).__name__}"
+                )
+            yield number, value
+
+
+def _lines(stream: BinaryIO, path: Path | str) -> Iterator[bytes]:
+    number = 0
+    while True:
+        raw = stream.readline(MAX_LINE + 1)
+        if not raw:
+            return
+        number += 1
+        if len(raw) > MAX_LINE:
+            raise InputError.at(
+                source_name(path), number, f"the line is longer than {MAX_LINE >> 20} MiB"
+            )
+        yield raw.removeprefix(_BOM) if number == 1 else raw
+
+
+@contextmanager
+def _opened(path: Path | str) -> Iterator[BinaryIO]:
+    """A binary stream of a file or of standard input; failures to open or read are InputErrors."""
+    try:
+        if str(path) == STDIN:
+            yield sys.stdin.buffer
+            return
+        if "\0" in str(path):
+            raise InputError("a file name contains a NUL character; name a file")
+        with open(path, "rb") as stream:
+            yield stream
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path | str, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError.at(path, None, "no such file")
+    if isinstance(error, IsADirectoryError):
+        return InputError.at(path, None, "is a directory; name a file")
+    return InputError.at(source_name(path), None, f"not a readable file: {error.strerror}")
+
+
+def _decode(raw: bytes, path: Path | str, line: int | None) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError.at(
+            source_name(path), line, f"not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
+
+
+def iterate_parquet(
+    path: Path | str, columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file as JSON values, a few hundred in memory at a time.
+
+    ``columns`` limits them to these columns. Raises InputError when the file is not readable
+    Parquet, lacks a column, holds NaN or infinity, or has a column type that JSON lacks.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).is_file():
+        missing = not Path(path).exists()
+        problem = "no such file" if missing else "not a regular file, which Parquet needs"
+        raise InputError.at(path, None, problem)
+    row = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for name in columns or ():
+                if name not in file.schema_arrow.names:
+                    raise InputError.at(path, None, f"{name}: no such column")
+            names = file.schema_arrow.names if columns is None else list(columns)
+            for name in names:
+                _check_type(file.schema_arrow.field(name).type, name, path)
+            for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
+                _check_finite(batch, row, path)
+                row += batch.num_rows
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
+
+
+def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
+    """Raise InputError when JSON has no value for an Arrow type."""
+    import pyarrow.types as is_type
+
+    if is_type.is_struct(kind):
+        for number in range(kind.num_fields):
+            _check_type(kind.field(number).type, f"{name}.{kind.field(number).name}", path)
+    elif (
+        is_type.is_list(kind)
+        or is_type.is_large_list(kind)
+        or is_type.is_fixed_size_list(kind)
+        or is_type.is_dictionary(kind)
+    ):
+        _check_type(kind.value_type, name, path)
+    elif not (
+        is_type.is_integer(kind)
+        or is_type.is_floating(kind)
+        or is_type.is_boolean(kind)
+        or is_type.is_null(kind)
+        or is_type.is_string(kind)
+        or is_type.is_large_string(kind)
+        or is_type.is_string_view(kind)
+    ):
+        raise InputError.at(
+            path, None, f"{name}: a column of type {kind} cannot be read; store text or numbers"
+        )
+
+
+def _check_finite(batch: pa.RecordBatch, before: int, path: Path | str) -> None:
+    """Raise InputError naming row and column when a number is NaN or infinite."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not _all_finite(column):
+            row = next(n for n in range(len(column)) if not _all_finite(column[n : n + 1]))
+            raise InputError.at(
+                path, before + row + 1, f"{name}: holds NaN or infinity; use null or a number"
+            )
+
+
+def _all_finite(array: pa.Array) -> bool:
+    import pyarrow.compute as pc
+    import pyarrow.types as is_type
+
+    if is_type.is_floating(array.type):
+        return bool(pc.all(pc.is_finite(array), min_count=0).as_py() is not False)
+    if is_type.is_struct(array.type):
+        return all(_all_finite(field) for field in array.flatten())
+    if is_type.is_list(array.type) or is_type.is_large_list(array.type):
+        return _all_finite(array.flatten())
+    if is_type.is_fixed_size_list(array.type):
+        return _all_finite(array.flatten())
+    return True

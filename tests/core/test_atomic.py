@@ -1,0 +1,106 @@
+"""Outputs replace regular files atomically, and are written through links, FIFOs and devices."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.atomic import check_distinct, text_output, write_text
+from pipeline.core.errors import InputError
+
+
+def write(path, *texts):
+    with text_output(path) as output:
+        for text in texts or ["new\n"]:
+            output(text() if callable(text) else text)
+
+
+def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old\n")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write(link)
+    assert link.is_symlink()
+    assert target.read_text() == "new\n"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "later")
+    write(dangling)
+    assert (tmp_path / "later").read_text() == "new\n"
+
+
+def test_a_fifo_and_a_device_are_written_through(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_text()))
+    reader.start()
+    write(fifo)
+    reader.join(10)
+    assert received == ["new\n"]
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    write("/dev/null")
+    assert Path("/dev/null").is_char_device()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fifo"]
+
+
+def test_a_file_behind_dev_fd_is_written_and_not_replaced(tmp_path):
+    path = tmp_path / "log"
+    with path.open("a") as stream:
+        stream.write("before\n")
+        stream.flush()
+        write(f"/dev/fd/{stream.fileno()}")
+        stream.write("after\n")
+    assert path.read_text() == "before\nnew\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("", "is a directory"), ("file/below", "cannot be written: Not a directory")],
+)
+def test_outputs_that_cannot_be_files_are_refused_without_litter(tmp_path, name, problem):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match=problem):
+        write(tmp_path / name)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_device_is_reported(tmp_path):
+    with pytest.raises(InputError, match="/dev/full: cannot be written: No space left on device"):
+        write("/dev/full")
+
+
+def test_nothing_is_written_when_the_block_fails(tmp_path, capsys):
+    path = tmp_path / "kept"
+    path.write_text("old")
+    for output in (path, "-"):
+        with pytest.raises(ZeroDivisionError):
+            write(output, "half", lambda: 1 / 0)
+    assert path.read_text() == "old"
+    assert capsys.readouterr().out == ""
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+
+
+def test_two_outputs_must_be_two_files(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    check_distinct(tmp_path / "file", None, "-", "/dev/null", "/dev/null")
+    for pair in (("-", "-"), (tmp_path / "file", tmp_path / "link")):
+        with pytest.raises(InputError, match="two outputs"):
+            check_distinct(*pair)
+
+
+def test_an_interrupted_replacement_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "state.json"
+    write_text(path, "old")
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["state.json"]

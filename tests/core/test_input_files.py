@@ -1,0 +1,121 @@
+"""Damaged text, JSON, JSON lines and Parquet give an InputError that names file and line."""
+
+import datetime
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import (
+    MAX_DEPTH,
+    iterate_parquet,
+    parse_json,
+    read_json,
+    read_jsonl,
+    read_text,
+)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)  # fmt: skip
+
+
+@given(json_values)
+def test_json_values_are_read_as_they_were_written(value):
+    assert parse_json(json.dumps(value), "file") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": 1', "not valid JSON"),
+        ("[1]", "expected a JSON object, got list"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": [-Infinity]}', "-Infinity is not a JSON number"),
+        ('{"a": 1e999}', "the number 1e999 is too large"),
+        ('{"a": 9223372036854775808}', "does not fit into 64 bits"),
+        ('{"a": ' + "9" * 5000 + "}", "does not fit into 64 bits"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ('{"a": ' * 101 + "1" + "}" * 101, "nested more than 100 deep"),
+        ('{"a": "\x00"}', "Invalid control character"),
+    ],
+)
+def test_a_line_that_is_no_json_object_is_refused_with_its_number(tmp_path, text, problem):
+    path = tmp_path / "broken.jsonl"
+    path.write_text(f'{{"a": 1}}\n\n{text}\n')
+    with pytest.raises(InputError, match=rf"broken\.jsonl:3: .*{problem}"):
+        list(read_jsonl(path))
+
+
+def test_nesting_up_to_the_limit_is_read():
+    text = "[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH
+    assert json.dumps(parse_json(text, "file")) == text
+    wide = [[1]] * 1000
+    assert parse_json(json.dumps(wide), "file") == wide
+
+
+def test_text_in_another_encoding_is_refused_in_files_and_on_standard_input(tmp_path, monkeypatch):
+    raw = '{"a": 1}\n{"a": "é"}\n'.encode("latin-1")
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=r"latin\.jsonl:2: not UTF-8 text"):
+        list(read_jsonl(path))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(raw)))
+    with pytest.raises(InputError, match=r"<stdin>:2: not UTF-8 text"):
+        list(read_jsonl("-"))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n{"a": 2}\r\n')
+    assert list(read_jsonl(path)) == [(1, {"a": 1}), (2, {"a": 2})]
+
+
+def test_directories_missing_files_and_names_with_nul_are_refused(tmp_path):
+    for read in (read_text, read_json, lambda path: list(read_jsonl(path))):
+        with pytest.raises(InputError, match="is a directory; name a file"):
+            read(tmp_path)
+        with pytest.raises(InputError, match="no such file"):
+            read(tmp_path / "absent")
+        with pytest.raises(InputError, match="NUL"):
+            read("a\0b")
+    with pytest.raises(InputError, match="not a regular file"):
+        list(iterate_parquet(tmp_path))
+
+
+def test_parquet_columns_without_a_json_value_are_refused_by_name(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": [1], "when": [datetime.datetime(2026, 1, 1)]}), path)
+    with pytest.raises(InputError, match="when: a column of type timestamp"):
+        list(iterate_parquet(path))
+    assert list(iterate_parquet(path, ["a"])) == [{"a": 1}]
+    with pytest.raises(InputError, match="absent: no such column"):
+        list(iterate_parquet(path, ["absent"]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_parquet_numbers_that_are_not_finite_are_refused_with_their_row(tmp_path, bad):
+    path = tmp_path / "t.parquet"
+    scores = [[{"score": 0.5}], [], [{"score": None}], [{"score": 1.0}, {"score": bad}]]
+    pq.write_table(pa.table({"context": scores}), path)
+    with pytest.raises(InputError, match=r"t\.parquet:4: context: holds NaN or infinity"):
+        list(iterate_parquet(path))
+
+
+def test_damaged_parquet_is_refused_wherever_the_damage_is(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": list(range(1000)), "b": ["text"] * 1000}), path)
+    whole = path.read_bytes()
+    for end in range(0, len(whole), 97):
+        path.write_bytes(whole[:end])
+        with pytest.raises(InputError, match=r"t\.parquet: not a readable Parquet file"):
+            list(iterate_parquet(path))
