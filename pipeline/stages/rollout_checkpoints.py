@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from array import array
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import RetrievalError, StoreError
+from pipeline.core.errors import EngineError, RetrievalError, StoreError
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import Engine
@@ -93,7 +94,16 @@ class RolloutCheckpoints:
         return [number for number, file in enumerate(self._file_of) if file < 0]
 
     def add(self, trajectory: Trajectory, timer: RolloutTimer) -> None:
-        """Add a finished trajectory; writes a file when a batch of questions is complete."""
+        """Add a finished trajectory; writes a file when a batch of questions is complete.
+
+        Raises EngineError for a log-probability that is not finite, and what `flush` raises.
+        """
+        for token, logprob in enumerate(trajectory.logprobs):
+            if logprob is not None and not math.isfinite(logprob):
+                raise EngineError(
+                    f"token {token} of {trajectory.trajectory_id} has log-probability {logprob}; "
+                    "expected a finite number; check the model's weights and engine.dtype"
+                )
         trajectories = self._incomplete.setdefault(trajectory.question_id, [])
         trajectories.append(trajectory)
         if len(trajectories) == self.samples:
