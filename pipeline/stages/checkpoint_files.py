@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.core.atomic import parquet_writer
 from pipeline.core.errors import StoreError
-from pipeline.core.record_io import write_parquet
+from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,28 @@ def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
             "which makes its records again"
         )
     return pq.read_table(pa.BufferReader(content), columns=columns)
+
+
+def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int:
+    """Join tables of records of type ``kind`` into one file; returns the number of rows.
+
+    The row groups are those of `write_parquet`, so the bytes depend on the rows only and not on the
+    division into tables.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(kind)
+    count, pending = 0, schema.empty_table()
+    with parquet_writer(path, schema) as writer:
+        for table in tables:
+            count += table.num_rows
+            pending = pa.concat_tables([pending, table.cast(schema)])
+            while pending.num_rows >= ROWS_PER_GROUP:
+                writer.write_table(pending.slice(0, ROWS_PER_GROUP).combine_chunks())
+                pending = pending.slice(ROWS_PER_GROUP)
+        if pending.num_rows:  # `datasets` cannot load a row group without rows
+            writer.write_table(pending.combine_chunks())
+    return count
 
 
 def _is_intact(path: Path, content: bytes) -> bool:
