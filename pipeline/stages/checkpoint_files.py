@@ -1,8 +1,8 @@
-"""Checkpoint files: Parquet files whose names end in a hash of their content.
+"""Checkpoint files: Parquet or NumPy files whose names end in a hash of their content.
 
 A stage writes a file once and reads it after a kill, or when it joins its parts. A file whose content
 does not have the hash in its name is damaged: `intact` deletes it with a line in the log, so that the
-stage makes its records again.
+stage makes its content again.
 """
 
 from __future__ import annotations
@@ -14,35 +14,41 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.atomic import parquet_writer
+from pipeline.core.atomic import parquet_writer, save_array
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import ROWS_PER_GROUP, arrow_schema, write_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _HASH_CHARACTERS = 32
 
 
 def write_checkpoint(folder: Path, name: str, records: Iterable[Any], kind: type[Any]) -> Path:
-    """Write records to ``<name>-<hash>.parquet``; records that are there already are written again."""
+    """Write records to ``<name>-<hash>.parquet``; a file with the same content is replaced."""
     temporary = folder / f".{name}.{os.getpid()}.parquet"
     write_parquet(temporary, records, kind)
-    path = folder / f"{name}-{_hash(temporary.read_bytes())}.parquet"
-    temporary.replace(path)
-    return path
+    return _named_by_hash(temporary, name)
 
 
-def intact(folder: Path, name: str) -> list[Path]:
+def save_array_checkpoint(folder: Path, name: str, array: NDArray[Any]) -> Path:
+    """Write an array to ``<name>-<hash>.npy``; a file with the same content is replaced."""
+    temporary = folder / f".{name}.{os.getpid()}.npy"
+    save_array(temporary, array)
+    return _named_by_hash(temporary, name)
+
+
+def intact(folder: Path, name: str, suffix: str = ".parquet") -> list[Path]:
     """The checkpoints called ``name``, sorted; damaged ones are deleted."""
     paths = []
-    for path in sorted(folder.glob(f"{name}-{'?' * _HASH_CHARACTERS}.parquet")):
-        if _is_intact(path, path.read_bytes()):
+    for path in sorted(folder.glob(f"{name}-{'?' * _HASH_CHARACTERS}{suffix}")):
+        if path.stem.endswith(f"-{_hash(path)}"):
             paths.append(path)
         else:
             logging.getLogger(__name__).warning(
                 "%s is damaged: its content does not have the hash in its name; "
-                "it is deleted, and its records are made again",
+                "it is deleted, and its content is made again",
                 path,
             )
             path.unlink()
@@ -54,23 +60,22 @@ def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
 
     Raises StoreError when the file was deleted or damaged after the stage listed it.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        content = path.read_bytes()
+        whole = path.stem.endswith(f"-{_hash(path)}")
     except OSError as error:
         raise StoreError(
             f"{path}: the checkpoint cannot be read ({error.strerror}), although the stage had "
             "listed it; check that no other process uses the directory, then rerun, which makes "
-            "its records again"
+            "its content again"
         ) from None
-    if not _is_intact(path, content):
+    if not whole:
         raise StoreError(
             f"{path}: the checkpoint was damaged while the stage ran; check the disk, then rerun, "
-            "which makes its records again"
+            "which makes its content again"
         )
-    return pq.read_table(pa.BufferReader(content), columns=columns)
+    return pq.read_table(path, columns=columns)
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int:
@@ -95,9 +100,15 @@ def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int
     return count
 
 
-def _is_intact(path: Path, content: bytes) -> bool:
-    return path.stem.endswith(f"-{_hash(content)}")
+def _named_by_hash(temporary: Path, name: str) -> Path:
+    path = temporary.with_name(f"{name}-{_hash(temporary)}{temporary.suffix}")
+    temporary.replace(path)
+    return path
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:_HASH_CHARACTERS]
+def _hash(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()[:_HASH_CHARACTERS]

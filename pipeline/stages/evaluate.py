@@ -137,6 +137,8 @@ def merge_policies(
     for policy, directory in directories.items():
         path = directory / "rows.json"
         measured = read_json(path)
+        if missing := {"split", "seconds", "outcomes"} - measured.keys():
+            raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
         outcomes[policy] = [
             parse_record(Outcome, with_current_names(value), path, None)
             for value in measured.pop("outcomes")

@@ -8,7 +8,6 @@ once.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import EngineError, RetrievalError, StoreError
+from pipeline.core.errors import EngineError, InputError, RetrievalError, StoreError
+from pipeline.core.input_files import read_json
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import Engine
@@ -193,9 +193,8 @@ class RolloutCheckpoints:
         """The seconds of earlier attempts; empty when their file is missing or damaged."""
         path = self.folder / "seconds.json"
         try:
-            seconds = json.loads(path.read_text(encoding="utf-8"))
-            return {str(name): float(value) for name, value in seconds.items()}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+            return {name: float(value) for name, value in read_json(path).items()}
+        except (InputError, ValueError, TypeError) as error:
             logging.getLogger(__name__).warning(
                 "%s: not the seconds of earlier attempts (%s); they are not counted", path, error
             )
