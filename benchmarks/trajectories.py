@@ -11,19 +11,20 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measured_process import Measured, run_measured
 from pipeline.config import Config
-from pipeline.core.atomic import write_json
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.context import StageContext
+from pipeline.stages.checkpoint_files import write_tables
 
 SAMPLES = 8
+DISTINCT = 8_000  # trajectories that differ in more than their ids
 _FILE = "trajectories.parquet"
 
 
@@ -62,9 +63,7 @@ def trajectory(question: int, sample: int) -> Trajectory:
         prompt_ids=[rng.randrange(50_000) for _ in range(60)],
         token_ids=[rng.randrange(50_000) for _ in range(400)],
         token_spans=token_spans,
-        logprobs=[
-            None if 100 <= token < 300 else -round(rng.random(), 6) for token in range(400)
-        ],
+        logprobs=[None if 100 <= token < 300 else -round(rng.random(), 6) for token in range(400)],
         steps=steps,
         answer="Ann" if right else "Bo",
         format_ok=rng.random() < 0.9,
@@ -81,25 +80,47 @@ def trajectory(question: int, sample: int) -> Trajectory:
 _WORDS = ["river", "lives", "house", "north", "queen", "paper"]
 
 
-def _trajectories(count: int) -> Iterator[Trajectory]:
-    for number in range(count):
-        yield trajectory(number // SAMPLES, number % SAMPLES)
-
-
 def generate(count: int, folder: Path) -> None:
-    """Write the inputs of all stages: questions, sampled and scored trajectories, verdicts."""
-    write_parquet(folder / "score-1" / _FILE, _trajectories(count), Trajectory)
-    questions = (
-        Question(f"q{n}", ("nq", "musique")[n % 2], f"Who is the third of {n}?", ["Ann"], "multi")
-        for n in range(count // SAMPLES)
-    )
-    write_parquet(folder / "corpus" / "questions" / "sampling.parquet", questions, Question)
-    verdicts = (
+    """Write the inputs of all stages: questions, sampled and scored trajectories, verdicts.
+
+    Above `DISTINCT` trajectories, copies follow that differ in their ids.
+    """
+    sampled = [trajectory(n // SAMPLES, n % SAMPLES) for n in range(min(count, DISTINCT))]
+    verdicts = [
         Verdict(item.trajectory_id, step, "over", "no", "judge", f"{n:032x}")
-        for n, item in enumerate(_trajectories(count))
+        for n, item in enumerate(sampled)
         for step in range(len(item.steps))
-    )
-    write_parquet(folder / "judge" / "verdicts.parquet", verdicts, Verdict)
+    ]
+    questions = [
+        Question(item.question_id, item.dataset, item.question, item.answers, item.hop)
+        for item in sampled[::SAMPLES]
+    ]
+    copies = -(-count // DISTINCT)
+    _write_copies(folder / "score-1" / _FILE, sampled, ("trajectory_id", "question_id"), copies)
+    _write_copies(folder / "judge" / "verdicts.parquet", verdicts, ("id",), copies)
+    path = folder / "corpus" / "questions" / "sampling.parquet"
+    _write_copies(path, questions, ("question_id",), copies)
+
+
+def _write_copies(path: Path, records: Sequence[Any], ids: Sequence[str], copies: int) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    kind = type(records[0])
+    write_parquet(path, records, kind)
+    one = pq.read_table(path)
+
+    def tables() -> Iterator[pa.Table]:
+        for number in range(copies):
+            table = one
+            for name in ids:
+                place = table.schema.get_field_index(name)
+                renamed = pc.binary_join_element_wise(f"{number}-", table[name], "")
+                table = table.set_column(place, name, renamed)
+            yield table
+
+    write_tables(path, tables(), kind)
 
 
 def _context(folder: Path, stage: str, **values: Any) -> StageContext:
@@ -179,9 +200,9 @@ def _pair_with_limit(folder: Path) -> None:
 
 def _judge(folder: Path) -> None:
     from pipeline.core.content_cache import digest
-    from pipeline.judges.base import Case, Judge, JudgeCall
+    from pipeline.judges.base import Judge, JudgeCall
     from pipeline.judges.closed_book import ClosedBookAnswer
-    from pipeline.stages.judge import judge_to, judged_steps
+    from pipeline.stages.judge import StepsOfFile, judge_to
 
     class NoJudge(Judge):
         model = "none"
@@ -189,12 +210,11 @@ def _judge(folder: Path) -> None:
         def decide(self, cases: Any) -> list[JudgeCall]:
             return [JudgeCall(digest(str(case)).hex(), "no", "none") for case in cases]
 
-    assert Case
     context = _context(folder, "judge")
     judge_to(
         context.output,
         context.checkpoint_dir,
-        judged_steps(folder / "score-1" / _FILE),
+        StepsOfFile(folder / "score-1" / _FILE),
         lambda queries: {query: ClosedBookAnswer("Ann") for query in queries},
         NoJudge(),
         NoJudge(),
@@ -207,13 +227,17 @@ def _evaluate(folder: Path) -> None:
     from pipeline.core.record_io import iterate_records
     from pipeline.stages.evaluate import merge_policies, write_measured
 
+    class OneQuestion(dict[str, Question]):
+        def __missing__(self, key: str) -> Question:
+            return Question(key, "nq", "?", ["Ann"], "multi")
+
     directories = {}
     for policy in ("sft", "round-1"):
         output = folder / "outputs" / policy
         output.mkdir(parents=True, exist_ok=True)
         source = iterate_records(folder / "score-1" / _FILE, Trajectory)
         distinct = (_with_own_question(item) for item in source)
-        write_measured(output, distinct, {}, split="test", seconds={})
+        write_measured(output, distinct, OneQuestion(), split="test", seconds={})
         directories[policy] = output
     merge_policies(directories, folder / "outputs" / "evaluate", resamples=10)
 
@@ -258,7 +282,6 @@ def main(arguments: list[str]) -> None:
     for name in names or STAGES:
         figures = run_measured("benchmarks.trajectories", name, folder)
         print(json.dumps({"stage": name, "trajectories": int(first), **figures}), flush=True)
-    write_json(folder / "done.json", {"trajectories": int(first)})
 
 
 if __name__ == "__main__":

@@ -134,9 +134,7 @@ def _statistics(
     judged: JudgingResult, steps: Iterable[JudgedStep], errors: SearchErrors
 ) -> dict[str, Any]:
     """Counts of verdicts by kind, and reasons of unknown verdicts."""
-    faults = Counter(
-        call.fault for call in map(judged.call, steps) if call.verdict == "unknown"
-    )
+    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
     return {
         "over": asdict(errors.over),
         "under": asdict(errors.under),

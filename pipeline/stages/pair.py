@@ -13,7 +13,6 @@ import itertools
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pipeline.config.policy import Pairs
@@ -197,7 +196,9 @@ def candidate_of(
     except InputError as error:
         raise InputError(f"trajectory {name}: {error}; score it again") from None
     if terms is None:
-        raise InputError(f"trajectory {name} has no rewards to pair by; run steep score on it first")
+        raise InputError(
+            f"trajectory {name} has no rewards to pair by; run steep score on it first"
+        )
     return replace(candidate, **terms)
 
 

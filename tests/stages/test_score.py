@@ -115,7 +115,7 @@ def test_a_damaged_or_foreign_checkpoint_is_scored_again(
 
 def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     [trajectory] = read_records(_sampled(tmp_path / "one.parquet", count=1), Trajectory)
-    with pytest.raises(InputError, match="trajectory t0: the rewards .* not finite"):
+    with pytest.raises(InputError, match=r"trajectory t0: the rewards .* not finite"):
         with_rewards([trajectory], lambda trajectories, verdicts: [{"total": float("nan")}])
 
 
