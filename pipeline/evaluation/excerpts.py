@@ -7,7 +7,6 @@ the last policy by failure mode. `segments` cuts the text of a trajectory by wri
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -96,11 +95,13 @@ def read_trajectories(
     Two passes over the file: the first reads the keys, and the second the rows up to the last match,
     a few hundred at a time. Raises InputError when the file is missing or unreadable.
     """
+    import pyarrow.parquet as pq
+
     wanted = set(ids)
     rows = {n for n, row in enumerate(iterate_parquet(path, [key])) if row[key] in wanted}
     if not rows:
         return {}
-    columns = [f.name for f in dataclasses.fields(Trajectory) if f.name not in _TOKEN_COLUMNS]
+    columns = [name for name in pq.read_schema(path).names if name not in _TOKEN_COLUMNS]
     found = {}
     for number, row in enumerate(islice(iterate_parquet(path, columns), max(rows) + 1)):
         if number in rows:
