@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -164,6 +164,12 @@ class Endpoint(Block):
         8, ge=0, description="after 429, 5xx, timeouts and broken connections"
     )
     prices: Annotated[Prices, Execution()] = Prices()
+    cost_ceiling: Annotated[float | None, Execution()] = Field(
+        None, gt=0, description="a stage stops once its new answers cost this much; needs prices"
+    )
+    token_ceiling: Annotated[Positive | None, Execution()] = Field(
+        None, description="a stage stops once its new answers took this many tokens"
+    )
 
     # The messages below never contain the value, which may be an API key in the wrong place.
     @field_validator("base_url")
@@ -178,6 +184,12 @@ class Endpoint(Block):
                 "variable and name that variable in api_key_env"
             )
         return value
+
+    @model_validator(mode="after")
+    def _ceiling_has_prices(self) -> Endpoint:
+        if self.cost_ceiling is not None and not (self.prices.prompt or self.prices.completion):
+            raise ValueError("cost_ceiling needs prices; set them, or use token_ceiling")
+        return self
 
     @field_validator("api_key_env")
     @classmethod

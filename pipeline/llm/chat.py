@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
@@ -26,6 +27,7 @@ from pipeline.core.records import Message
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
 Self = TypeVar("Self", bound="Chat")
+_MODELS = 8  # names of other models in a report
 _FAULTS: dict[Finish, str] = {
     "filter": "content filter",
     "too long": "prompt too long",
@@ -40,7 +42,9 @@ class Reply:
     ``text`` is the generated text and ``raw`` the response as it was received. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
     "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a rerun
-    sends the prompt again.
+    sends the prompt again. ``counted`` is false where an endpoint reports no plausible numbers of
+    tokens, which are 0 then. ``other_model`` is the model that answered, where it is another one than
+    requested.
     """
 
     text: str
@@ -48,6 +52,8 @@ class Reply:
     raw: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    counted: bool = True
+    other_model: str = ""
 
     @property
     def kept(self) -> bool:
@@ -79,7 +85,9 @@ class Usage:
     """Counts of distinct answers and their tokens; ``reused`` answers came from the cache.
 
     ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent; the
-    ``paid`` tokens exclude reused answers.
+    ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers of
+    tokens and count as 0. ``other_models`` are answers by the name of their model, where it is another
+    one than requested.
     """
 
     prompt_price: float = 0.0
@@ -91,6 +99,8 @@ class Usage:
     completion_tokens: int = 0
     paid_prompt_tokens: int = 0
     paid_completion_tokens: int = 0
+    uncounted: int = 0
+    other_models: Counter[str] = field(default_factory=Counter)
 
     def add(self, reply: Reply, *, reused: bool) -> None:
         """Count a reply that is stored; other replies are ignored."""
@@ -99,6 +109,9 @@ class Usage:
         self.answers += 1
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
+        self.uncounted += not reply.counted
+        if reply.other_model:
+            self.other_models[reply.other_model] += 1
         if reused:
             self.reused += 1
         else:
@@ -110,13 +123,18 @@ class Usage:
         price = prompt_tokens * self.prompt_price + completion_tokens * self.completion_price
         return round(price / 1e6, 6)
 
-    def total(self) -> dict[str, int | float]:
-        """Totals over all answers, including reused ones, so that reruns report the same."""
+    def total(self) -> dict[str, Any]:
+        """Totals over all answers, including reused ones, so that reruns report the same.
+
+        ``uncounted`` and ``other_models`` are present only where there are such answers.
+        """
+        unusual = {"uncounted": self.uncounted, "other_models": self._named_models()}
         return {
             "answers": self.answers,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cost": self.cost(self.prompt_tokens, self.completion_tokens),
+            **{name: value for name, value in unusual.items() if value},
         }
 
     def report(self, folder: Path) -> None:
@@ -126,12 +144,27 @@ class Usage:
 
     def line(self) -> str:
         """One line with the requests and the cost of this process."""
-        paid = self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
+        unusual = (
+            f"; {self.uncounted:,} answers without numbers of tokens" if self.uncounted else ""
+        )
+        for model, count in self._named_models().items():
+            unusual += f"; {count:,} answers of another model, {model}"
         return (
             f"chat: {self.answers:,} answers, {self.reused:,} of them from the cache; "
             f"{self.tries:,} tries; {self.paid_prompt_tokens:,} + "
-            f"{self.paid_completion_tokens:,} new tokens, cost {paid:g}"
+            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}{unusual}"
         )
+
+    def _named_models(self) -> dict[str, int]:
+        """The most frequent of ``other_models``, and the number of all further answers."""
+        ordered = sorted(self.other_models.items(), key=lambda item: (-item[1], item[0]))
+        further = sum(count for _, count in ordered[_MODELS:])
+        return dict(ordered[:_MODELS]) | ({"further models": further} if further else {})
+
+    @property
+    def paid(self) -> float:
+        """The cost of the answers that did not come from the cache."""
+        return self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
 
 
 class Chat(ABC):

@@ -114,7 +114,7 @@ def _blocks(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[st
     import pyarrow.parquet as pq
 
     start = 0
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         for part in file.iter_batches(batch_size=_BLOCK, columns=list(columns)):
             parts = [part.column(column).to_pylist() for column in columns]
             texts = [passage_text(*row) for row in zip(*parts, strict=True)]
