@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pipeline.core.errors import StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
+from pipeline.run.store import StageKey
 from pipeline.stages.shards import merge
 from tests.stages.fabricated_run import configuration
 
@@ -39,7 +41,11 @@ def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample"
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
-        manifest = {"key": {}, "counts": {"trajectories": len(trajectories)}}
+        manifest = {
+            "fingerprint": "f",
+            "key": asdict(StageKey(f"{stage}-shard", 1, {})),
+            "counts": {"trajectories": len(trajectories)},
+        }
         (shard / "manifest.json").write_text(json.dumps(manifest))
     context = StageContext(config, stage, output, tmp_path / "checkpoints", inputs)
     assert merge(context) == {"trajectories": sum(map(len, shards))}
