@@ -117,16 +117,16 @@ def test_a_log_directory_that_is_a_file_stops_the_run_first(workspace):
 
 
 def test_errors_of_luigis_own_process_are_reported(workspace):
-    """An input disappears between the checks and the start of the stage that reads it."""
+    """The system has no process left for the stage."""
 
-    class Vanishing(Second):
-        stage = "vanishing"
+    class Crowded(First):
+        stage = "crowded"
 
         def run(self):
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    with pytest.raises(RunFailed, match=r"vanishing: .*no process could be started") as caught:
-        run(task(Vanishing, workspace), workers=2)
+    with pytest.raises(RunFailed, match=r"crowded: .*no process could be started") as caught:
+        run(task(Crowded, workspace), workers=2)
     assert caught.value.exit_status == 2
 
 
