@@ -83,11 +83,19 @@ class ContentCache:
 
     def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Store (key, value) items in one transaction; values that are already stored are kept."""
+        self._execute("INSERT OR IGNORE INTO items VALUES (?, ?)", items)
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Forget the values of these keys, so that `put` stores new ones."""
+        self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
+
+    def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
+        """Execute a statement for every row in one transaction."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    self._connection.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", items)
+                    self._connection.executemany(statement, rows)
                 except BaseException:
                     self._connection.execute("ROLLBACK")
                     raise

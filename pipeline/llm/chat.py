@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.errors import EngineError
 from pipeline.core.records import Message
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
@@ -190,11 +191,12 @@ class Chat(ABC):
         """Answers of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
 
         An answer that is not ``usable`` is returned but not stored, so that the next run sends its
-        prompt again. Raises EngineError or another SteepError when the model is unavailable; replies
-        received before are stored.
+        prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed and
+        asked for again. Raises EngineError or another SteepError when the model is unavailable or leaves
+        out a prompt; replies received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
-        replies = {key: _read(value) for key, value in self._cache.get([*keys.values()]).items()}
+        replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
         for reply in replies.values():
             self.usage.add(reply, reused=True)
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
@@ -208,7 +210,30 @@ class Chat(ABC):
 
         if missing:
             self._answer(missing, max_tokens, on_reply)
+        unanswered = [name for name, key in keys.items() if key not in replies]
+        if unanswered:
+            raise EngineError(
+                f"the model left out {len(unanswered)} of {len(keys)} prompts, such as that of "
+                f"{unanswered[0]}; run the stage again"
+            )
         return {name: _answer(name, replies[key]) for name, key in keys.items()}
+
+    def _stored(
+        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int
+    ) -> dict[bytes, Reply]:
+        """The stored replies of these prompts; damaged ones are removed and reported."""
+        replies: dict[bytes, Reply] = {}
+        damaged = []
+        for key, record in self._cache.get([*prompts]).items():
+            reply = _read(record, self._request(prompts[key], max_tokens))
+            if reply is None:
+                damaged.append(key)
+            else:
+                replies[key] = reply
+        if damaged:
+            print(f"{self._cache.path}: {len(damaged)} damaged answers are asked for again")
+            self._cache.remove(damaged)
+        return replies
 
     @abstractmethod
     def _answer(
@@ -236,8 +261,11 @@ class Chat(ABC):
         return digest(_json(self.identity), _json(_plain(messages)), str(max_tokens))
 
     def _record(self, messages: Sequence[Message], max_tokens: int, reply: Reply) -> bytes:
-        request = {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
+        request = self._request(messages, max_tokens)
         return _json({"asked": request, "reply": asdict(reply)}).encode("ascii")
+
+    def _request(self, messages: Sequence[Message], max_tokens: int) -> dict[str, object]:
+        return {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -248,8 +276,17 @@ def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _read(record: bytes) -> Reply:
-    return Reply(**json.loads(record)["reply"])
+def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
+    """The reply of a stored record; None when it is damaged or answers another request."""
+    try:
+        stored = json.loads(record)
+        reply = Reply(**stored["reply"])
+        same = _json(stored.get("asked", request)) == _json(request)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    texts = isinstance(reply.text, str) and isinstance(reply.raw, str)
+    tokens = isinstance(reply.prompt_tokens, int) and isinstance(reply.completion_tokens, int)
+    return reply if same and texts and tokens and reply.kept else None
 
 
 def _answer(name: str, reply: Reply) -> Answer:
