@@ -40,10 +40,11 @@ def run_stage(
     environment: Mapping[str, str],
     memory_hint: str,
     started: Callable[[Path], None],
-) -> None:
-    """Run a stage in a separate process; ``started`` is called with its log when it has the lock.
+) -> dict[str, int]:
+    """Run a stage in a separate process; returns its row counts.
 
-    Raises StageFailed with the cause, the remedy and the log.
+    ``started`` is called with its log when it has the lock. Raises StageFailed with the cause, the
+    remedy and the log. A process that crashes after its stage is complete has not failed.
     """
     with _early_output() as early, _pipe() as (reports, writing):
         process = _start(early, writing, environment)
@@ -60,8 +61,10 @@ def run_stage(
                 raise
         os.set_blocking(reports.fileno(), False)  # a child of the stage may still hold the pipe
         report = _parsed((reports.read() or b"").rpartition(b"\n")[0]) or report
-        if status != 0:
+        if "counts" not in report:
             raise _failure(status, report, log, early, memory_hint)
+    counts: dict[str, int] = report["counts"]
+    return counts
 
 
 def _start(
