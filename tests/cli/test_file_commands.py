@@ -438,5 +438,5 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
 def test_mask_refuses_text_that_no_tokenizer_takes(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"output": "half a pair: \ud800"}) + "\n")
-    with pytest.raises(InputError, match="in.jsonl:1: output: half of a surrogate pair"):
+    with pytest.raises(InputError, match=r"in\.jsonl:1: output: half of a surrogate pair"):
         add_masks(source, tmp_path / "out.jsonl", tokenizer=Path("data/tiny_reader"))
