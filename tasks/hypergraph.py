@@ -39,6 +39,7 @@ class HyperIndex(StageTask):
     """Embeddings and indexes of hyperedges and their entities."""
 
     stage = "hyper-index"
+    version = 2
     entry = "pipeline.stages.index:run_hyper"
     reads = ("index",)
 

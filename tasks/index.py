@@ -14,7 +14,7 @@ class Index(StageTask):
     """Embeddings and indexes of chunks, entities and triplets."""
 
     stage = "index"
-    version = 3
+    version = 4
     entry = "pipeline.stages.index:run"
     reads = ("index",)
 

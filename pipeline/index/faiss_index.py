@@ -47,12 +47,15 @@ class VectorIndex:
         index: Any,
         vectors_ND: NDArray[np.float32] | None = None,
         about: dict[str, int | float | str] | None = None,
+        *,
+        on_gpu: bool = False,
     ) -> None:
         """``vectors_ND`` are the vectors of a compressed index and may be memory-mapped.
 
-        ``about`` describes the index: its kind, sizes and measured recall.
+        ``on_gpu`` says that ``index`` searches on GPUs. ``about`` describes the index: its kind, sizes and measured recall.
         """
         self._index = index
+        self._on_gpu = on_gpu
         self._vectors_ND = vectors_ND
         self.about = about or {}
 
@@ -136,20 +139,26 @@ class VectorIndex:
                     f"{vectors}: {exact_ND.shape} vectors, but {path.name} is over "
                     f"({index.ntotal}, {index.d}); run the index stage again"
                 )
-        return cls(_on_gpus(faiss, index) if gpu else index, exact_ND)
+        return cls(_on_gpus(faiss, index) if gpu else index, exact_ND, on_gpu=gpu)
 
     def search(self, queries_QD: NDArray[np.float32], k: int) -> list[SearchResult]:
         """At most k neighbors of each query [Q, D], best first, ties by row.
 
-        Cosines are rounded to 6 decimals, so that a ranking does not depend on how queries are
-        batched.
+        On a CPU each query is searched alone, since FAISS uses other kernels for 20 queries and
+        more. Cosines are rounded to 6 decimals, so that a ranking on a GPU hardly depends on how
+        queries are batched.
         """
         if not len(queries_QD) or not len(self):
             empty: SearchResult = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
             return [empty] * len(queries_QD)
         num_candidates = k if self._vectors_ND is None else k * _PQ_CANDIDATES
         queries_QD = np.ascontiguousarray(queries_QD)
-        scores_QK, rows_QK = self._index.search(queries_QD, min(num_candidates, len(self)))
+        size = len(queries_QD) if self._on_gpu else 1
+        found = [
+            self._index.search(queries_QD[start : start + size], min(num_candidates, len(self)))
+            for start in range(0, len(queries_QD), size)
+        ]
+        scores_QK, rows_QK = (np.concatenate(part) for part in zip(*found, strict=True))
         results: list[SearchResult] = []
         for query_D, scores, rows in zip(queries_QD, scores_QK, rows_QK, strict=True):
             valid = rows >= 0

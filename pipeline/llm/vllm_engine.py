@@ -153,6 +153,9 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
     if current_platform.is_cpu():
         # A second process would import every package again and take a core from the first one.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        # With few sequences, vLLM splits the attention of one over several threads and adds up the
+        # parts. The logits of a sequence would then depend on the others of its batch.
+        os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
         if config.enforce_eager:
             # The ranking of log-probabilities would still be compiled at the first token of every
             # process (17 s on two busy cores), by a C++ compiler that may not be installed.

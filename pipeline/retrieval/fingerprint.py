@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Retrieval
 
-VERSION = 1  # raise it when the same index and settings give other answers
+VERSION = 2  # raise it when the same index and settings give other answers
 _SAMPLER_FIELDS = frozenset({"rounds"})  # settings that only the sampler reads
 
 

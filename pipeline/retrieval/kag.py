@@ -32,6 +32,7 @@ Numbers = NDArray[np.int64]
 KEY_ENTITY_RESTART = 0.5
 DECIMALS = 9  # masses that agree to 9 decimals are ties
 _ABSENT = -1  # number of an entity without a name, or of a chunk that was not retrieved
+_ENTITY_NODES = 8  # entity nodes of a graph are a multiple of this
 _BATCH = 64  # graphs solved at once: 64 x 40 x 40 doubles are 0.8 MB and stay in cache
 
 
@@ -92,20 +93,48 @@ def rank_all(
 ) -> Iterator[list[RankedNode]]:
     """Yield the ranking of each step, as `rank` does, in input order.
 
-    Graphs are built and solved in batches.
+    Graphs are built and solved in batches. The last bits of a solution depend on the size of the
+    matrix, so a batch has graphs of one layout, which each of them would also have alone.
     """
     for start in range(0, len(steps), _BATCH):
         part = steps[start : start + _BATCH]
-        graphs = build(part, tau)
-        mass_BN = personalized_pagerank(graphs.adjacency_BNN, graphs.restart_BN, alpha)
-        mass_BI = mass_BN[:, 1 : 1 + graphs.score_BI.shape[1]]
-        order_BI = _order(mass_BI, graphs.score_BI, graphs.chunks)
-        for step, mass, order in zip(part, mass_BI.tolist(), order_BI.tolist(), strict=True):
-            yield _ranking(step, mass, order, graphs.chunks)
+        by_layout: dict[_Layout, list[int]] = {}
+        entities = [_entities(step) for step in part]
+        for number, (step, of_step) in enumerate(zip(part, entities, strict=True)):
+            by_layout.setdefault(_Layout.of(step, of_step), []).append(number)
+        rankings: dict[int, list[RankedNode]] = {}
+        for layout, numbers in by_layout.items():
+            same = [part[number] for number in numbers]
+            graphs = _build(same, [entities[number] for number in numbers], layout, tau)
+            rankings |= zip(numbers, _solve(same, graphs, alpha), strict=True)
+        yield from (rankings[number] for number in range(len(part)))
+
+
+def _solve(
+    steps: Sequence[Candidates], graphs: KagBatch, alpha: float
+) -> Iterator[list[RankedNode]]:
+    mass_BN = personalized_pagerank(graphs.adjacency_BNN, graphs.restart_BN, alpha)
+    mass_BI = mass_BN[:, 1 : 1 + graphs.score_BI.shape[1]]
+    order_BI = _order(mass_BI, graphs.score_BI, graphs.chunks)
+    for step, mass, order in zip(steps, mass_BI.tolist(), order_BI.tolist(), strict=True):
+        yield _ranking(step, mass, order, graphs.chunks)
 
 
 def build(steps: Sequence[Candidates], tau: float) -> KagBatch:
-    """The graphs of one or more steps (4.2.4). Raises InputError as `rank` does.
+    """The graphs of one or more steps (4.2.4). Raises InputError as `rank` does."""
+    entities = [_entities(step) for step in steps]
+    layout = _Layout(
+        max((len(step.chunks) for step in steps), default=0),
+        max((len(step.triplets) for step in steps), default=0),
+        max((of_step.distinct for of_step in entities), default=0),
+    )
+    return _build(steps, entities, layout, tau)
+
+
+def _build(
+    steps: Sequence[Candidates], entities: Sequence[_Entities], layout: _Layout, tau: float
+) -> KagBatch:
+    """The graphs of steps in a layout that has room for each.
 
     Python numbers every name once; NumPy then writes the edges of all steps at once. Edges to a
     missing node (an entity without a name, or the chunk of a triplet when it was not retrieved) go
@@ -116,10 +145,9 @@ def build(steps: Sequence[Candidates], tau: float) -> KagBatch:
     step_C, place_C = _places([len(step.chunks) for step in steps])
     step_T, place_T = _places([len(step.triplets) for step in steps])
     step_K, _ = _places([len(step.entities) for step in steps])
-    entities = [_entities(step) for step in steps]
-    first_triplet = 2 + int(place_C.max(initial=-1))
-    first_entity = first_triplet + 1 + int(place_T.max(initial=-1))
-    nodes = first_entity + max(of_step.distinct for of_step in entities)
+    first_triplet = 1 + layout.chunks
+    first_entity = first_triplet + layout.triplets
+    nodes = first_entity + layout.entities
 
     def node(first: int, numbers: Iterable[list[int]]) -> Numbers:
         number_N = np.fromiter(chain.from_iterable(numbers), dtype=np.int64)
@@ -179,6 +207,20 @@ class _Entities(NamedTuple):
     heads: list[int]
     tails: list[int]
     keys: list[int]
+
+
+class _Layout(NamedTuple):
+    """Numbers of nodes of the graphs of a batch, besides the subquery."""
+
+    chunks: int
+    triplets: int
+    entities: int
+
+    @classmethod
+    def of(cls, step: Candidates, entities: _Entities) -> _Layout:
+        """The layout of one step; entities are rounded up, so that few layouts occur."""
+        rounded = -(-entities.distinct // _ENTITY_NODES) * _ENTITY_NODES
+        return cls(len(step.chunks), len(step.triplets), rounded)
 
 
 def _entities(step: Candidates) -> _Entities:

@@ -5,7 +5,8 @@ scores; their sigmoid is a probability. There are three kinds: ``flag`` (FlagEmb
 FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder`` (sentence-transformers), and
 ``biencoder``: scale * cosine + offset of cached embeddings, which costs one dot product per pair.
 Equal pairs of a call are scored once, and the first two kinds cache their scores on disk by
-content.
+content. On a CPU these two score one pair at a time, because a score would change in its last bits
+with the padding and the size of its batch.
 """
 
 from __future__ import annotations
@@ -156,14 +157,14 @@ class FlagModel:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the model's content, the kind and the maximum length."""
-        return digest(model_hash(self._directory), f"flag {self._settings.max_length}").hex()
+        """A digest of the model's content, the kind, the maximum length and the batching."""
+        return _identity(self._directory, "flag", self._settings)
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises DependencyError when FlagEmbedding is missing."""
         settings = self._settings
         scores = self._model.compute_score(
-            list(pairs), batch_size=settings.batch_size, max_length=settings.max_length
+            list(pairs), batch_size=_batch_size(settings), max_length=settings.max_length
         )
         # For one pair, some releases return a number instead of a list.
         return list(np.atleast_1d(scores))
@@ -177,7 +178,7 @@ class FlagModel:
                 f"reranker.kind is flag, but FlagEmbedding does not import ({error}); "
                 "pip install FlagEmbedding"
             ) from None
-        device = resolve_device(self._settings.device, "reranker.device")
+        device = _device(self._settings)
         with loading(KEY, self._directory, "sequence-classification"):
             return FlagReranker(
                 str(self._directory), use_fp16=device == "cuda", devices=[device], normalize=False
@@ -195,8 +196,8 @@ class CrossEncoderModel:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the model's content, the kind and the maximum length."""
-        return digest(model_hash(self._directory), f"cross {self._settings.max_length}").hex()
+        """A digest of the model's content, the kind, the maximum length and the batching."""
+        return _identity(self._directory, "cross", self._settings)
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises ConfigError when the model has several outputs."""
@@ -204,7 +205,7 @@ class CrossEncoderModel:
 
         scores = self._model.predict(
             list(pairs),
-            batch_size=self._settings.batch_size,
+            batch_size=_batch_size(self._settings),
             activation_fn=torch.nn.Identity(),
             show_progress_bar=False,
         )
@@ -217,7 +218,7 @@ class CrossEncoderModel:
         with loading(KEY, self._directory, "sequence-classification"):
             model = CrossEncoder(
                 str(self._directory),
-                device=resolve_device(self._settings.device, "reranker.device"),
+                device=_device(self._settings),
                 max_length=self._settings.max_length,
                 local_files_only=True,
             )
@@ -274,6 +275,22 @@ def open_reranker(
         return BiEncoder(embedder, scale=settings.scale, offset=settings.offset)
     model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
     return CachedReranker(model, open_cache(cache_dir))
+
+
+def _device(settings: RerankerSettings) -> str:
+    return resolve_device(settings.device, "reranker.device")
+
+
+def _batch_size(settings: RerankerSettings) -> int:
+    return 1 if _device(settings) == "cpu" else settings.batch_size
+
+
+def _identity(directory: Path, kind: str, settings: RerankerSettings) -> str:
+    """The cache identity of a pair model; scores of single pairs have one of their own."""
+    about = [f"{kind} {settings.max_length}"]
+    if _device(settings) == "cpu":
+        about.append("one pair at a time")
+    return digest(model_hash(directory), *about).hex()
 
 
 def _model_name(settings: RerankerSettings) -> str:

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError
 from pipeline.index.embed import Embedder
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -43,7 +43,7 @@ def test_cached_vector_replaces_a_model_call(model, tmp_path):
     cache = ContentCache(tmp_path / "cache.sqlite")
     marked = np.arange(32, dtype=np.float32)
     first = embedder(model, passage_prefix="passage: ", cache=cache)
-    cache.put([(digest(first.identity, "passage: alba"), marked.tobytes())])
+    cache.put([(first.cache_key("passage: alba"), marked.tobytes())])
     np.testing.assert_array_equal(first.encode(["alba"], "passage")[0], marked)
     assert not np.array_equal(first.encode(["alba"], "query")[0], marked)
 
@@ -53,7 +53,7 @@ def test_new_vectors_are_stored_on_disk_unless_store_is_false(model, tmp_path):
     item = embedder(model, cache=cache)
     vectors = item.encode(TEXTS[:2], "passage")
     item.encode(TEXTS[2:], "passage", store=False)
-    keys = [digest(item.identity, text) for text in TEXTS]
+    keys = [item.cache_key(text) for text in TEXTS]
     stored = ContentCache(tmp_path / "cache.sqlite").get(keys)
     assert set(stored) == set(keys[:2])
     assert stored[keys[0]] == vectors[0].tobytes()
@@ -117,3 +117,39 @@ def test_model_of_an_installed_package_embeds_similar_words_nearby():
     )
     assert vectors.shape == (3, 384)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+
+
+WORDS = ["alba", "directed", "the", "film", "where", "was", "river", "mother", "of", "bruno"]
+# From 3 tokens, at which kernels for a few rows would be used, to the maximum of 64.
+LENGTHS = [1, 1, 1, 2, 3, 5, 5, 8, 8, 13, 21, 21, 34, 55, 90, 90]
+MIXED = [
+    " ".join(WORDS[(7 * row + place) % len(WORDS)] for place in range(words))
+    for row, words in enumerate(LENGTHS)
+]
+
+
+def in_batches(item, order, size):
+    vectors = np.zeros((len(order), 32), dtype=np.float32)
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        vectors[rows] = item.encode([MIXED[row] for row in rows], "passage")
+    return vectors
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_vector_depends_on_its_text_alone(model, dtype, batch_size):
+    order = list(range(len(MIXED)))
+    alone = in_batches(embedder(model, dtype=dtype), order, 1)
+    together = in_batches(embedder(model, dtype=dtype, batch_size=batch_size), order, len(order))
+    shuffled = in_batches(embedder(model, dtype=dtype, batch_size=batch_size), order[::-1], 7)
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(shuffled, alone)
+
+
+def test_warm_cache_gives_the_bytes_of_a_cold_one(model, tmp_path):
+    cache = ContentCache(tmp_path / "cache.sqlite")
+    embedder(model, dtype="bfloat16", cache=cache).encode(MIXED[:4], "passage")
+    warm = embedder(model, dtype="bfloat16", cache=cache).encode(MIXED, "passage")
+    cold = embedder(model, dtype="bfloat16").encode(MIXED, "passage")
+    assert warm.tobytes() == cold.tobytes()

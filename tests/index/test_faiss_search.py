@@ -154,3 +154,23 @@ def test_missing_or_broken_index_raises_store_error(tmp_path):
         StoreError, match=r"\(399, 16\) vectors, but index\.faiss is over \(400, 16\)"
     ):
         VectorIndex.load(*files)
+
+
+def test_neighbors_of_a_query_do_not_depend_on_the_other_queries():
+    """For many queries FAISS uses another kernel, with two threads in this size of index."""
+    import faiss
+
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((20_000, 64), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = VectorIndex.build(vectors, "flat")
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(2)
+    try:
+        together = index.search(vectors[:64], 9)
+        alone = [index.search(query[None], 9)[0] for query in vectors[:64]]
+    finally:
+        faiss.omp_set_num_threads(threads)
+    for (rows, cosines), (alone_rows, alone_cosines) in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(rows, alone_rows)
+        np.testing.assert_array_equal(cosines, alone_cosines)

@@ -177,3 +177,21 @@ def test_repeated_id_raises_input_error():
 def test_nan_score_raises_input_error():
     with pytest.raises(InputError, match="score of triplet 't' is not a number"):
         rank("q", [], [], [triplet("t", "a", "b", score=math.nan)])
+
+
+def test_mass_of_a_node_does_not_depend_on_the_other_steps():
+    steps = [
+        Candidates(
+            [f"entity {size}"],
+            [chunk(f"c{n}", f"title {n % 3}", 0.1 * n) for n in range(1 + size % 5)],
+            [
+                triplet(f"t{n}", f"entity {n % (2 + size)}", f"title {n % 4}", "c0", 0.3 * n - 1)
+                for n in range(size)
+            ],
+        )
+        for size in range(1, 30)
+    ]
+    together = list(rank_all(steps))
+    alone = [next(rank_all([step])) for step in steps]
+    assert together == alone
+    assert list(rank_all(steps[::-1])) == alone[::-1]

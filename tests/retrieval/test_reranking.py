@@ -129,3 +129,28 @@ def test_model_with_several_outputs_raises_config_error(tmp_path):
     model = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(directory), device="cpu"))
     with pytest.raises(ConfigError, match="3 outputs; expected 1"):
         model.compute(PAIRS)
+
+
+@pytest.mark.parametrize("kind", [FlagModel, CrossEncoderModel])
+def test_score_of_a_pair_on_a_cpu_does_not_depend_on_the_other_pairs(cross_encoder, kind):
+    settings = Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64)
+    model = kind(settings)
+    pairs = [*PAIRS, ("who", "the river crossed the city " * 6), ("mother of bruno", "alba")]
+    alone = [model.compute([pair])[0] for pair in pairs]
+    assert list(model.compute(pairs)) == alone
+    assert list(model.compute(pairs[::-1])) == alone[::-1]
+
+
+def test_bi_encoder_score_of_a_pair_does_not_depend_on_the_other_pairs():
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((2, 40, 384), dtype=np.float32)
+
+    class Table:
+        def encode(self, texts, role):
+            rows = table[0] if role == "query" else table[1]
+            return np.stack([rows[int(text)] for text in texts])
+
+    reranker = BiEncoder(Table(), scale=1.0, offset=0.0)
+    pairs = [(str(query), str(text)) for query in range(40) for text in range(0, 40, 7)]
+    together = reranker.score(pairs)
+    assert together.tolist() == [reranker.score([pair])[0] for pair in pairs]
