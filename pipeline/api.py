@@ -12,23 +12,18 @@ the functions of the stages, with the settings of the configuration.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
-from pipeline.core.input_files import iterate_parquet
-from pipeline.core.record_io import (
-    from_arrow,
-    parse_record,
-    read_records,
-    write_parquet,
-)
+from pipeline.core.input_files import iterate_parquet, parse_json, read_json
+from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
+from pipeline.run.output_check import Depth, problems
 from pipeline.run.store import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
     from pipeline.run.context import StageContext
     from tasks.base import StageTask
 
-Record = TypeVar("Record")
 Rewards = dict[str, Any]
 
 
@@ -73,6 +67,7 @@ class Run:
         self.directory = directory
         self.stages = dict(stages)
         self._report = report
+        self._whole: set[str] = set()  # labels of the stages whose output was checked
 
     @classmethod
     def open(
@@ -137,7 +132,9 @@ class Run:
         return None if self._report is None else self._report.settings
 
     def stage(self, label: str) -> Path:
-        """The directory of a completed stage; raises StoreError when it is not complete.
+        """The directory of a completed stage.
+
+        Raises StoreError when it is not complete, or when files are missing or cut short.
 
         >>> run.stage("sample-2") / "timing.json"
         """
@@ -147,14 +144,24 @@ class Run:
                 f"stage {label} of {self.directory} is not complete; run it with `steep run`, or "
                 f"use one of: {complete}"
             )
-        return self.stages[label]
+        directory = self.stages[label]
+        if label not in self._whole and (found := problems(directory, Depth.FOOTERS)):
+            stage = directory.parent.name
+            round = label.removeprefix(stage).removeprefix("-")
+            command = f"steep run {stage}{round and f' --round {round}'} --force"
+            raise StoreError(
+                f"the output of {label} is damaged ({directory}: {'; '.join(found)}); make it again "
+                f"with the configuration of the run: {command}"
+            )
+        self._whole.add(label)
+        return directory
 
     def questions(self, split: str = "test") -> Iterator[Question]:
         """Questions of a split: sft, sampling, validation or test.
 
         >>> questions = list(run.questions("validation"))
         """
-        return _stream(self.stage("corpus") / "questions" / f"{split}.parquet", Question)
+        return iterate_records(self.stage("corpus") / "questions" / f"{split}.parquet", Question)
 
     def trajectories(
         self, round: int, *, stage: Literal["sample", "score"] = "sample"
@@ -165,7 +172,7 @@ class Run:
 
         >>> correct = sum(t.answer in t.answers for t in run.trajectories(round=1))
         """
-        return _stream(self.stage(f"{stage}-{round}") / "trajectories.parquet", Trajectory)
+        return iterate_records(self.stage(f"{stage}-{round}") / "trajectories.parquet", Trajectory)
 
     def rewards(self, round: int) -> Iterator[tuple[str, Rewards | None]]:
         """(trajectory id, reward terms) of a round; None where retrieval failed.
@@ -175,15 +182,17 @@ class Run:
         >>> totals = [terms["total"] for _, terms in run.rewards(round=1) if terms]
         """
         file = self.stage(f"score-{round}") / "trajectories.parquet"
-        for row in iterate_parquet(file, ["trajectory_id", "rewards"]):
-            yield row["trajectory_id"], row["rewards"] and json.loads(row["rewards"])
+        rows = iterate_parquet(file, ["trajectory_id", "rewards"])
+        for number, row in enumerate(rows, start=1):
+            rewards = row["rewards"]
+            yield row["trajectory_id"], rewards and parse_json(str(rewards), file, number)
 
     def pairs(self, round: int) -> Iterator[Pair]:
         """Preference pairs of a round, from 1.
 
         >>> hard = [pair for pair in run.pairs(round=1) if pair.kind == "hard"]
         """
-        return _stream(self.stage(f"pair-{round}") / "pairs.parquet", Pair)
+        return iterate_records(self.stage(f"pair-{round}") / "pairs.parquet", Pair)
 
     def evaluated(self, policy: Policy | int) -> Iterator[Trajectory]:
         """Trajectories of a policy over the evaluated questions.
@@ -191,7 +200,9 @@ class Run:
         >>> wrong = [t for t in run.evaluated(0) if t.answer not in t.answers]
         """
         number = policy if isinstance(policy, int) else policy.number
-        return _stream(self.stage(f"evaluate-policy-{number}") / "trajectories.parquet", Trajectory)
+        return iterate_records(
+            self.stage(f"evaluate-policy-{number}") / "trajectories.parquet", Trajectory
+        )
 
     def policies(self) -> list[Policy]:
         """The trained policies, in order of training.
@@ -216,8 +227,7 @@ class Run:
 
         >>> f1 = {(row["policy"], row["dataset"]): row["f1"] for row in run.metrics()}
         """
-        file = self.stage("evaluate") / "metrics.json"
-        rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+        rows: list[dict[str, Any]] = read_json(self.stage("evaluate") / "metrics.json", list)
         return rows
 
     def roll_out(
@@ -360,8 +370,3 @@ def _question(question: Question | str) -> Question:
     if isinstance(question, Question):
         return question
     return Question(question, "questions", question, answers=[], hop="multi")
-
-
-def _stream(file: Path, kind: type[Record]) -> Iterator[Record]:
-    for number, row in enumerate(iterate_parquet(file), start=1):
-        yield parse_record(kind, from_arrow(row, kind), file, number)

@@ -7,11 +7,9 @@ function in a separate process (``pipeline.run.worker``).
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import subprocess
-import sys
+import shlex
 import time
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
@@ -23,16 +21,22 @@ import luigi
 from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.core import shipped
-from pipeline.core.errors import SteepError
+from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
+from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
-from pipeline.run.store import StageKey, Store
-from pipeline.run.worker import StageTaskFile
+from pipeline.run.store import StageKey, Store, read_manifest
+from pipeline.run.supervisor import run_stage
+from pipeline.run.worker import StageJob
+from tasks.failures import as_text
 from tasks.fingerprint import content_hashes, select
 
-
-class StageFailed(SteepError, RuntimeError):
-    """A stage's process failed; the message is already one for the user."""
+# Settings whose reduction lowers the memory of the stages that read their block.
+MEMORY_SETTINGS = (
+    "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
+    "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
+    "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -52,6 +56,10 @@ class StageTask(luigi.Task):
     version: ClassVar[int] = 1
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
+    hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
+    lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
+
+    forced = False  # run the stage although it is complete
 
     @cached_property
     def settings(self) -> Config:
@@ -117,6 +125,9 @@ class StageTask(luigi.Task):
     def output(self) -> luigi.LocalTarget:
         return luigi.LocalTarget(str(self.directory / "manifest.json"))
 
+    def complete(self) -> bool:
+        return not self.forced and self.store.complete(self.key)
+
     @property
     def label(self) -> str:
         """The stage's name in messages and logs, such as ``sample-2`` for round 2."""
@@ -131,42 +142,76 @@ class StageTask(luigi.Task):
     ) -> None:
         """Run ``entry`` in a separate process, which prints into the run's log directory.
 
-        Raises StageFailed naming the log and the cause.
+        Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
         """
         if multiprocessing.parent_process() is not None:
             die_with_parent()  # with several workers Luigi forks a process for every task
-        checkpoint_dir = self.store.checkpoint_dir(self.key)
-        task_file = checkpoint_dir / "task.json"
-        StageTaskFile(
+        self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.FOOTERS)
+        stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
             entry=entry,
             root=str(self.store.root),
             seed=self.settings.seed,
+            log=str(self.settings.run_dir / "logs" / f"{self.label}.log"),
             inputs=dict(inputs),
             shard=shard,
             shards=shards,
-        ).write(task_file)
-        log = self.settings.run_dir / "logs" / f"{self.label}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        say(f"{self.label:<18} runs (log: {log})")
+            force=self.forced,
+            lock_seconds=self.lock_seconds,
+        )
         started = time.monotonic()
-        with open(log, "w", encoding="utf-8") as stream:
-            done = subprocess.run(
-                [sys.executable, "-m", "pipeline.run.worker", str(task_file)],
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.environment(shard)},
-                check=False,
-            )
-        if done.returncode != 0:
-            raise StageFailed(self._failure(done.returncode, checkpoint_dir, log))
-        counts = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))[
-            "counts"
-        ]
+        run_stage(
+            stage,
+            {**os.environ, **self.environment(shard)},
+            self._memory_hint(),
+            lambda log: say(f"{self.label:<18} runs (log: {log})"),
+        )
+        counts = read_manifest(self.directory)["counts"]
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(f"{self.label:<18} done in {time.monotonic() - started:.0f} s: {rows}")
+
+    def check_inputs(self, depth: Depth) -> None:
+        """Raise StoreError when the output of a complete upstream stage is damaged.
+
+        The message names the files, what differs, and the command that makes them again.
+        """
+        for task in self.requires().values():
+            task.check_output(depth)
+
+    def check_output(self, depth: Depth) -> None:
+        """Raise StoreError when this stage is complete and its output is damaged."""
+        if self.complete() and (found := problems(self.directory, depth)):
+            raise StoreError(
+                f"the output of {self.label} is damaged ({self.directory}: {'; '.join(found)}); "
+                f"make it again: {self.remake_command}"
+            )
+
+    @property
+    def remake_command(self) -> str:
+        """The command that makes this stage's output again."""
+        command = ["steep", "run", self.stage]
+        if self.round_number is not None:
+            command += ["--round", str(self.round_number)]
+        return shlex.join([*command, "--force", *self.options])
+
+    @property
+    def options(self) -> list[str]:
+        """The options of the command line that give this task's configuration."""
+        options = ["--config", str(self.config)]
+        for override in self.overrides:
+            options += ["--set", override]
+        return options if self.data is None else [*options, "--data", self.data]
+
+    def _memory_hint(self) -> str:
+        blocks = {name.partition(".")[0] for name in self.slice()}
+        names = [name for name in MEMORY_SETTINGS if name.partition(".")[0] in blocks]
+        lower = f"lower {', '.join(names)}, or " if names else ""
+        return f"{lower}run fewer stages at once (--workers)"
+
+    def on_failure(self, exception: BaseException) -> str:
+        """The failure as Luigi passes it on, from the process in which the task ran."""
+        return as_text(exception)
 
     def environment(self, shard: int) -> dict[str, str]:
         """Environment variables of the stage's process; shards are spread over the GPUs."""
@@ -182,13 +227,6 @@ class StageTask(luigi.Task):
     def sharded(self) -> bool:
         """Whether this task is one shard of a stage."""
         return False
-
-    def _failure(self, returncode: int, checkpoint_dir: Path, log: Path) -> str:
-        record = checkpoint_dir / "failure.json"
-        if record.exists():
-            failure = json.loads(record.read_text(encoding="utf-8"))
-            return f"{self.label}: {failure['message']} (log: {log})"
-        return f"{self.label}: its process ended with status {returncode}; see {log}"
 
 
 def say(line: str) -> None:

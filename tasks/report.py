@@ -17,7 +17,7 @@ class Report(StageTask):
     """The HTML page of a run, and its numbers as JSON."""
 
     stage = "report"
-    version = 2
+    version = 3
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import luigi
 
 from tasks.base import StageTask
@@ -55,6 +57,13 @@ class ShardTask(RoundTask):
     @property
     def sharded(self) -> bool:
         return True
+
+    @property
+    def remake_command(self) -> str:
+        """Shards have no command of their own: without its output a shard runs again."""
+        whole = self.stage.removesuffix("-shard")
+        again = ["steep", "run", whole, "--round", str(self.round), *self.options]
+        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {shlex.join(again)}"
 
     def run(self) -> None:
         inputs = {name: str(task.directory) for name, task in self.requires().items()}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import luigi
-
-from pipeline.core.errors import ConfigError, SteepError
+from pipeline.core.atomic import replacing
+from pipeline.core.errors import ConfigError, SteepError, StoreError
+from pipeline.run import litter
+from pipeline.run.failures import explain_os_error
+from pipeline.run.litter import Cleaning
+from pipeline.run.output_check import Depth
 from tasks.base import StageTask, say
+from tasks.build import build
 from tasks.corpus import Corpus
-from tasks.evaluate import Evaluate
+from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.failures import Failure
+from tasks.folders import check_folders, check_writable
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
-from tasks.judge import Judge
+from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
 from tasks.report import Report
 from tasks.sample import Sample
@@ -35,6 +39,10 @@ STAGES: dict[str, type[StageTask]] = {
         Pair, Train, Evaluate, Report,
     )
 }  # fmt: skip
+# Stages of one policy; ``round`` is its number. They have no command of their own.
+PER_POLICY: dict[str, type[StageTask]] = {
+    task.stage: task for task in (EvaluatePolicy, JudgePolicy)
+}
 PER_ROUND = frozenset({"sample", "judge", "score", "pair", "train"})
 
 
@@ -55,8 +63,21 @@ def task_for(
 ) -> StageTask:
     """The task of a stage; ``round`` defaults to 1 for the stages in `PER_ROUND`.
 
-    Raises ConfigError for an unknown stage, a round below 1, or a round of a stage without rounds.
+    Raises ConfigError for an unknown stage, a round below 1, a round of a stage without rounds, or a
+    run's directory that is a file.
     """
+    task = _task_for(stage, config, overrides, data, round)
+    check_folders(task.settings)
+    return task
+
+
+def _task_for(
+    stage: str, config: str, overrides: tuple[str, ...], data: str | None, round: int | None
+) -> StageTask:
+    if stage in PER_POLICY:
+        if round is None or round < 0:
+            raise ConfigError(f"stage {stage} needs --round with the number of a policy: 0 is SFT")
+        return PER_POLICY[stage](config=config, overrides=overrides, data=data, number=round)
     if stage not in STAGES:
         raise ConfigError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
     common: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
@@ -87,74 +108,76 @@ def walk(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
 def run(task: StageTask, *, workers: int | None = None, force: bool = False) -> Path:
     """Run the incomplete stages that ``task`` needs, and ``task``; returns its directory.
 
-    Raises RunFailed with the message of every failed stage; complete stages stay complete.
+    With ``force`` the stage of ``task`` runs although it is complete. Raises RunFailed with the message
+    of every failed stage; complete stages stay complete. Raises StoreError before anything runs when
+    an output that would be read is damaged, or when a directory cannot be written.
     """
     tasks = list(walk(task))
     for needed in tasks:
         _ = needed.key  # raises for a missing file or an invalid setting before anything runs
-    if force:
-        task.store.discard(task.key)
-    todo = [needed for needed in tasks if not needed.complete()]
-    for needed in todo:  # `_failure` reports only failures of this run
-        _failure_file(needed).unlink(missing_ok=True)
-    if todo:
-        _build(task, workers or task.settings.workers)
-    if not task.complete():
-        raise _failure([needed for needed in tasks if not needed.complete()])
+    if force or not task.complete():
+        _run(
+            [needed for needed in tasks if needed is task or not needed.complete()], workers, force
+        )
+    task.check_output(Depth.FOOTERS)
     if task.stage == "report":
         publish(task)
     return task.directory
 
 
-def _build(task: StageTask, workers: int) -> None:
-    settings = luigi.configuration.get_config()
-    settings.set("core", "no_configure_logging", "true")
-    for name in ("luigi", "luigi-interface", "luigi.scheduler"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # stages report for themselves
-    luigi.build([task], local_scheduler=True, workers=workers, detailed_summary=True)
+def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
+    """Run tasks in running order; the last is the one that ``force`` is about."""
+    task = todo[-1]
+    check_writable({task.settings.run_dir / "logs", *(needed.store.root for needed in todo)})
+    inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
+    for read in inputs.values():
+        read.check_output(Depth.FOOTERS)
+    task.forced = force
+    try:
+        failures = build(task, todo, workers or task.settings.workers)
+    finally:
+        task.forced = False
+    if not task.complete() or (force and failures):
+        raise _failed(todo, failures)
 
 
-def _failure_file(task: StageTask) -> Path:
-    """The file in which a stage's process leaves its error message."""
-    return task.store.checkpoint_dir(task.key) / "failure.json"
-
-
-def _failure(incomplete: list[StageTask]) -> RunFailed:
-    messages, status = [], 1
-    for task in incomplete:
-        record = _failure_file(task)
-        if record.exists():
-            failure = json.loads(record.read_text(encoding="utf-8"))
-            log = task.settings.run_dir / "logs" / f"{task.label}.log"
-            messages.append(f"{task.label}: {failure['message']} (log: {log})")
-            status = failure["status"]
-    if not messages:
-        first = incomplete[0]
-        messages.append(f"{first.label} did not finish; see {first.settings.run_dir / 'logs'}")
-    return RunFailed("\n".join(messages), status)
+def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed:
+    failed = [
+        (needed.label, failures[needed.task_id]) for needed in todo if needed.task_id in failures
+    ]
+    if not failed:
+        return RunFailed(f"{todo[-1].label} did not run; run the command again", 1)
+    message = "\n".join(f"{label}: {failure.message}" for label, failure in failed)
+    return RunFailed(message, failed[-1][1].status)
 
 
 def publish(report: StageTask) -> None:
-    """Copy the report's page and numbers to the run's directory, if they differ."""
+    """Copy the report's page and numbers to the run's directory, if they differ.
+
+    Raises StoreError when they cannot be written.
+    """
     for name in ("report.html", "metrics.json"):
         source, target = report.directory / name, report.settings.run_dir / name
-        if not target.exists() or target.read_bytes() != source.read_bytes():
-            shutil.copyfile(source, target)
+        try:
+            if not target.is_file() or target.read_bytes() != source.read_bytes():
+                with replacing(target) as temporary:
+                    shutil.copyfile(source, temporary)
+        except OSError as error:
+            raise StoreError(explain_os_error(error, target)) from None
     say(f"report: {report.settings.run_dir / 'report.html'}")
 
 
-def clean(task: StageTask) -> list[Path]:
-    """Remove incomplete stage directories and checkpoints, except those of running processes."""
-    from filelock import FileLock, Timeout
+def clean(task: StageTask) -> Cleaning:
+    """Remove incomplete outputs and checkpoints, except those of running processes."""
+    cleaning = Cleaning()
+    for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
+        found = litter.clean(store, _stage_names(StageTask))
+        cleaning.removed += found.removed
+        cleaning.left += found.left
+    return cleaning
 
-    removed = []
-    for store in {needed.store for needed in walk(task)} | {task.store}:
-        for path in store.litter():
-            fingerprint = path.name.lstrip(".").split(".")[0]
-            try:
-                with FileLock(path.parent / f"{fingerprint}.lock", timeout=0):
-                    shutil.rmtree(path)
-                    removed.append(path)
-            except Timeout:
-                say(f"{path} is in use and was kept")
-    return removed
+
+def _stage_names(base: type[StageTask]) -> set[str]:
+    """The stages of all task classes below ``base``, so also those that this configuration lacks."""
+    names = {name} if (name := base.__dict__.get("stage")) else set()
+    return names.union(*(_stage_names(kind) for kind in base.__subclasses__()))

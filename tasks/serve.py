@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.run.output_check import Depth
 from pipeline.run.store import read_manifest
 from tasks.base import StageTask, say
 from tasks.fingerprint import model_identity
@@ -14,7 +15,8 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
     """Run the index of the configuration of ``index`` if needed, and serve it until a signal.
 
     Raises ConfigError when there is nothing to retrieve, InputError when the port is in use,
-    DependencyError when the packages of the extra ``serve`` are missing.
+    DependencyError when the packages of the extra ``serve`` are missing, StoreError when an output that
+    it reads is damaged.
     """
     settings, index = index.settings, knowledge(index)["index"]
     if settings.retrieval.variant == "none":
@@ -32,6 +34,8 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
     with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
         directory = run(index)
         stages = {**index.upstream(), "index": index}
+        for task in stages.values():
+            task.check_output(Depth.FOOTERS)
         fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
         identity = retrieval_identity(settings, fingerprints, _reranker(index))
         corpus, graph = (stages[name].directory for name in ("corpus", "graph"))

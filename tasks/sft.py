@@ -15,6 +15,7 @@ class Sft(StageTask):
     stage = "sft"
     version = 2
     entry = "pipeline.stages.train:run_sft"
+    hashes_inputs = True
     reads = ("sft", "lora", "model.chat_template", "seed")
 
     def upstream(self) -> dict[str, StageTask]:

@@ -1,11 +1,16 @@
-"""The state of every stage (done, missing or stale), and the reason that one would run again."""
+"""The state of every stage (done, missing or stale), and the reason that one would run again.
+
+Also which outputs are damaged: `status` compares the sizes of files, `verify` their contents.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pipeline.config import current_name
+from pipeline.core.errors import StoreError
+from pipeline.run.output_check import Depth, has_hashes, problems
 from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
 from tasks.run import walk
@@ -13,13 +18,34 @@ from tasks.run import walk
 
 @dataclass(frozen=True)
 class StageState:
-    """One stage as ``steep status`` shows it; stale means done with other settings or inputs."""
+    """One stage as ``steep status`` shows it; stale means done with other settings or inputs.
+
+    ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
+    makes the output of a damaged stage again.
+    """
 
     label: str
     state: Literal["done", "missing", "stale"]
     counts: dict[str, int]
     wall_seconds: float | None
     directory: str
+    damage: list[str] = field(default_factory=list)
+    remake: str | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """One completed output as ``steep verify`` shows it.
+
+    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged output
+    again. ``hashes`` is false for outputs of earlier versions, whose files are not recorded.
+    """
+
+    label: str
+    directory: str
+    damage: list[str]
+    hashes: bool
+    remake: str | None
 
 
 def status(task: StageTask) -> list[StageState]:
@@ -28,13 +54,32 @@ def status(task: StageTask) -> list[StageState]:
 
 
 def _state(task: StageTask) -> StageState:
-    if task.complete():
-        manifest = read_manifest(task.directory)
-        return StageState(
-            task.label, "done", manifest["counts"], manifest["wall_seconds"], str(task.directory)
-        )
-    earlier = task.store.manifests(task.stage, task.round_number)
-    return StageState(task.label, "stale" if earlier else "missing", {}, None, str(task.directory))
+    directory = str(task.directory)
+    if not task.complete():
+        earlier = task.store.manifests(task.stage, task.round_number)
+        return StageState(task.label, "stale" if earlier else "missing", {}, None, directory)
+    manifest: dict[str, Any] = {"counts": {}}
+    if damage := problems(task.directory, Depth.SIZES):
+        remake = task.remake_command
+    else:
+        manifest, remake = read_manifest(task.directory), None
+    counts, seconds = manifest["counts"], manifest.get("wall_seconds")
+    return StageState(task.label, "done", counts, seconds, directory, damage, remake)
+
+
+def verify(task: StageTask) -> list[Verification]:
+    """The check of every completed output that ``task`` needs, contents included, in running order."""
+    return [_verification(needed) for needed in walk(task) if needed.complete()]
+
+
+def _verification(task: StageTask) -> Verification:
+    damage = problems(task.directory, Depth.HASHES)
+    try:
+        hashes = has_hashes(task.directory)
+    except StoreError:  # named in `damage`
+        hashes = False
+    remake = task.remake_command if damage else None
+    return Verification(task.label, str(task.directory), damage, hashes, remake)
 
 
 def why(task: StageTask) -> list[str]:
@@ -43,6 +88,10 @@ def why(task: StageTask) -> list[str]:
     For a changed upstream stage, the lines below it give the change there.
     """
     if task.complete():
+        if damage := problems(task.directory, Depth.SIZES):
+            return [f"{task.label}: damaged: {line}" for line in damage] + [
+                f"{task.label}: make it again: {task.remake_command}"
+            ]
         return [f"{task.label}: done; nothing would run"]
     earlier = task.store.manifests(task.stage, task.round_number)
     if not earlier:

@@ -23,6 +23,7 @@ class Train(RoundTask):
     stage = "train"
     version = 2
     entry = "pipeline.stages.train:run_round"
+    hashes_inputs = True
     reads = ("dpo", *_SHARED)
 
     def upstream(self) -> dict[str, StageTask]:

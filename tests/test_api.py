@@ -14,6 +14,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.run.store import MANIFEST
 from pipeline.training.lineage import Lineage
 from tasks.base import StageTask
 from tasks.run import task_for, walk
@@ -158,6 +159,39 @@ def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: P
         run.roll_out(["Who?"], 1)
     with pytest.raises(StoreError, match="no completed stages"):
         Run.from_directory(tmp_path)
+
+
+@pytest.mark.parametrize("opened", ["configuration", "directory"])
+def test_a_damaged_stage_is_named_when_it_is_read(
+    run: Run, overrides: list[str], opened: str
+) -> None:
+    file = run.stage("pair-1") / "pairs.parquet"
+    file.write_bytes(file.read_bytes()[:-4])
+    if opened == "configuration":
+        again = Run.open("embedded", overrides=overrides)
+    else:
+        again = Run.from_directory(run.directory)
+    with pytest.raises(
+        StoreError, match=r"pair-1 is damaged .*pairs\.parquet has .*--round 1 --force"
+    ):
+        list(again.pairs(round=1))
+    assert next(again.trajectories(round=1)).trajectory_id == "q0-0"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"fingerprint": "0", "key": 3}'])
+def test_a_damaged_manifest_is_a_sentence(run: Run, overrides: list[str], text: str) -> None:
+    (run.stage("pair-1") / MANIFEST).write_text(text)
+    with pytest.raises(StoreError, match="not a manifest"):
+        list(Run.open("embedded", overrides=overrides).pairs(round=1))
+    with pytest.raises(StoreError, match="not a manifest"):
+        Run.from_directory(run.directory)
+
+
+def test_damaged_metrics_are_a_sentence(run: Run) -> None:
+    file = run.stage("evaluate") / "metrics.json"
+    file.write_text(file.read_text().replace("0.5", "NaN"))
+    with pytest.raises(InputError, match=r"metrics\.json: .*NaN"):
+        run.metrics()
 
 
 def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:

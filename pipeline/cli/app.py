@@ -22,9 +22,11 @@ from pipeline.cli import (
     retrieval,
     runs,
     score,
+    verify,
     view,
 )
 from pipeline.core.errors import SteepError
+from pipeline.core.text import visible
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +41,7 @@ RUN: Commands = {
     "init": init.init,
     "run": runs.run,
     "status": runs.status,
+    "verify": verify.verify,
     "view": view.view,
     "serve-retrieval": runs.serve_retrieval,
     "clean-tmp": runs.clean_tmp,
@@ -76,7 +79,7 @@ def main() -> None:
     try:
         app()
     except SteepError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)

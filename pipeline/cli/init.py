@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
+import stat
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline.cli.options import DEFAULT_CONFIGURATION
+from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import (
     CONFIGURATIONS,
@@ -25,7 +28,8 @@ def init(
         str, typer.Argument(help="shipped configuration; see --list")
     ] = DEFAULT_CONFIGURATION,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="file to write; default: NAME.yaml")
+        Path | None,
+        typer.Option("--output", "-o", help="file to write; default: NAME.yaml; - is stdout"),
     ] = None,
     list_names: Annotated[
         bool, typer.Option("--list", help="list the shipped configurations instead")
@@ -37,19 +41,29 @@ def init(
         return
     source = shipped_configuration(name)
     if source is None:
-        raise ConfigError(f"no shipped configuration {name!r}; steep init --list shows them")
+        from pipeline.config.values import shown
+
+        raise ConfigError(f"no shipped configuration {shown(name)}; steep init --list shows them")
     target = output or Path(source.name)
+    through = str(target) == STDOUT or _is_special(target)
+    steps = _next_steps(configuration_name(source), target)
+    with text_output(target) as write:
+        write(_with_shipped_base(source))
+    if not through:
+        typer.echo(f"wrote {target}")
+        typer.echo(steps)
+
+
+def _is_special(target: Path) -> bool:
+    """Whether ``target`` is a FIFO or a device; raises InputError when it is a file."""
     try:
-        with target.open("x", encoding="utf-8") as stream:
-            stream.write(_with_shipped_base(source))
-    except FileExistsError:
-        raise InputError.at(
-            target, None, "the file exists; name another with --output, or remove it"
-        ) from None
-    except OSError as error:
-        raise InputError.at(target, None, f"cannot be written: {error.strerror}") from None
-    typer.echo(f"wrote {target}")
-    typer.echo(_next_steps(configuration_name(source), target))
+        mode = target.stat().st_mode
+    except OSError:  # there is none, or `text_output` says what is wrong
+        return False
+    if stat.S_ISREG(mode):
+        problem = "the file exists; name another with --output, or remove it"
+        raise InputError.at(target, None, problem)
+    return True
 
 
 def _with_shipped_base(source: Path) -> str:
@@ -65,13 +79,14 @@ def _with_shipped_base(source: Path) -> str:
 def _next_steps(name: str, target: Path) -> str:
     from pipeline.config import load
 
-    data = "" if load(target).data.closed_world else " --data DIR"
+    data = "" if load(name).data.closed_world else " --data DIR"
+    file = shlex.quote(str(target))
     if name.startswith("recall/"):
-        return f"Edit it, then measure retrieval with:\n  steep recall --config {target}{data}"
+        return f"Edit it, then measure retrieval with:\n  steep recall --config {file}{data}"
     return (
         f"Edit it, then run it and see what is done with:\n"
-        f"  steep run --config {target}{data}\n"
-        f"  steep status --config {target}{data}"
+        f"  steep run --config {file}{data}\n"
+        f"  steep status --config {file}{data}"
     )
 
 

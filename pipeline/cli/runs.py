@@ -47,7 +47,7 @@ STAGES = {
     "evaluate": "metrics of all policies",
     "report": "the HTML report",
 }
-_COLORS = {"done": "green", "missing": "dim", "stale": "yellow"}
+_COLORS = {"done": "green", "missing": "dim", "stale": "yellow", "damaged": "red"}
 
 
 def run(
@@ -130,14 +130,16 @@ def _stage_and_round(why: str, round: int | None) -> tuple[str, int | None]:
 def clean_tmp(
     config: ConfigOption = DEFAULT_CONFIGURATION, set: SetOption = None, data: DataOption = None
 ) -> None:
-    """Remove incomplete stage directories and the checkpoints of unfinished stages."""
+    """Remove incomplete outputs, and the checkpoints of unfinished stages that no process runs."""
     task = stage_task("report", config, set, data)
     from tasks.run import clean
 
-    removed = clean(task)
-    for path in removed:
+    cleaning = clean(task)
+    for path in cleaning.removed:
         typer.echo(f"removed {path}")
-    typer.echo(f"{len(removed)} directories removed")
+    for line in cleaning.left:
+        typer.echo(f"left: {line}")
+    typer.echo(f"{len(cleaning.removed)} directories removed")
 
 
 def serve_retrieval(
@@ -180,11 +182,26 @@ def stage_task(
 def _print_status(rows: list[StageState]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # text with brackets is no markup
 
     table = Table("stage", "state", "seconds", "rows", "directory")
     for row in rows:
         counts = ", ".join(f"{value:,} {name}" for name, value in row.counts.items())
         seconds = "" if row.wall_seconds is None else f"{row.wall_seconds:.0f}"
-        state = f"[{_COLORS[row.state]}]{row.state}[/]"
-        table.add_row(row.label, state, seconds, counts, os.path.relpath(row.directory))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        state = "damaged" if row.damage else row.state
+        directory = os.path.relpath(row.directory)
+        cells = (
+            Text(row.label),
+            Text(state, _COLORS[state]),
+            seconds,
+            Text(counts),
+            Text(directory),
+        )
+        table.add_row(*cells)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    for row in rows:
+        for line in row.damage:
+            typer.echo(f"{row.label} is damaged: {line}")
+        if row.remake:
+            typer.echo(f"{row.label}: make it again: {row.remake}")

@@ -25,7 +25,9 @@ from pipeline.closed_world.splits import UNSEEN_SHARE, DrawnQuestions, draw_ques
 from pipeline.closed_world.world import World, generate_world
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
 
+_MAX_DOCUMENTS = 10**7  # of a description on disk
 FILE_NAMES = {
     "musique": "musique_{}.jsonl",
     "nq": "nq_{}.jsonl",
@@ -215,13 +217,11 @@ def read_world(directory: Path) -> World:
         InputError: `world.json` is unreadable, or this version generates a different world.
     """
     path = directory / "world.json"
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-        seed, documents, digest = (summary[k] for k in ("seed", "documents", "corpus_sha256"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError.at(
-            path, None, f"is not a readable description of a closed world ({error}); write it again"
-        ) from error
+    summary = read_json(path)
+    seed, documents, digest = (summary.get(k) for k in ("seed", "documents", "corpus_sha256"))
+    if type(seed) is not int or type(documents) is not int or not 0 < documents <= _MAX_DOCUMENTS:
+        problem = f"seed and documents: expected numbers, got {seed!r:.40} and {documents!r:.40}"
+        raise InputError.at(path, None, f"{problem}; write the world again")
     world = generate_world(seed, documents=documents)
     if _digest(world) != digest:
         raise InputError.at(

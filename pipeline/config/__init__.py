@@ -8,9 +8,7 @@ from pipeline.config.base import (
     Block,
     Endpoint,
     EngineConfig,
-    Positive,
     Prices,
-    Share,
     for_round,
 )
 from pipeline.config.judging import JudgeModel, Judges, Noise
@@ -49,6 +47,7 @@ from pipeline.config.policy import (
 )
 from pipeline.config.reading import current_name, load
 from pipeline.config.run import Config
+from pipeline.config.values import Positive, Share
 
 __all__ = [
     "Block",

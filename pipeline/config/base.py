@@ -1,17 +1,26 @@
-"""Base of all configuration blocks, marks of fields, bounded numbers, engines and endpoints."""
+"""Base of all configuration blocks, marks of fields, engines and endpoints."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from pipeline.config.values import (
+    Count,
+    Few,
+    PathOrName,
+    Positive,
+    Seconds,
+    Temperature,
+    Weight,
+    check_address,
+    check_texts,
+)
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,20 @@ class Renamed:
 
 
 class Block(BaseModel):
-    """Base of every block: immutable; unknown keys are refused."""
+    """Base of every block: immutable; refuses unknown keys, other types, NaN and infinity.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Values are not converted, except whole numbers where a field is a float: true is no number, nor is
+    a number in quotes, and 3.0 is no whole number. Texts hold no control characters except tabs and
+    line breaks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _printable(cls, value: Any) -> Any:
+        check_texts(value)
+        return value
 
     @classmethod
     def renamed(cls) -> dict[str, str]:
@@ -116,9 +136,11 @@ class EngineConfig(Block):
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     max_model_len: Positive = Field(4096, description="tokens of prompt and output together")
     max_num_seqs: Positive = Field(256, description="sequences decoded at once")
-    gpu_memory_utilization: Share = Field(0.9, description="vllm: share of the GPU's memory")
-    cpu_kv_cache_gib: Positive = Field(2, description="vllm on CPUs: size of the KV cache in GiB")
-    tensor_parallel_size: Positive = Field(1, description="vllm: GPUs that share one model")
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0, le=1, description="vllm: share of the GPU's memory"
+    )
+    cpu_kv_cache_gib: Few = Field(2, description="vllm on CPUs: size of the KV cache in GiB")
+    tensor_parallel_size: Few = Field(1, description="vllm: GPUs that share one model")
     enforce_eager: bool = Field(False, description="vllm: no CUDA graphs, no compilation")
     adapters: Literal["merged", "loaded"] = Field(
         "merged", description="a LoRA adapter is merged into the weights, or loaded beside them"
@@ -128,56 +150,66 @@ class EngineConfig(Block):
 class Prices(Block):
     """Prices of an endpoint per million tokens, in any one currency; only for the cost report."""
 
-    prompt: float = Field(0.0, ge=0, description="of tokens in requests")
-    completion: float = Field(0.0, ge=0, description="of tokens in answers")
+    prompt: Weight = Field(0.0, description="of tokens in requests")
+    completion: Weight = Field(0.0, description="of tokens in answers")
 
 
 class Endpoint(Block):
     """A chat model behind an OpenAI-compatible HTTP endpoint (a vLLM server, for example)."""
 
     base_url: str = Field(description="address without /chat/completions; usually ends in /v1")
-    model: str = Field(description="name of the model at the endpoint")
+    model: PathOrName = Field(description="name of the model at the endpoint")
     api_key_env: Annotated[str | None, Execution()] = Field(
         None, description="environment variable with the API key; null sends no key"
     )
-    temperature: float | None = Field(
-        0.0, ge=0, description="null: not sent, for models that refuse it"
+    temperature: Temperature | None = Field(
+        0.0, description="null: not sent, for models that refuse it"
     )
     limit: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="name of the parameter that limits the tokens of an answer"
     )
-    thinking_tokens: int = Field(
-        0, ge=0, description="tokens added to every limit, for reasoning models"
+    thinking_tokens: Count = Field(
+        0, description="tokens added to every limit, for reasoning models"
     )
     extra: dict[str, Any] = Field(
         default_factory=dict,
         description="further fields of every request; they are recorded, so no secrets",
     )
-    concurrency: Annotated[Positive, Execution()] = Field(
-        16, description="requests at the same time"
-    )
+    concurrency: Annotated[Few, Execution()] = Field(16, description="requests at the same time")
     requests_per_minute: Annotated[Positive | None, Execution()] = Field(
         None, description="rate limit; null: none"
     )
-    timeout: Annotated[float, Execution()] = Field(120.0, gt=0, description="seconds per attempt")
+    timeout: Annotated[Seconds, Execution()] = Field(120.0, description="seconds per attempt")
     retries: Annotated[int, Execution()] = Field(
-        8, ge=0, description="after 429, 5xx, timeouts and broken connections"
+        8, ge=0, le=1000, description="after 429, 5xx, timeouts and broken connections"
     )
     prices: Annotated[Prices, Execution()] = Prices()
+    cost_ceiling: Annotated[float | None, Execution()] = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="a stage stops once its new answers cost this much; needs prices",
+    )
+    token_ceiling: Annotated[Positive | None, Execution()] = Field(
+        None, description="a stage stops once its new answers took this many tokens"
+    )
 
     # The messages below never contain the value, which may be an API key in the wrong place.
     @field_validator("base_url")
     @classmethod
     def _host_and_path_only(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("expected an address such as http://localhost:8000/v1")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError(
-                "the address has more than host and path; put the key into an environment "
-                "variable and name that variable in api_key_env"
-            )
+        check_address(
+            value,
+            "http://localhost:8000/v1",
+            "put the key into an environment variable and name that variable in api_key_env",
+        )
         return value
+
+    @model_validator(mode="after")
+    def _ceiling_has_prices(self) -> Endpoint:
+        if self.cost_ceiling is not None and not (self.prices.prompt or self.prices.completion):
+            raise ValueError("cost_ceiling needs prices; set them, or use token_ceiling")
+        return self
 
     @field_validator("api_key_env")
     @classmethod
@@ -198,6 +230,12 @@ class Endpoint(Block):
             raise ValueError(
                 f"{', '.join(conflicts)} cannot be set here; use the other settings of the endpoint"
             )
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(
+                "expected JSON values with finite numbers, because every request holds them"
+            ) from None
         return value
 
 

@@ -9,14 +9,15 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, Endpoint, EngineConfig, Positive, Share
+from pipeline.config.base import Block, Endpoint, EngineConfig
+from pipeline.config.values import PathOrName, Positive, Seed, Share
 
 
 class Noise(Block):
     """Label noise for experiments: a share of the verdicts is flipped."""
 
     share: Share = Field(description="share of the verdicts that is flipped")
-    seed: int = Field(0, description="seed of the choice")
+    seed: Seed = Field(0, description="seed of the choice")
 
 
 class JudgeModel(Block):
@@ -28,13 +29,13 @@ class JudgeModel(Block):
 
     backend: Literal["openai", "vllm", "closed-world"]
     endpoint: Endpoint | None = Field(None, description="openai: the judge model")
-    model: str | None = Field(None, description="vllm: the judge model")
+    model: PathOrName | None = Field(None, description="vllm: the judge model")
     engine: EngineConfig = EngineConfig()
     max_tokens: Positive = Field(
         64, description="limit of an answer; endpoint.thinking_tokens is added"
     )
-    tries: Positive = Field(
-        3, description="openai: attempts at a case whose answer cannot be parsed"
+    tries: int = Field(
+        3, ge=1, le=100, description="openai: attempts at a case whose answer cannot be parsed"
     )
     noisy: Noise | None = Field(None, description="for experiments: flipped labels")
 

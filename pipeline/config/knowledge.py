@@ -5,10 +5,9 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Block,
@@ -16,11 +15,22 @@ from pipeline.config.base import (
     EngineConfig,
     Execution,
     Later,
-    Positive,
     Renamed,
-    Share,
     check_one_model,
 )
+from pipeline.config.values import (
+    AtLeastOne,
+    Count,
+    Items,
+    PathOrName,
+    Positive,
+    Seconds,
+    Seed,
+    Share,
+    check_address,
+)
+
+WorldSize = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class ClosedWorld(Block):
@@ -29,19 +39,19 @@ class ClosedWorld(Block):
     The fields after ``documents`` are numbers of questions by data set and split.
     """
 
-    seed: int = 0
-    documents: Positive = 1500
-    musique_train: int = Field(1200, ge=0)
-    musique_sampling: int = Field(300, ge=0)
-    musique_dev: int = Field(150, ge=0)
-    musique_test: int = Field(200, ge=0)
-    hotpotqa_sampling: int = Field(200, ge=0)
-    hotpotqa_dev: int = Field(50, ge=0)
-    hotpotqa_test: int = Field(100, ge=0)
-    wiki2_test: int = Field(100, ge=0)
-    nq_sampling: int = Field(150, ge=0)
-    nq_dev: int = Field(50, ge=0)
-    nq_test: int = Field(100, ge=0)
+    seed: Seed = 0
+    documents: int = Field(1500, ge=1, le=1_000_000)
+    musique_train: WorldSize = 1200
+    musique_sampling: WorldSize = 300
+    musique_dev: WorldSize = 150
+    musique_test: WorldSize = 200
+    hotpotqa_sampling: WorldSize = 200
+    hotpotqa_dev: WorldSize = 50
+    hotpotqa_test: WorldSize = 100
+    wiki2_test: WorldSize = 100
+    nq_sampling: WorldSize = 150
+    nq_dev: WorldSize = 50
+    nq_test: WorldSize = 100
     famous_share: Annotated[Share, Later()] = Field(
         0.0,
         description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts that the "
@@ -54,13 +64,24 @@ DatasetName = Literal[
 ]
 
 
+def _filter_value(value: object) -> object:
+    if not isinstance(value, str | int):
+        raise ValueError("expected a text, a whole number, true or false")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("the whole number does not fit into 64 bits; use a smaller one")
+    return int(value) if isinstance(value, bool) else value  # in Python, True is equal to 1
+
+
+FilterValue = Annotated[str | int, BeforeValidator(_filter_value)]
+
+
 class QuestionFile(Block):
     """One file of questions in the original format of its data set."""
 
     dataset: DatasetName = Field(description="data set, which decides the format")
-    path: str = Field(description="relative to data.root")
+    path: PathOrName = Field(description="relative to data.root")
     limit: Positive | None = Field(None, description="number of questions taken; null: all")
-    filter: dict[str, str | int] = Field(
+    filter: dict[str, FilterValue] = Field(
         default_factory=dict, description="field: value; other questions are left out"
     )
     select: Literal["first", "random", "most-evidence", "even-hops"] = Field(
@@ -73,7 +94,7 @@ class QuestionFile(Block):
 class CorpusFile(Block):
     """One file of documents."""
 
-    path: str = Field(description="relative to data.root")
+    path: PathOrName = Field(description="relative to data.root")
     format: Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"] = Field(
         "auto", description="auto: detected from the content; questions: the contexts of questions"
     )
@@ -86,17 +107,19 @@ class Data(Block):
     closed_world: ClosedWorld | None = Field(
         None, description="generate a world and use it as root; null: files of root"
     )
-    root: str | None = Field(None, description="directory of all files; `make … DATA=DIR` sets it")
-    sft: tuple[QuestionFile, ...] = Field((), description="decomposed questions for the cold start")
-    sampling: tuple[QuestionFile, ...] = Field((), description="questions of the rounds")
-    validation: tuple[QuestionFile, ...] = Field((), description="questions to choose settings by")
-    test: tuple[QuestionFile, ...] = Field((), description="questions of the final evaluation")
+    root: PathOrName | None = Field(
+        None, description="directory of all files; `make … DATA=DIR` sets it"
+    )
+    sft: Items[QuestionFile] = Field((), description="decomposed questions for the cold start")
+    sampling: Items[QuestionFile] = Field((), description="questions of the rounds")
+    validation: Items[QuestionFile] = Field((), description="questions to choose settings by")
+    test: Items[QuestionFile] = Field((), description="questions of the final evaluation")
 
 
 class Corpus(Block):
     """Documents cut into chunks."""
 
-    files: tuple[CorpusFile, ...]
+    files: AtLeastOne[CorpusFile]
     chunk_words: Positive = Field(100, description="words per chunk at most (TeaRAG table 4: 100)")
 
 
@@ -109,11 +132,13 @@ class Graph(Block):
     """
 
     source: Literal["annotated", "openie", "llm", "titles", "none"]
-    path: str | None = Field(None, description="annotated, openie: the file, relative to data.root")
+    path: PathOrName | None = Field(
+        None, description="annotated, openie: the file, relative to data.root"
+    )
     titles: bool = Field(
         False, description="add the triplets of source titles to those of the source"
     )
-    model: str | None = Field(None, description="llm: the model that extracts")
+    model: PathOrName | None = Field(None, description="llm: the model that extracts")
     engine: EngineConfig = EngineConfig()
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
@@ -139,8 +164,8 @@ class Hypergraph(Block):
     """
 
     source: Literal["annotated", "triplets", "llm"] = "triplets"
-    path: str | None = Field(None, description="annotated: the file, relative to data.root")
-    model: str | None = Field(None, description="llm: the model that extracts")
+    path: PathOrName | None = Field(None, description="annotated: the file, relative to data.root")
+    model: PathOrName | None = Field(None, description="llm: the model that extracts")
     engine: EngineConfig = EngineConfig()
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
@@ -161,7 +186,9 @@ class Hypergraph(Block):
 class Embedder(Block):
     """A sentence-transformers bi-encoder."""
 
-    model: str = Field(description="directory, hub name, or package:NAME of an installed package")
+    model: PathOrName = Field(
+        description="directory, hub name, or package:NAME of an installed package"
+    )
     query_prefix: str = Field("", description="put before every query (E5: 'query: ')")
     passage_prefix: str = Field("", description="put before every passage (E5: 'passage: ')")
     backend: Literal["torch", "onnx", "openvino"] = "torch"
@@ -179,9 +206,8 @@ class Index(Block):
         "auto", description="type of index; auto: by the number of vectors"
     )
     gpu: bool = Field(False, description="search on the GPU (faiss-gpu)")
-    cached_texts: Annotated[int, Execution()] = Field(
+    cached_texts: Annotated[Count, Execution()] = Field(
         1_000_000,
-        ge=0,
         description="tables with more texts do not add their embeddings to the cache, which would store "
         "them a second time; if cached, only the new texts of a grown corpus are embedded",
     )
@@ -194,9 +220,9 @@ class Reranker(Block):
     """
 
     kind: Literal["flag", "cross-encoder", "biencoder"] = "flag"
-    model: str | None = Field(None, description="flag, cross-encoder: directory or hub name")
-    scale: float = Field(1.0, description="biencoder: factor of the cosine")
-    offset: float = Field(0.0, description="biencoder: added to the scaled cosine")
+    model: PathOrName | None = Field(None, description="flag, cross-encoder: directory or hub name")
+    scale: float = Field(1.0, ge=-1e6, le=1e6, description="biencoder: factor of the cosine")
+    offset: float = Field(0.0, ge=-1e6, le=1e6, description="biencoder: added to the scaled cosine")
     batch_size: Positive = Field(64, description="pairs per forward pass")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
@@ -229,8 +255,8 @@ class Retrieval(Block):
         20, description="nearest triplets, which the reranker scores"
     )
     triplets: Positive = Field(10, description="k_t: best triplets after reranking")
-    linked_chunks: int = Field(
-        0, ge=0, description="chunks added to the KAG because triplets or key entities link to them"
+    linked_chunks: Count = Field(
+        0, description="chunks added to the KAG because triplets or key entities link to them"
     )
     named_entities: bool = Field(
         False, description="entities and titles named in the subquery are added to its key entities"
@@ -248,8 +274,8 @@ class Retrieval(Block):
         None,
         description="http://HOST:PORT of `steep serve-retrieval`; null: retrieve in this process",
     )
-    service_patience: Annotated[float, Execution()] = Field(
-        60.0, gt=0, description="seconds of retries while the service does not answer"
+    service_patience: Annotated[Seconds, Execution()] = Field(
+        60.0, description="seconds of retries while the service does not answer"
     )
 
     @property
@@ -269,6 +295,7 @@ class Retrieval(Block):
     @field_validator("service")
     @classmethod
     def _address(cls, value: str | None) -> str | None:
-        if value is None or re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value):
-            return value if value is None else value.rstrip("/")
-        raise ValueError(f"{value!r} is not an address; expected http://HOST:PORT")
+        if value is None:
+            return None
+        check_address(value, "http://localhost:8765", "remove the rest")
+        return value.rstrip("/")

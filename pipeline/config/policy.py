@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Block,
@@ -15,19 +15,31 @@ from pipeline.config.base import (
     EngineConfig,
     Execution,
     Later,
-    Positive,
-    Share,
     check_one_model,
 )
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Reranker
+from pipeline.config.values import (
+    Above0,
+    AtLeastOne,
+    Count,
+    Epochs,
+    Few,
+    NotEmpty,
+    PathOrName,
+    Positive,
+    Share,
+    SizesByHops,
+    Temperature,
+    Weight,
+)
 from pipeline.core.methods import DEFAULT_METHOD, MethodName
 
 
 class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
-    base: str = Field(description="directory or hub name")
+    base: PathOrName = Field(description="directory or hub name")
     chat_template: str | None = Field(
         None, description="Jinja template; null: that of the tokenizer"
     )
@@ -43,9 +55,8 @@ class MemorySteps(Block):
     """Cold-start steps without a search, for hops that the base model answers without retrieval."""
 
     searched: Share = Field(0.5, description="share of these hops that get a step with a search")
-    rehearsed: int = Field(
+    rehearsed: Count = Field(
         0,
-        ge=0,
         description="additional examples: closed-book questions with the base model's answers",
     )
     answer_tokens: Positive = Field(32, description="limit of an answer to a closed-book question")
@@ -64,17 +75,17 @@ class SftData(Block):
     rewriter: Literal["fill", "llm"] = Field(
         "fill", description="subqueries: the hop's question filled in, or rewritten by a model"
     )
-    model: str | None = Field(
+    model: PathOrName | None = Field(
         None, description="llm: the model that extracts, selects and rewrites"
     )
     engine: EngineConfig = EngineConfig()
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
-    sizes: dict[int, int] = Field(
+    sizes: SizesByHops = Field(
         description="training examples by number of hops (1: single steps of longer questions)"
     )
-    test_sizes: dict[int, int] = Field(
+    test_sizes: SizesByHops = Field(
         default_factory=dict, description="held-out examples by number of hops"
     )
     other_paragraph: Share = Field(
@@ -86,6 +97,15 @@ class SftData(Block):
     memory: Annotated[MemorySteps | None, Later()] = Field(
         None, description="steps from memory, for a method that has them; null: none"
     )
+
+    @field_validator("sizes")
+    @classmethod
+    def _some_examples(cls, value: dict[int, int]) -> dict[int, int]:
+        if not sum(value.values()):
+            raise ValueError(
+                "the numbers of examples sum to 0; training needs at least 1; raise one"
+            )
+        return value
 
     @model_validator(mode="after")
     def _one_model(self) -> SftData:
@@ -99,8 +119,8 @@ class Lora(Block):
 
     r: Positive = Field(8, description="rank")
     alpha: Positive = Field(32, description="scale: updates are multiplied by alpha / r")
-    dropout: Share = 0.1
-    targets: tuple[str, ...] = Field(
+    dropout: float = Field(0.1, ge=0, lt=1)
+    targets: AtLeastOne[NotEmpty] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj"), description="modules that get an adapter"
     )
 
@@ -108,13 +128,13 @@ class Lora(Block):
 class Trainer(Block):
     """Settings of all trainers."""
 
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, le=1)
     batch_size: Positive = Field(description="examples per optimizer step, over all devices")
     per_device_batch_size: Positive = Field(
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
     )
-    epochs: float = Field(1, gt=0, description="passes over the data; DPO uses round_epochs")
-    weight_decay: float = Field(0.001, ge=0)
+    epochs: Epochs = Field(1, description="passes over the data; DPO uses round_epochs")
+    weight_decay: Weight = 0.001
     warmup_ratio: Share = Field(0.03, description="share of the steps with a rising learning rate")
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
@@ -125,7 +145,7 @@ class Trainer(Block):
     quantization: Literal["none", "4bit", "8bit"] = Field(
         "none", description="of the frozen base weights (bitsandbytes)"
     )
-    processes: Positive = Field(
+    processes: Few = Field(
         1, description="training processes; more than 1 run through accelerate launch"
     )
     gradient_checkpointing: bool = Field(
@@ -144,17 +164,16 @@ class Dpo(Trainer):
     Lists hold one value per round; the last value is used for all later rounds.
     """
 
-    beta: float = Field(0.5, gt=0, description="weight of the log-ratios to the reference")
-    eta: tuple[float, ...] = Field(
+    beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
+    eta: AtLeastOne[Weight] = Field(
         (1.0, 0.5, 0.25), description="weight of the SFT term, which is a mean over tokens"
     )
-    round_epochs: tuple[float, ...] = Field((2, 2, 1), description="passes over the pairs")
+    round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
         "previous", description="reference policy: that of the round before, or the SFT policy"
     )
-    max_chosen_drop: float = Field(
+    max_chosen_drop: Above0 = Field(
         20.0,
-        gt=0,
         description="training stops when log p(chosen) is this many nats below the reference",
     )
 
@@ -162,10 +181,10 @@ class Dpo(Trainer):
 class Grpo(Trainer):
     """GRPO on a cached batch (ProGraph-R1 eq. 16). The reference is the policy that sampled it."""
 
-    beta: float = Field(
-        0.001, ge=0, description="weight of the KL to the reference; 0: no reference is loaded"
+    beta: Weight = Field(
+        0.001, description="weight of the KL to the reference; 0: no reference is loaded"
     )
-    epsilon: float = Field(0.2, gt=0, description="clipping range of the probability ratio")
+    epsilon: float = Field(0.2, gt=0, le=1, description="clipping range of the probability ratio")
     per: Literal["step", "trajectory"] = Field(
         "step", description="one advantage per step (methods with step rewards) or per trajectory"
     )
@@ -174,10 +193,10 @@ class Grpo(Trainer):
 class Sampling(Block):
     """Sampling of trajectories; evaluation uses the same settings except the temperature."""
 
-    samples: Positive = Field(8, description="R: trajectories per question")
-    temperature: float = Field(1.0, ge=0)
+    samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
+    temperature: Temperature = 1.0
     top_p: float = Field(1.0, gt=0, le=1)
-    max_steps: Positive = Field(5, description="retrievals per trajectory")
+    max_steps: Few = Field(5, description="retrievals per trajectory")
     max_segment_tokens: Positive = Field(512, description="tokens that the model writes in one go")
     max_total_tokens: Positive = Field(
         4096, description="tokens of a trajectory without its prompt"
@@ -187,7 +206,7 @@ class Sampling(Block):
         description="tokens of one observation; documents are cut to fit, closing tags are kept; null: no limit",
     )
     in_flight: Positive = Field(256, description="trajectories sampled at the same time")
-    shards: Annotated[Positive, Execution()] = Field(
+    shards: Annotated[Few, Execution()] = Field(
         1,
         description="parts that sampling and scoring are split into, for several GPUs or machines",
     )
@@ -214,13 +233,12 @@ class MethodRewards(Block):
 class TeaRagReward(MethodRewards):
     """Weights of TeaRAG's process reward (eq. 13); ablations set terms to 0."""
 
-    consistency: float = Field(0.1, description="key entities that the subquery names (eq. 7-8)")
-    subquery: float = Field(0.3, description="evidence matched by subqueries (eq. 9)")
-    context: float = Field(0.3, description="evidence matched by retrieved items (eq. 10)")
-    summary: float = Field(0.3, description="evidence matched by summaries (eq. 11)")
-    judged: Annotated[float, Later()] = Field(
+    consistency: Weight = Field(0.1, description="key entities that the subquery names (eq. 7-8)")
+    subquery: Weight = Field(0.3, description="evidence matched by subqueries (eq. 9)")
+    context: Weight = Field(0.3, description="evidence matched by retrieved items (eq. 10)")
+    summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
+    judged: Annotated[Weight, Later()] = Field(
         0.0,
-        ge=0,
         description="not in the paper: share of steps whose search was needed; above 0 the stage judge "
         "runs before score",
     )
@@ -234,8 +252,8 @@ class HiPragReward(MethodRewards):
     """Weights of HiPRAG's reward (eq. 1)."""
 
     format: Share = Field(0.2, description="lambda_f, the weight of the format")
-    process: float = Field(
-        0.4, ge=0, description="lambda_p, the weight of correct search decisions; 0 needs no judge"
+    process: Weight = Field(
+        0.4, description="lambda_p, the weight of correct search decisions; 0 needs no judge"
     )
     penalise: Literal["both", "over", "under"] = Field(
         "both", description="for ablations: steps of the other kind count as correct"
@@ -249,11 +267,11 @@ class HiPragReward(MethodRewards):
 class ProGraphReward(MethodRewards):
     """Weights of ProGraph-R1's step rewards (eq. 11-15); ablations set them to 0."""
 
-    progress: float = Field(
-        0.5, ge=0, description="lambda_1, the weight of step progress; 0 samples no continuations"
+    progress: Weight = Field(
+        0.5, description="lambda_1, the weight of step progress; 0 samples no continuations"
     )
-    structure: float = Field(0.5, ge=0, description="lambda_2, the weight of the structure terms")
-    continuations: Positive = Field(4, description="M, continuations sampled from each state")
+    structure: Weight = Field(0.5, description="lambda_2, the weight of the structure terms")
+    continuations: Few = Field(4, description="M, continuations sampled from each state")
 
 
 class SearchR1Reward(MethodRewards):
@@ -298,25 +316,24 @@ class Pairs(Block):
     multi_outcome: Share = Field(
         1.0, description="multi-hop: minimum outcome of a chosen trajectory …"
     )
-    multi_process: float = Field(0.7, description="… with at least this process")
+    multi_process: Weight = Field(0.7, description="… with at least this process")
     multi_outcome_relaxed: Share = Field(0.8, description="multi-hop: or this outcome …")
-    multi_process_relaxed: float = Field(0.8, description="… with at least this process")
+    multi_process_relaxed: Weight = Field(0.8, description="… with at least this process")
     easy_outcome: Share = Field(
         0.3, description="maximum outcome of a rejected partner of kind easy"
     )
     hard_margin: Share = Field(
         0.3, description="minimum difference of outcomes in pairs of kind hard"
     )
-    margin: Annotated[float, Later()] = Field(
-        0.1, gt=0, description="minimum difference of rewards in a pair"
+    margin: Annotated[Above0, Later()] = Field(
+        0.1, description="minimum difference of rewards in a pair"
     )
     decisions: Annotated[Positive, Later()] = Field(
         1,
         description="judged rewards: maximum number of partners per chosen trajectory in each group with wrong decisions",
     )
-    step_margin: Annotated[float | None, Later()] = Field(
+    step_margin: Annotated[Above0 | None, Later()] = Field(
         None,
-        gt=0,
         description="methods with step rewards: minimum difference of R_t in step pairs; null: no step pairs",
     )
     limit: Positive | None = Field(
@@ -327,8 +344,10 @@ class Pairs(Block):
 class Evaluation(Block):
     """Evaluation of every policy: one trajectory per question of a split."""
 
-    temperature: float = Field(0.0, ge=0, description="0: greedy")
-    bootstrap: Positive = Field(1000, description="resamples of the confidence intervals")
+    temperature: Temperature = Field(0.0, description="0: greedy")
+    bootstrap: int = Field(
+        1000, ge=1, le=1_000_000, description="resamples of the confidence intervals"
+    )
     split: Literal["test", "validation"] = "test"
     judges: Annotated[Judges | None, Later()] = Field(
         None, description="judges of evaluated policies; null: those of the rounds"

@@ -7,18 +7,24 @@ and mappings by number of hops are replaced. Errors name file, key, value, bound
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
+import stat
 import sys
-import typing
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from pipeline.config.explain import explain, field_block
 from pipeline.config.run import Config
+from pipeline.config.values import shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import find_configuration, shipped_configuration
+from pipeline.core.yaml_files import MAX_DEPTH, YamlProblem, parse_yaml, read_yaml, shown_key
+
+_MOST_BASES = 20
 
 
 def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None) -> Config:
@@ -32,40 +38,66 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
     values = _read_with_base(path, ())
     for override in overrides:
         _apply(values, override)
-    if data is not None:
-        block = values.get("data")
-        values["data"] = {**(block if isinstance(block, dict) else {}), "root": data}
+    if data is not None and isinstance(values.get("data", {}), dict | None):
+        values["data"] = {**(values.get("data") or {}), "root": data}
     values.setdefault("name", path.stem)
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(path, error)) from None
+        raise ConfigError(explain(path, error)) from None
+    for key, directory in (("runs_dir", config.run_dir), ("cache_dir", Path(config.cache_dir))):
+        _check_directory(path, key, directory)
+    return config
 
 
-def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
+def _check_directory(path: Path, key: str, directory: Path) -> None:
+    """Raise ConfigError when ``directory`` cannot exist because of a file in its place or above."""
+    for place in (directory, *directory.parents):
+        try:
+            mode = place.lstat().st_mode
+            if not stat.S_ISDIR(mode):
+                mode = place.stat().st_mode  # a symbolic link, which may lead to a directory
+        except OSError as error:
+            if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+                raise ConfigError(f"{path}: {key}: {error.strerror}; name another") from None
+            if place.is_symlink():
+                raise ConfigError(
+                    f"{path}: {key}: {place} is a symbolic link to nothing; name a directory"
+                ) from None
+            continue  # it does not exist: the directory above decides
+        if stat.S_ISDIR(mode):
+            return
+        raise ConfigError(f"{path}: {key}: {place} is not a directory; name a directory")
+
+
+def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
+    identity = os.path.realpath(path)
+    if identity in seen:
         raise ConfigError(
-            f"{path}: base names itself through {' -> '.join(map(str, seen))}; remove one of them"
+            f"{path}: base names itself through {' -> '.join(seen)}; remove one of them"
         )
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if len(seen) > _MOST_BASES:
+        raise ConfigError(f"{path}: is base number {len(seen)} of a chain; shorten the chain")
+    if not os.path.lexists(path):
+        named = "" if not seen else f", which {seen[-1]} names as its base"
         raise ConfigError(
-            f"{path}: no such configuration file; `steep init --list` lists those that are shipped"
-        ) from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a directory; name a YAML file in it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+            f"{path}: no such configuration file{named}; `steep init --list` lists those that are shipped"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; name a YAML file in it")
+    values = read_yaml(path)
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of settings, got {type(values).__name__}")
+        kind = "nothing" if values is None else type(values).__name__
+        raise ConfigError(f"{path}: expected a mapping of settings, got {kind}")
     base = values.pop("base", None)
     values = _with_current_names(values, Config, str(path))
     if base is None:
         return values
-    beside = path.parent / str(base)
-    shipped = None if beside.exists() else shipped_configuration(str(base))
-    below = _read_with_base(shipped or beside, (*seen, path.resolve()))
+    if not isinstance(base, str) or not base or not base.isprintable():
+        raise ConfigError(f"{path}: base is {shown(base)}; set it to the name of a YAML file")
+    beside = path.parent / base
+    shipped = None if os.path.lexists(beside) else shipped_configuration(base)
+    below = _read_with_base(shipped or beside, (*seen, identity))
     below.pop("name", None)
     return _merge(below, values)
 
@@ -85,24 +117,33 @@ def _is_name(key: object) -> bool:
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {override}: expected key.key=value")
-    where = f"--set {override}"
-    key = current_name(key.strip(), where)
-    *parents, last = key.split(".")
-    node = values
-    for parent in parents:
+    name, equals, text = override.partition("=")
+    parts = [part.strip() for part in name.split(".")]
+    if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+        raise ConfigError(f"--set {shown_key(name)}: expected key.key=value")
+    where = f"--set {shown_key('.'.join(parts))}"  # without the value, which may be a secret
+    key = current_name(".".join(parts), where)
+    *parents, last = map(_as_yaml_key, key.split("."))
+    node: dict[Any, Any] = values
+    for position, parent in enumerate(parents, start=1):
         child = node.get(parent)
-        node[parent] = child if isinstance(child, dict) else {}
-        node = node[parent]
+        if not isinstance(child, dict | None):
+            above = shown_key(".".join(map(str, parents[:position])))
+            raise ConfigError(f"{where}: {above} is {shown(child)}; set {above} as a whole")
+        node[parent] = child = {} if child is None else child
+        node = child
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"{where}: {text!r} is not a YAML value") from None
+        value = parse_yaml(text)
+    except YamlProblem as error:
+        raise ConfigError(f"{where}: {error}") from None
     block = _block_at(key)
     named = isinstance(value, dict) and block is not None
     node[last] = _with_current_names(value, block, where) if named else value
+
+
+def _as_yaml_key(part: str) -> str | int:
+    """A part of a dotted key as YAML reads it: ``sizes.3`` has the number 3."""
+    return int(part) if part.isascii() and part.isdecimal() and len(part) < 10 else part
 
 
 def _with_current_names(values: dict[str, Any], block: Any, where: str) -> dict[str, Any]:
@@ -114,8 +155,7 @@ def _with_current_names(values: dict[str, Any], block: Any, where: str) -> dict[
             if name in values:
                 raise ConfigError(f"{where}: {key} is the old name of {name}; remove one of them")
             _warn_renamed(key, name, where)
-        field = block.model_fields.get(name) if block is not None else None
-        below = _block_of(field.annotation) if field is not None else None
+        below = field_block(block, name)
         nested = isinstance(value, dict) and below is not None
         renamed[name] = _with_current_names(value, below, where) if nested else value
     return renamed
@@ -140,8 +180,7 @@ def _block_at(key: str) -> Any:
     """The block that a dotted key names, or None; the empty key is the whole configuration."""
     block: Any = Config
     for part in key.split(".") if key else ():
-        field = block.model_fields.get(part) if block is not None else None
-        block = _block_of(field.annotation) if field is not None else None
+        block = field_block(block, part)
     return block
 
 
@@ -149,42 +188,3 @@ def _block_at(key: str) -> Any:
 def _warn_renamed(old: str, new: str, where: str) -> None:
     """Warn once per place that a key has a new name."""
     print(f"warning: {where}: {old} is now called {new}; please rename it", file=sys.stderr)
-
-
-def _explain(path: Path, error: ValidationError) -> str:
-    lines = []
-    for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            parent, known = _known_keys(item["loc"])
-            remedy = f"{parent} has {', '.join(known)}"
-            if ":" in key:
-                remedy = f"YAML needs a space after the colon: {key.replace(':', ': ')}"
-            lines.append(f"{path}: {key}: unknown key; {remedy}")
-        elif item["type"] == "missing":
-            lines.append(f"{path}: {key}: missing; add it")
-        else:
-            reason = item["msg"].removeprefix("Value error, ")
-            if item["type"] == "value_error":
-                lines.append(f"{path}: {key}: {reason}" if key else f"{path}: {reason}")
-            else:
-                lines.append(f"{path}: {key} is {item['input']!r}; {reason}")
-    return "\n".join(lines)
-
-
-def _known_keys(location: tuple[int | str, ...]) -> tuple[str, list[str]]:
-    block: Any = Config
-    for part in location[:-1]:
-        if isinstance(part, str) and isinstance(block, type) and issubclass(block, BaseModel):
-            field = block.model_fields.get(part)
-            block = _block_of(field.annotation) if field is not None else None
-    if isinstance(block, type) and issubclass(block, BaseModel):
-        return ".".join(map(str, location[:-1])) or "the top level", sorted(block.model_fields)
-    return "it", ["no such key"]
-
-
-def _block_of(annotation: Any) -> Any:
-    for kind in (annotation, *typing.get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None

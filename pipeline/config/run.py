@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Positive
+from pipeline.config.base import Block, EngineConfig
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.policy import (
@@ -24,6 +25,7 @@ from pipeline.config.policy import (
     SftData,
     Trainer,
 )
+from pipeline.config.values import Few, PathOrName, Seed, shown
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
 
@@ -33,18 +35,22 @@ class Config(Block):
     Validation refuses blocks that do not fit together, with the settings to change.
     """
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9._-]+$", description="also the directory of the run under runs_dir"
+    name: str = Field(description="also the directory of the run under runs_dir")
+    seed: Seed = 0
+    rounds: int = Field(
+        3, ge=0, le=1000, description="rounds of sampling and training after the cold start"
     )
-    seed: int = 0
-    rounds: int = Field(3, ge=0, description="rounds of sampling and training after the cold start")
     until: Literal["report", "pair"] = Field(
         "report", description="pair: stop after the pairs of round 1"
     )
-    gpus: int = Field(0, ge=0, description="GPUs that shards are spread over; 0: no assignment")
-    workers: Positive = Field(1, description="stages that run at the same time")
-    runs_dir: str = Field("runs", description="directory of all runs")
-    cache_dir: str = Field("runs/cache", description="embeddings, scores and answers, by content")
+    gpus: int = Field(
+        0, ge=0, le=1000, description="GPUs that shards are spread over; 0: no assignment"
+    )
+    workers: Few = Field(1, description="stages that run at the same time")
+    runs_dir: PathOrName = Field("runs", description="directory of all runs")
+    cache_dir: PathOrName = Field(
+        "runs/cache", description="embeddings, scores and answers, by content"
+    )
     data: Data
     corpus: Corpus
     graph: Graph
@@ -68,6 +74,16 @@ class Config(Block):
     dpo: Dpo
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
     evaluation: Evaluation = Evaluation()
+
+    @field_validator("name")
+    @classmethod
+    def _file_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", value):
+            raise ValueError(
+                f"expected at most 100 letters, digits, '.', '_' and '-' that do not start with '.' or "
+                f"'-', got {shown(value)}; set name, which is also the name of a directory"
+            )
+        return value
 
     @model_validator(mode="after")
     def _blocks_fit_together(self) -> Config:

@@ -9,10 +9,12 @@ processes can read and write at once; it must be on a local disk.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -40,14 +42,17 @@ def digest(*parts: str) -> bytes:
 class ContentCache:
     """A key-value store of bytes in one file; safe for threads and processes.
 
-    All methods raise StoreError when the file is not a cache or cannot be read or written.
+    Only its owner can read and write a ``private`` cache, such as one of prompts and answers. All
+    methods raise StoreError when the file is not a cache or cannot be read or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self.path = path
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if private:
+                _close_to_others(path)
             self._connection = sqlite3.connect(
                 path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
             )
@@ -78,11 +83,19 @@ class ContentCache:
 
     def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Store (key, value) items in one transaction; values that are already stored are kept."""
+        self._execute("INSERT OR IGNORE INTO items VALUES (?, ?)", items)
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Forget the values of these keys, so that `put` stores new ones."""
+        self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
+
+    def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
+        """Execute a statement for every row in one transaction."""
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    self._connection.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", items)
+                    self._connection.executemany(statement, rows)
                 except BaseException:
                     self._connection.execute("ROLLBACK")
                     raise
@@ -99,6 +112,15 @@ class ContentCache:
             f"{self.path}: cache cannot be used ({error}); check the disk, or delete the file "
             "to rebuild it"
         )
+
+
+def _close_to_others(path: Path) -> None:
+    """Create the file for its owner alone, or make it so; SQLite gives its other files the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(FileNotFoundError):
+            if file.stat().st_uid == os.geteuid():
+                file.chmod(0o600)
 
 
 @retry(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
 from pipeline.core.model_files import file_hash, model_hash
 
 
@@ -18,26 +20,29 @@ class ContentHashes:
     """
 
     def __init__(self, cache_file: Path) -> None:
-        """Load ``cache_file`` when it exists; a broken one is ignored."""
+        """Load ``cache_file`` when it exists; what is broken in it is computed again."""
         self._cache_file = cache_file
         self._hashes: dict[str, list[Any]] = {}  # resolved path -> [stamp, hash]
         self._changed = False
-        if cache_file.exists():
-            try:
-                self._hashes = json.loads(cache_file.read_text(encoding="utf-8"))
-            except ValueError:
-                self._hashes = {}
+        with contextlib.suppress(InputError):
+            self._hashes = {
+                path: entry for path, entry in read_json(cache_file).items() if _is_entry(entry)
+            }
 
     def of(self, path: Path) -> str:
         """The hash of a file (`file_hash`), or of a model directory (`model_hash`).
 
-        Raises InputError when ``path`` does not exist.
+        Raises InputError when ``path`` does not exist or cannot be read.
         """
-        if path.is_file():
-            return self._file(path)
-        if not path.is_dir():
-            raise InputError.at(path, None, "no such file or directory")
-        return model_hash(path, self._file)
+        try:
+            if path.is_file():
+                return self._file(path)
+            if path.is_dir():
+                return model_hash(path, self._file)
+        except OSError as error:
+            where = error.filename or path
+            raise InputError.at(where, None, f"cannot be read: {error.strerror}") from None
+        raise InputError.at(path, None, "no such file or directory")
 
     def _file(self, path: Path) -> str:
         status = path.stat()
@@ -51,7 +56,19 @@ class ContentHashes:
         return value
 
     def save(self) -> None:
-        """Write the cache file when a hash was computed since it was loaded."""
+        """Write the cache file when a hash was computed since it was loaded.
+
+        A directory that cannot be written only costs time: the hashes are computed again.
+        """
         if self._changed:
-            write_text(self._cache_file, json.dumps(self._hashes))
+            with contextlib.suppress(OSError):
+                write_text(self._cache_file, json.dumps(self._hashes))
             self._changed = False
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether a value of the cache file is [[size, modification time, inode], hash]."""
+    match entry:
+        case [[int(), int(), int()], str()]:
+            return True
+    return False

@@ -33,7 +33,7 @@ def find_configuration(name: Path | str) -> Path:
     Returns ``name`` as a path when there is neither.
     """
     path = Path(name)
-    return path if path.is_file() else shipped_configuration(name) or path
+    return path if _is_file(path) else shipped_configuration(name) or path
 
 
 def shipped_configuration(name: Path | str) -> Path | None:
@@ -47,7 +47,15 @@ def shipped_configuration(name: Path | str) -> Path | None:
         return None
     file = CONFIGURATIONS.joinpath(*parts)
     candidates = (file, file.with_name(f"{file.name}.yaml"))
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if _is_file(candidate)), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether ``path`` is a file; a name that the file system cannot have is not."""
+    try:
+        return path.is_file()
+    except OSError:  # for example a name that is too long
+        return False
 
 
 def find_model(name: Path | str) -> Path | str:

@@ -1,4 +1,6 @@
-"""Words of a text: the tokenizer and the folding that string comparisons share.
+"""Words of a text, and untrusted text made safe to show.
+
+The tokenizer and the folding are shared by all string comparisons.
 
 A word is a maximal run of letters and digits (`WORD`). Two foldings exist, because they serve
 different comparisons:
@@ -11,6 +13,9 @@ different comparisons:
 Three places tokenize differently on purpose. The answer metrics (`core.answer_metrics`) follow
 SQuAD: punctuation is deleted, not a separator. `evaluation.name_match` compares both readings. BM25
 uses the tokenizer of bm25s, which drops stop words.
+
+`visible` is for text of documents, models and servers that a person reads: in a terminal, a log, an
+error message or the report.
 """
 
 from __future__ import annotations
@@ -18,17 +23,58 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from pipeline.core.unicode_forms import nfkc
+
 WORD = re.compile(r"[^\W_]+")
 # The parenthesis at the end of a title that distinguishes it from others: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, formats, surrogates, separators
+# Format characters that words need (Persian, Hindi, emoji) or that are visible signs of their own.
+_SHOWN = frozenset("\u200c\u200d\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+_ARABIC_SIGNS = range(0x0600, 0x0606)
+
 
 def tokenize(text: str) -> list[str]:
     """Words of the NFKC-normalized, case-folded text, in order, with repetitions."""
-    return WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return WORD.findall(nfkc(text).casefold())
 
 
 def fold(word: str) -> str:
     """The word case-folded and without accents (NFKD, combining characters removed)."""
     characters = unicodedata.normalize("NFKD", word.casefold())
     return "".join(char for char in characters if not unicodedata.combining(char))
+
+
+def visible(text: str) -> str:
+    """``text`` with every invisible control written out; lines and tabs are kept.
+
+    An escape sequence could rewrite a terminal, and a bidirectional control (such as U+202E) could
+    show a sentence in another order than it has. ASCII controls become control pictures (``␛``),
+    all others ``\\u202e``. Text in scripts from right to left is unchanged, apart from explicit
+    controls.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_written_out(char) if _is_hidden(char) else char for char in text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """`visible` text on one line of at most ``limit`` characters, for error messages and logs."""
+    line = visible(" ".join(text[: 8 * limit].split()))
+    return line if len(line) <= limit else f"{line[: limit - 2]} …"
+
+
+def _is_hidden(char: str) -> bool:
+    if char in "\n\t" or char in _SHOWN or ord(char) in _ARABIC_SIGNS:
+        return False
+    return unicodedata.category(char) in _HIDDEN
+
+
+def _written_out(char: str) -> str:
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -22,7 +22,10 @@ def cut(text: str, max_words: int) -> list[str]:
 
 
 def content_key(title: str, text: str) -> bytes:
-    """A 16-byte hash of a passage's title and text."""
+    """A 16-byte hash of a passage's title and text; different passages have different hashes."""
+    if "\0" in title:  # could be read as a shorter title and a longer text
+        whole = f"{len(title)}\0{title}{text}".encode()
+        return blake2b(whole, digest_size=16, person=b"title with NUL").digest()
     return blake2b(f"{title}\0{text}".encode(), digest_size=16).digest()
 
 
@@ -31,7 +34,7 @@ def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[C
 
     A chunk's id is ``<doc_id>-<n>``. A document without an id is named after a hash of its content,
     so ids do not depend on the other documents. When two different documents share an id, the hash
-    is appended to the second one's.
+    is appended to the second one's, so every chunk has an id of its own.
     """
     seen_passages: set[bytes] = set()
     seen_ids: set[str] = set()
@@ -47,7 +50,7 @@ def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[C
             continue
         name = content_key(document.title, document.text).hex()[:12]
         doc_id = document.id or name
-        if doc_id in seen_ids:
+        while doc_id in seen_ids:
             doc_id = f"{doc_id}.{name}"
         seen_ids.add(doc_id)
         for number, text in new_passages:

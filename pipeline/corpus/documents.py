@@ -21,15 +21,12 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.raw_records import (
-    RawRecord,
-    brief,
-    first_character,
-    load_json,
-    read_rows,
-    read_table,
-)
+from pipeline.corpus.json_stream import iterate_object
+from pipeline.corpus.raw_files import read_rows, read_table
+from pipeline.corpus.raw_records import RawRecord, brief, plain
+from pipeline.corpus.text_files import first_character
 
+_TITLES_LOOKED_AT = 20  # members of an object that decide whether it maps titles to sentences
 Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
 
 
@@ -80,7 +77,8 @@ def titled(row: RawRecord, value: str, field: str) -> Document:
     """
     title, newline, text = value.partition("\n")
     if not newline:
-        raise row.error(f"{field}: expected a title, a newline and a text, got {brief(value)}")
+        problem = f"expected a title, a newline and a text, got {brief(value)}"
+        raise row.error(f"{row.inside}{field}: {problem}")
     title = title.strip()
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
     return Document(title[1:-1] if quoted else title, text.strip())
@@ -93,7 +91,7 @@ def join_sentences(row: RawRecord, value: object, field: str) -> str:
     """
     sentences = row.checked_items(value, field)
     if not all(isinstance(sentence, str) for sentence in sentences):
-        raise row.error(f"{field}: expected a list of strings, got {brief(value)}")
+        raise row.error(f"{plain(field)}: expected a list of strings, got {brief(value)}")
     return " ".join(sentence.strip() for sentence in sentences)
 
 
@@ -101,48 +99,54 @@ def _detect_format(path: Path, dataset: str | None) -> Format:
     first = first_character(path)
     if path.suffix == ".tsv" or (path.suffix != ".jsonl" and first not in ("[", "{", "")):
         return "dpr-tsv"
-    if first == "{" and path.suffix != ".jsonl":
-        value = next(iter(read_rows(path))).value
-        if value and all(isinstance(item, list) for item in value.values()):
-            return "titles"
+    if first == "{" and path.suffix != ".jsonl" and _has_titles(path):
+        return "titles"
     row = next(iter(read_rows(path)))  # raises InputError for an empty file
     if "contents" in row.value or {"title", "text"} <= set(row.value):
         return "jsonl" if row.line is not None else "json"
     if dataset is not None:
         return "questions"
-    fields = ", ".join(list(row.value)[:10])
     raise row.error(
-        f"expected `title` and `text`, or `contents`; the record has {fields}; for questions with "
-        "context paragraphs, set format: questions and dataset"
+        f"expected `title` and `text`, or `contents`; the record has {row.fields()}; for questions "
+        "with context paragraphs, set format: questions and dataset"
     )
 
 
+def _has_titles(path: Path) -> bool:
+    """Whether a JSON object maps its first names to lists of sentences."""
+    number = 0
+    for number, (_, value) in enumerate(iterate_object(path), start=1):
+        if not isinstance(value, list) or any(isinstance(item, dict) for item in value[:1]):
+            return False
+        if number == _TITLES_LOOKED_AT:
+            break
+    return number > 0
+
+
 def _from_row(row: RawRecord) -> Document:
-    raw_id = row.find("id", "_id", "doc_id")
-    document_id = None if raw_id is None else str(raw_id)
+    document_id = row.identifier("id", "_id", "doc_id")
     if "contents" in row.value and "text" not in row.value:
         document = titled(row, row.text("contents"), "contents")
         return Document(document.title, document.text, document_id)
-    title = row.find("title")
+    _, title = row.present("title")
     if not isinstance(title, str):
         raise row.error(f"title: expected a string, got {brief(title)}")
-    text = row.find("text")
+    _, text = row.present("text")
     if not isinstance(text, str):
         raise row.error(f"text: expected a string, got {brief(text)}")
     return Document(title.strip(), text.strip(), document_id)
 
 
 def _titles(path: Path) -> Iterator[Document]:
-    value = load_json(path)
-    if not isinstance(value, dict):
-        raise InputError.at(path, None, f"expected an object of titles, got {brief(value)}")
-    for number, (title, sentences) in enumerate(value.items(), start=1):
+    for number, (title, sentences) in enumerate(iterate_object(path), start=1):
         row = RawRecord({title: sentences}, path, number)
+        row.check_encodable()
         yield Document(title, join_sentences(row, sentences, title))
 
 
 def _dpr(path: Path) -> Iterator[Document]:
     for row in read_table(path, "\t"):
         if set(row.value) != {"id", "text", "title"}:
-            raise row.error(f"expected the columns id, text, title, got {', '.join(row.value)}")
-        yield Document(row.value["title"].strip(), row.value["text"].strip(), row.text("id"))
+            raise row.error(f"expected the columns id, text, title, got {row.fields()}")
+        name = row.checked_identifier(row.value["id"], "id").strip()
+        yield Document(row.value["title"].strip(), row.value["text"].strip(), name)

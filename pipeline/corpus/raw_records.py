@@ -1,34 +1,37 @@
-"""Read raw records from JSONL, JSON, CSV and TSV files, with their positions for error messages.
+"""One raw record of a native file, and the checks of its fields.
 
-Input: a file as data sets publish it: JSONL, a JSON list, a JSON object that wraps a list, CSV or
-TSV. Output: `RawRecord`s, streamed where the format allows it. Every error names ``file:line`` (or
-``file: record 17``), the field, the expected type and the actual value.
+Input: a JSON object or a row of a table. Output: its fields as text, lists and identifiers. Every
+error names ``file:line`` (or ``file: record 17``), the field, the expected type and the value.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import read_jsonl
 
-_WRAPPERS = ("data", "Data", "questions", "instances")
+MAX_ID = 1000  # characters of an id; ids of chunks and triplets repeat it
+_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """One raw record and its position in its file."""
+    """One raw record and its position in its file.
+
+    ``notes`` counts what the parser of the record left out, by reason.
+    """
 
     value: dict[str, Any]
     path: Path
     number: int  # of the record, from 1
     line: int | None = None  # from 1; None for JSON, which is not read by line
+    inside: str = ""  # field that holds this object, with a final period; empty at the top
+    notes: Counter[str] = field(default_factory=Counter, compare=False)
 
     def error(self, problem: str) -> InputError:
         """An InputError with the position of this record."""
@@ -37,156 +40,166 @@ class RawRecord:
 
     def find(self, *names: str) -> Any:
         """The value of the first of these fields that exists; None when none does."""
-        return next((self.value[name] for name in names if name in self.value), None)
+        return self.first(*names)[1]
+
+    def first(self, *names: str) -> tuple[str, Any]:
+        """Name and value of the first of these fields that exists, or the first name and None."""
+        name = next((name for name in names if name in self.value), names[0])
+        return name, self.value.get(name)
 
     def text(self, *names: str) -> str:
         """A non-empty string field, stripped; ``names`` are alternative field names.
 
         Raises InputError when the field is missing, empty or not a string.
         """
-        return self.checked_text(self._present(*names), names[0])
+        name, value = self.present(*names)
+        return self.checked_text(value, name)
 
-    def checked_text(self, value: Any, field: str) -> str:
-        """``value`` stripped. Raises InputError naming ``field`` unless it is a non-empty
-        string."""
+    def checked_text(self, value: Any, name: str) -> str:
+        """``value`` stripped. Raises InputError naming the field ``name`` unless it is a non-empty
+        string that UTF-8 can encode."""
         if not isinstance(value, str) or not value.strip():
-            raise self.error(f"{field}: expected a non-empty string, got {brief(value)}")
+            raise self._expected(name, "a non-empty string", value)
+        if not encodable(value):
+            raise self._expected(name, "text without unpaired surrogates", value)
         return value.strip()
+
+    def optional_text(self, *names: str) -> str | None:
+        """A string field stripped; None when it is missing, null or empty.
+
+        Raises InputError for another type.
+        """
+        name, value = self.first(*names)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        return self.checked_text(value, name)
+
+    def identifier(self, *names: str) -> str | None:
+        """A field with an id, which is a string or an integer; None when missing, null or empty.
+
+        Raises InputError for another type, for control characters and line breaks, for white space
+        alone, and for more than `MAX_ID` characters.
+        """
+        name, value = self.first(*names)
+        return None if value is None or value == "" else self.checked_identifier(value, name)
+
+    def checked_identifier(self, value: Any, name: str) -> str:
+        """``value`` as text. Raises InputError as `identifier` does."""
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise self._expected(name, "a string or an integer", value)
+        text = str(value)
+        if not text.strip() or len(text) > MAX_ID or any(map(_breaks_lines, text)):
+            wanted = f"an id of 1 to {MAX_ID} characters without control characters"
+            raise self._expected(name, wanted, value)
+        return text
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false; False when missing or null. Raises InputError for another
+        type."""
+        value = self.find(name)
+        if not isinstance(value, bool | None):
+            raise self._expected(name, "true or false", value)
+        return bool(value)
 
     def items(self, *names: str) -> list[Any]:
         """A list field. Raises InputError when it is missing or not a list."""
-        return self.checked_items(self._present(*names), names[0])
+        name, value = self.present(*names)
+        return self.checked_items(value, name)
 
-    def checked_items(self, value: Any, field: str, length: int | None = None) -> list[Any]:
-        """``value``. Raises InputError naming ``field`` unless it is a list (of ``length``
+    def optional_items(self, *names: str) -> list[Any]:
+        """A list field; empty when it is missing or null. Raises InputError for another type."""
+        name, value = self.first(*names)
+        return [] if value is None else self.checked_items(value, name)
+
+    def checked_items(self, value: Any, name: str, length: int | None = None) -> list[Any]:
+        """``value``. Raises InputError naming the field unless it is a list (of ``length``
         items)."""
         if not isinstance(value, list) or (length is not None and len(value) != length):
-            wanted = "a list" if length is None else f"a list of {length}"
-            raise self.error(f"{field}: expected {wanted}, got {brief(value)}")
+            raise self._expected(name, "a list" if length is None else f"a list of {length}", value)
         return value
 
-    def checked_mapping(self, value: Any, field: str) -> RawRecord:
+    def checked_mapping(self, value: Any, name: str) -> RawRecord:
         """An object inside this record as a RawRecord with the same position.
 
-        Raises InputError naming ``field`` unless ``value`` is an object.
+        Raises InputError naming the field unless ``value`` is an object.
         """
         if not isinstance(value, dict):
-            raise self.error(f"{field}: expected an object, got {brief(value)}")
-        return RawRecord(value, self.path, self.number, self.line)
+            raise self._expected(name, "an object", value)
+        inside = f"{self.inside}{name}."
+        return RawRecord(value, self.path, self.number, self.line, inside, self.notes)
 
-    def _present(self, *names: str) -> Any:
+    def check_encodable(self) -> None:
+        """Raise InputError naming the field that holds an unpaired surrogate.
+
+        JSON can escape half of a surrogate pair, which no UTF-8 or Parquet file can hold.
+        """
+        if not encodable(self.value):
+            name, value = _unencodable(self.value, "")
+            raise self._expected(name, "text without unpaired surrogates", value)
+
+    def fields(self) -> str:
+        """The names of the first fields, for messages."""
+        return ", ".join(plain(name) for name in list(self.value)[:12]) or "no field"
+
+    def present(self, *names: str) -> tuple[str, Any]:
+        """Name and value of the first of these fields that exists. Raises InputError for none."""
         if not any(name in self.value for name in names):
-            fields = ", ".join(list(self.value)[:12]) or "no field"
-            raise self.error(f"{' or '.join(names)}: missing; the record has {fields}")
-        return self.find(*names)
+            wanted = self.inside + " or ".join(names)
+            raise self.error(f"{wanted}: missing; the record has {self.fields()}")
+        return self.first(*names)
+
+    def _expected(self, name: str, wanted: str, value: Any) -> InputError:
+        return self.error(f"{self.inside}{plain(name)}: expected {wanted}, got {brief(value)}")
 
 
 def brief(value: Any) -> str:
-    """A JSON value for an error message, cut at 60 characters."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """A JSON value for an error message: one printable line, cut at 60 characters."""
+    return _cut(_printable(json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def read_rows(path: Path) -> Iterator[RawRecord]:
-    """Yield the records of a JSONL, JSON, CSV or TSV file.
-
-    A ``.csv`` or ``.tsv`` file has a header line; for other suffixes the content decides. JSONL,
-    CSV and TSV are streamed. Raises InputError when the file is missing, empty or malformed.
-    """
-    if path.suffix in (".csv", ".tsv"):
-        yield from read_table(path, "\t" if path.suffix == ".tsv" else ",")
-        return
-    first = first_character(path)
-    if first == "[":
-        yield from _list_rows(path, load_json(path))
-    elif first == "{" and path.suffix != ".jsonl" and not _is_jsonl(path):
-        value = load_json(path)
-        inner = next((value[name] for name in _WRAPPERS if name in value), None)
-        yield from _list_rows(path, [value] if inner is None else inner)
-    else:
-        number = 0
-        for number, (line, value) in enumerate(read_jsonl(path), start=1):
-            yield RawRecord(value, path, number, line)
-        if number == 0:
-            raise InputError.at(path, None, "empty file; expected records")
+def plain(name: str) -> str:
+    """A field name or another text of a file for an error message, cut at 60 characters."""
+    return _cut(_printable(name))
 
 
-def read_table(path: Path, delimiter: str) -> Iterator[RawRecord]:
-    """Yield the rows of a delimited file with a header line; ``line`` is the last line of a row.
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
-    Raises InputError when a row has another number of fields than the header, or when there is no
-    row.
-    """
-    with _open(path) as stream:
-        csv.field_size_limit(sys.maxsize)
-        reader = csv.DictReader(stream, delimiter=delimiter)
-        number = 0
+
+def _printable(text: str) -> str:
+    """The text with control, direction and other invisible characters escaped."""
+    start = text[: 4 * _SHOWN]
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in start
+    )
+
+
+def encodable(value: Any) -> bool:
+    """Whether UTF-8 can encode every string of a JSON value."""
+    if isinstance(value, str):
+        if value.isascii():
+            return True
         try:
-            for number, value in enumerate(reader, start=1):
-                row = RawRecord(dict(value), path, number, reader.line_num)
-                if None in value or None in value.values():
-                    fields = len(reader.fieldnames or ())
-                    raise row.error(f"the row differs from the header; expected {fields} fields")
-                yield row
-        except (csv.Error, UnicodeDecodeError) as error:
-            problem = f"not readable as a table: {error}"
-            raise InputError.at(path, reader.line_num, problem) from None
-        if number == 0:
-            raise InputError.at(path, None, "empty table; expected a header line and records")
-
-
-def load_json(path: Path) -> Any:
-    """The value of a JSON file. Raises InputError with the line of a syntax error."""
-    with _open(path) as stream:
-        try:
-            return json.load(stream)
-        except json.JSONDecodeError as error:
-            problem = f"not valid JSON: {error.msg} at column {error.colno}"
-            raise InputError.at(path, error.lineno, problem) from None
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8 text ({error.reason} at byte {error.start})"
-            raise InputError.at(path, None, problem) from None
-
-
-def first_character(path: Path) -> str:
-    """The first character of a file that is not white space; empty for an empty file."""
-    with _open(path) as stream:
-        try:
-            while block := stream.read(4096):
-                if text := block.lstrip("\ufeff \t\r\n"):
-                    return text[0]
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8 text ({error.reason} at byte {error.start})"
-            raise InputError.at(path, None, problem) from None
-    return ""
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        return path.open(encoding="utf-8", newline="")
-    except FileNotFoundError:
-        raise InputError.at(path, None, "no such file") from None
-    except IsADirectoryError:
-        raise InputError.at(path, None, "this is a directory; name a file in it") from None
-
-
-def _is_jsonl(path: Path) -> bool:
-    """Whether the first line is valid JSON and another line follows."""
-    with _open(path) as stream:
-        try:
-            json.loads(stream.readline())
-        except json.JSONDecodeError:
+            value.encode()
+        except UnicodeEncodeError:
             return False
-        return bool(stream.readline().strip())
+        return True
+    if isinstance(value, dict):
+        return all(map(encodable, value)) and all(map(encodable, value.values()))
+    return not isinstance(value, list) or all(map(encodable, value))
 
 
-def _list_rows(path: Path, values: Any) -> Iterator[RawRecord]:
-    if not isinstance(values, list):
-        raise InputError.at(path, None, f"expected a list of records, got {brief(values)}")
-    if not values:
-        raise InputError.at(path, None, "empty list; expected records")
-    for number, value in enumerate(values, start=1):
-        if not isinstance(value, dict):
-            problem = f"record {number}: expected an object, got {brief(value)}"
-            raise InputError.at(path, None, problem)
-        yield RawRecord(value, path, number)
+def _unencodable(value: Any, name: str) -> tuple[str, Any]:
+    """Field and value of the first string that UTF-8 cannot encode; ``value`` holds one."""
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in children:
+        where = f"{name}.{key}" if name else str(key)
+        if not encodable(key):
+            return where, key
+        if not encodable(child):
+            return (where, child) if isinstance(child, str) else _unencodable(child, where)
+    raise AssertionError("every string is encodable")
+
+
+def _breaks_lines(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")

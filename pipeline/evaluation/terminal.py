@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Pair, Span, Trajectory
+from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
 from pipeline.grammars.spans import cover_error
 
@@ -101,18 +102,8 @@ def view_trajectories(
 
 
 def printable(text: str) -> str:
-    """Replace control characters by visible symbols, so that a document cannot control the terminal."""
-    return "".join(
-        character if character == "\n" or character.isprintable() else _control_picture(character)
-        for character in text
-    )
-
-
-def _control_picture(character: str) -> str:
-    code = ord(character)
-    if character == "\t":
-        return "    "
-    return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"
+    """`visible` text with tabs as spaces, so that a document cannot control the terminal."""
+    return visible(text).replace("\t", "    ")
 
 
 def _tokenizer(directory: Path) -> Tokenizer:
@@ -166,7 +157,8 @@ def _terms(rewards: Mapping[str, Any]) -> Text:
     from rich.text import Text
 
     numbers = {name: v for name, v in rewards.items() if isinstance(v, int | float)}
-    return Text(" ".join(f"{name} {value:.2f}" for name, value in numbers.items()))
+    terms = " ".join(f"{name} {value:.2f}" for name, value in numbers.items())
+    return Text(printable(terms))
 
 
 def _print_pair(console: Console, left: Any, right: Any) -> None:

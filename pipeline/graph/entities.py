@@ -7,8 +7,9 @@ after Unicode NFKC and case folding, with white space collapsed and surrounding 
 
 from __future__ import annotations
 
-import unicodedata
 from functools import lru_cache
+
+from pipeline.core.unicode_forms import nfkc
 
 # Opening quote -> closing quote, after NFKC, which maps full-width quotes to ASCII.
 _QUOTES = {
@@ -39,7 +40,7 @@ def entity_key(surface: str) -> str:
     """
     text = surface
     while True:
-        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        folded = nfkc(nfkc(text).casefold())
         stripped = _unquote(display(folded))
         if stripped == text:
             return text

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pipeline.core.errors import StoreError
 from pipeline.core.records import Chunk, Message
 from pipeline.graph.build import Extracted
 from pipeline.llm.chat import Answer, Chat
@@ -76,10 +78,15 @@ def extract(
 ) -> Iterator[Extracted]:
     """The items of the model's answer for every chunk, in order.
 
-    Raises the errors of `Chat.ask`, which also resumes an interrupted extraction from its cache.
+    Every answer is stored under a key of its prompt as soon as it arrives, so that an interrupted
+    extraction is resumed. Raises the errors of `Chat.ask`, and StoreError when two chunks have the
+    same id, because one of them would get the answer of the other.
     """
     for start in range(0, len(chunks), BLOCK):
         block = chunks[start : start + BLOCK]
+        repeated = [name for name, n in Counter(chunk.id for chunk in block).items() if n > 1]
+        if repeated:
+            raise StoreError(f"chunk {repeated[0]} occurs twice; run the corpus stage again")
         prompts = [(chunk.id, prompt.messages(chunk.title, chunk.text)) for chunk in block]
         answers = chat.ask(prompts, max_tokens=prompt.max_tokens)
         for chunk in block:

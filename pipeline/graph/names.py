@@ -20,13 +20,11 @@ Memory: one tuple per name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.core.text import QUALIFIER, WORD, fold
 
-_BEFORE = re.compile(r"([^\W_]+)[ -]$")
-_AFTER = re.compile(r"[ -]([^\W_]+)")
 MAX_NAMES = 3  # a form that more names share is too ambiguous to be a mention of any
 
 
@@ -60,25 +58,39 @@ class NameIndex:
         has_capitals = any(char.isupper() for char in text[1:])
         position = 0
         while position < len(words):
-            for length in range(self._longest.get(words[position], 0), 0, -1):
+            longest, left = self._longest.get(words[position], 0), len(words) - position
+            for length in range(min(longest, left), 0, -1):
                 names = self._names.get(tuple(words[position : position + length]), ())
-                start = matches[position].start()
-                end = matches[min(position + length, len(matches)) - 1].end()
-                if 0 < len(names) <= MAX_NAMES and _is_name(text, start, end, length, has_capitals):
-                    yield Mention(start, end, tuple(names))
-                    position += length - 1
+                last = position + length - 1
+                # The end of the text counts as a longer name if its first word begins one.
+                counted = longest if length == left else length
+                single = counted == 1
+                if (
+                    0 < len(names) <= MAX_NAMES
+                    and (_begins_name(matches[position].group()) if has_capitals else not single)
+                    and not (single and _beside_capital(text, matches, position))
+                ):
+                    yield Mention(matches[position].start(), matches[last].end(), tuple(names))
+                    position = last
                     break
             position += 1
 
 
-def _is_name(text: str, start: int, end: int, words: int, has_capitals: bool) -> bool:
-    if not has_capitals:
-        return words > 1
-    if not (text[start].isupper() or text[start].isdigit()):
-        return False
-    if words > 1:
-        return True
-    before, after = _BEFORE.search(text[:start]), _AFTER.match(text, end)
-    if before and before.start(1) == 0:
-        before = None  # every sentence begins with a capital
-    return not any(match.group(1)[0].isupper() for match in (before, after) if match)
+def _begins_name(word: str) -> bool:
+    return word[0].isupper() or word[0].isdigit()
+
+
+def _beside_capital(text: str, matches: Sequence[re.Match[str]], number: int) -> bool:
+    """Whether a capitalized word is one space or hyphen away from word ``number`` of a text.
+
+    Every sentence begins with a capital, so the first word of the text does not count.
+    """
+    start, end = matches[number].span()
+    if number and text[start - 1] in " -" and matches[number - 1].end() == start - 1:
+        before = matches[number - 1]
+        if before.start() > 0 and before.group()[0].isupper():
+            return True
+    if number + 1 < len(matches) and text[end] in " -":
+        after = matches[number + 1]
+        return after.start() == end + 1 and after.group()[0].isupper()
+    return False

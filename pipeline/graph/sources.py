@@ -14,6 +14,7 @@ the order of its source; `graph.build` and `graph.facts` check them. The languag
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, Triplet
 from pipeline.corpus.documents import Document, titled
-from pipeline.corpus.raw_records import RawRecord, brief, load_json, read_rows
+from pipeline.corpus.json_stream import iterate_array
+from pipeline.corpus.raw_files import list_rows, read_rows
+from pipeline.corpus.raw_records import RawRecord
 from pipeline.graph.build import PARTS, Extracted
 from pipeline.graph.entities import entity_key
 from pipeline.graph.locate import Locator, best_chunk, word_set
@@ -60,7 +63,10 @@ def read_annotated_facts(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extrac
     """
 
     def fact(row: RawRecord) -> tuple[list[Any], str]:
-        names = [row.checked_text(name, "entities") for name in row.items("entities")]
+        names = [
+            row.checked_text(name, f"entities.{number}")
+            for number, name in enumerate(row.items("entities"))
+        ]
         return [row.text("text"), names], row.text("text")
 
     return _placed(read_rows(path), chunks, path, fact)
@@ -77,8 +83,12 @@ def _placed(
     placed = False
     for row in rows:
         value, sentence = read(row)
-        title = str(row.find("title") or "")
-        candidates = locator.of_document(str(row.find("doc_id"))) or locator.by_title(title)
+        doc_id, title = row.identifier("doc_id"), row.optional_text("title") or ""
+        if doc_id is None and not title:
+            raise row.error(f"doc_id or title: missing; the record has {row.fields()}")
+        candidates = locator.of_document(doc_id) if doc_id is not None else []
+        if not candidates and title:
+            candidates = locator.by_title(title)
         if not candidates:
             yield Extracted(None, title, value, "document not in the corpus")
             continue
@@ -100,19 +110,12 @@ def read_openie(path: Path, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     gives each triple to the chunk with most of its words. Malformed triples are model output: they
     are yielded as they are, and `graph.build` rejects and counts them.
 
-    Raises InputError when the file has another shape, or none of its documents is in the corpus.
+    One document is in memory at a time. Raises InputError when the file has another shape, or none
+    of its documents is in the corpus.
     """
-    value = load_json(path)
-    documents = value.get("docs") if isinstance(value, dict) else None
-    if not isinstance(documents, list) or not documents:
-        raise InputError.at(path, None, f'expected {{"docs": [...]}}, got {brief(value)}')
     locator = Locator(chunks)
     placed = False
-    for number, entry in enumerate(documents, start=1):
-        if not isinstance(entry, dict):
-            problem = f"docs {number}: expected an object, got {brief(entry)}"
-            raise InputError.at(path, None, problem)
-        row = RawRecord(entry, path, number)
+    for row in list_rows(path, iterate_array(path, "docs")):
         document = _openie_document(row)
         triples = row.find("extracted_triples")
         candidates = locator.of_text(document.title, document.text)
@@ -171,20 +174,21 @@ def link_titles(chunks: Sequence[Chunk]) -> Iterator[Extracted]:
                     yield Extracted(chunk.id, chunk.title, [chunk.title, relation, name])
 
 
-def group_triplets(triplets: Iterable[Triplet], chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+def group_triplets(triplets: Sequence[Triplet], chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     """N-ary facts in the order of chunks and sentences: a sentence and the ends of its triplets.
 
     This replaces the language model of ProGraph-R1 3.1 where only triplets exist. A triplet belongs
     to the sentence of its chunk with most of its words, the first one of a tie; a triplet that
     shares no word with any sentence becomes a fact by itself. A sentence that does not name its
     passage's title is prefixed with it, because "He died in Rome." cannot be understood alone.
-    Memory: the triplets.
+    Memory: the ids of the chunks, and 8 bytes per triplet.
     """
-    of_chunk: dict[str, list[Triplet]] = {}
-    for triplet in triplets:
-        of_chunk.setdefault(triplet.chunk_id, []).append(triplet)
+    rows_of_chunk: dict[str, array[int]] = {}
+    for row, triplet in enumerate(triplets):
+        rows_of_chunk.setdefault(triplet.chunk_id, array("q")).append(row)
     for chunk in chunks:
-        for text, entities in _sentence_facts(chunk, of_chunk.get(chunk.id, ())):
+        of_chunk = [triplets[row] for row in rows_of_chunk.get(chunk.id, ())]
+        for text, entities in _sentence_facts(chunk, of_chunk):
             yield Extracted(chunk.id, chunk.title, [text, entities])
 
 

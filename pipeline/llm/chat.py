@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.errors import EngineError
 from pipeline.core.records import Message
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
 Self = TypeVar("Self", bound="Chat")
+_MODELS = 8  # names of other models in a report
 _FAULTS: dict[Finish, str] = {
     "filter": "content filter",
     "too long": "prompt too long",
@@ -40,7 +43,9 @@ class Reply:
     ``text`` is the generated text and ``raw`` the response as it was received. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
     "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a rerun
-    sends the prompt again.
+    sends the prompt again. ``counted`` is false where an endpoint reports no plausible numbers of
+    tokens, which are 0 then. ``other_model`` is the model that answered, where it is another one than
+    requested.
     """
 
     text: str
@@ -48,6 +53,8 @@ class Reply:
     raw: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    counted: bool = True
+    other_model: str = ""
 
     @property
     def kept(self) -> bool:
@@ -79,7 +86,9 @@ class Usage:
     """Counts of distinct answers and their tokens; ``reused`` answers came from the cache.
 
     ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent; the
-    ``paid`` tokens exclude reused answers.
+    ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers of
+    tokens and count as 0. ``other_models`` are answers by the name of their model, where it is another
+    one than requested.
     """
 
     prompt_price: float = 0.0
@@ -91,6 +100,8 @@ class Usage:
     completion_tokens: int = 0
     paid_prompt_tokens: int = 0
     paid_completion_tokens: int = 0
+    uncounted: int = 0
+    other_models: Counter[str] = field(default_factory=Counter)
 
     def add(self, reply: Reply, *, reused: bool) -> None:
         """Count a reply that is stored; other replies are ignored."""
@@ -99,6 +110,9 @@ class Usage:
         self.answers += 1
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
+        self.uncounted += not reply.counted
+        if reply.other_model:
+            self.other_models[reply.other_model] += 1
         if reused:
             self.reused += 1
         else:
@@ -110,13 +124,18 @@ class Usage:
         price = prompt_tokens * self.prompt_price + completion_tokens * self.completion_price
         return round(price / 1e6, 6)
 
-    def total(self) -> dict[str, int | float]:
-        """Totals over all answers, including reused ones, so that reruns report the same."""
+    def total(self) -> dict[str, Any]:
+        """Totals over all answers, including reused ones, so that reruns report the same.
+
+        ``uncounted`` and ``other_models`` are present only where there are such answers.
+        """
+        unusual = {"uncounted": self.uncounted, "other_models": self._named_models()}
         return {
             "answers": self.answers,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cost": self.cost(self.prompt_tokens, self.completion_tokens),
+            **{name: value for name, value in unusual.items() if value},
         }
 
     def report(self, folder: Path) -> None:
@@ -126,12 +145,27 @@ class Usage:
 
     def line(self) -> str:
         """One line with the requests and the cost of this process."""
-        paid = self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
+        unusual = (
+            f"; {self.uncounted:,} answers without numbers of tokens" if self.uncounted else ""
+        )
+        for model, count in self._named_models().items():
+            unusual += f"; {count:,} answers of another model, {model}"
         return (
             f"chat: {self.answers:,} answers, {self.reused:,} of them from the cache; "
             f"{self.tries:,} tries; {self.paid_prompt_tokens:,} + "
-            f"{self.paid_completion_tokens:,} new tokens, cost {paid:g}"
+            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}{unusual}"
         )
+
+    def _named_models(self) -> dict[str, int]:
+        """The most frequent of ``other_models``, and the number of all further answers."""
+        ordered = sorted(self.other_models.items(), key=lambda item: (-item[1], item[0]))
+        further = sum(count for _, count in ordered[_MODELS:])
+        return dict(ordered[:_MODELS]) | ({"further models": further} if further else {})
+
+    @property
+    def paid(self) -> float:
+        """The cost of the answers that did not come from the cache."""
+        return self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
 
 
 class Chat(ABC):
@@ -157,11 +191,12 @@ class Chat(ABC):
         """Answers of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
 
         An answer that is not ``usable`` is returned but not stored, so that the next run sends its
-        prompt again. Raises EngineError or another SteepError when the model is unavailable; replies
-        received before are stored.
+        prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed and
+        asked for again. Raises EngineError or another SteepError when the model is unavailable or leaves
+        out a prompt; replies received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
-        replies = {key: _read(value) for key, value in self._cache.get([*keys.values()]).items()}
+        replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
         for reply in replies.values():
             self.usage.add(reply, reused=True)
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
@@ -175,7 +210,30 @@ class Chat(ABC):
 
         if missing:
             self._answer(missing, max_tokens, on_reply)
+        unanswered = [name for name, key in keys.items() if key not in replies]
+        if unanswered:
+            raise EngineError(
+                f"the model left out {len(unanswered)} of {len(keys)} prompts, such as that of "
+                f"{unanswered[0]}; run the stage again"
+            )
         return {name: _answer(name, replies[key]) for name, key in keys.items()}
+
+    def _stored(
+        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int
+    ) -> dict[bytes, Reply]:
+        """The stored replies of these prompts; damaged ones are removed and reported."""
+        replies: dict[bytes, Reply] = {}
+        damaged = []
+        for key, record in self._cache.get([*prompts]).items():
+            reply = _read(record, self._request(prompts[key], max_tokens))
+            if reply is None:
+                damaged.append(key)
+            else:
+                replies[key] = reply
+        if damaged:
+            print(f"{self._cache.path}: {len(damaged)} damaged answers are asked for again")
+            self._cache.remove(damaged)
+        return replies
 
     @abstractmethod
     def _answer(
@@ -203,8 +261,11 @@ class Chat(ABC):
         return digest(_json(self.identity), _json(_plain(messages)), str(max_tokens))
 
     def _record(self, messages: Sequence[Message], max_tokens: int, reply: Reply) -> bytes:
-        request = {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
+        request = self._request(messages, max_tokens)
         return _json({"asked": request, "reply": asdict(reply)}).encode("ascii")
+
+    def _request(self, messages: Sequence[Message], max_tokens: int) -> dict[str, object]:
+        return {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
@@ -215,8 +276,17 @@ def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _read(record: bytes) -> Reply:
-    return Reply(**json.loads(record)["reply"])
+def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
+    """The reply of a stored record; None when it is damaged or answers another request."""
+    try:
+        stored = json.loads(record)
+        reply = Reply(**stored["reply"])
+        same = _json(stored.get("asked", request)) == _json(request)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    texts = isinstance(reply.text, str) and isinstance(reply.raw, str)
+    tokens = isinstance(reply.prompt_tokens, int) and isinstance(reply.completion_tokens, int)
+    return reply if same and texts and tokens and reply.kept else None
 
 
 def _answer(name: str, reply: Reply) -> Answer:

@@ -8,8 +8,11 @@ Input: the `Endpoint` settings and prompts. Output: replies, in the order of the
   without a usable reply in any try is sent once more after all others. It counts as faulty only if the
   endpoint then answers a short probe, so that an outage is never recorded as a fault of prompts, even
   when it affects only the last ones.
-- An error that concerns all prompts (key, address, model, quota, an endpoint that is down) is an
-  EngineError that states the remedy.
+- An error that concerns all prompts (key, address, certificate, model, quota, an endpoint that is down)
+  is an EngineError that states the remedy. So is a redirect, which is never followed: another host
+  would receive all prompts, and its answers would be kept as those of the configured address.
+- ``cost_ceiling`` and ``token_ceiling`` end the stage before more is spent. Replies without plausible
+  numbers of tokens count towards them with the most tokens that request and answer can have.
 - The API key is read from its environment variable at the first request and removed from all text that
   the endpoint returns.
 """
@@ -17,15 +20,17 @@ Input: the `Endpoint` settings and prompts. Output: replies, in the order of the
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pipeline.config.base import Endpoint
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import ConfigError, EngineError
+from pipeline.core.http_body import HttpReply
 from pipeline.core.records import Message
+from pipeline.core.text import one_line
+from pipeline.llm.api_key import ApiKey
 from pipeline.llm.chat import Chat, OnReply, Reply, Usage
 from pipeline.llm.chat_completions import (
     MalformedReplyError,
@@ -35,11 +40,12 @@ from pipeline.llm.chat_completions import (
     read_completion,
     retry_after,
 )
+from pipeline.llm.endpoint_errors import EndpointErrors
+from pipeline.llm.endpoint_http import EndpointHttp, NoReply
+from pipeline.llm.spending import Spending
 
 if TYPE_CHECKING:
     from aiolimiter import AsyncLimiter
-    from openai import APIStatusError, AsyncOpenAI
-    from openai.types.chat import ChatCompletionMessageParam
     from tenacity import RetryCallState
 
 OUTAGE = 5  # consecutive prompts without a reply after which the endpoint counts as down
@@ -47,7 +53,6 @@ LONGEST_WAIT = 60.0  # seconds; limit of the growing pauses between retries
 LONGEST_RETRY_AFTER = 300.0  # seconds; limit of the pauses that an endpoint requests
 PROBE = (Message("user", "Say yes."),)  # any answer shows that the endpoint works
 _PROBE_TOKENS = 16
-_SECRET = 8  # characters; a shorter key is a placeholder such as "EMPTY", which answers may contain
 
 
 class _RetryableError(Exception):
@@ -67,7 +72,7 @@ class _RetryableError(Exception):
 class _Session:
     """The client of one event loop with its rate limit (None without a limit)."""
 
-    client: AsyncOpenAI
+    client: EndpointHttp
     limiter: AsyncLimiter | None
     resume: float = 0.0  # time of the event loop before which no request is sent
 
@@ -106,15 +111,17 @@ class EndpointChat(Chat):
         super().__init__(identity, cache, Usage(prices.prompt, prices.completion))
         self._settings = settings
         self._block = f"{block}.endpoint"
+        self._errors = EndpointErrors(settings, self._block)
+        self._spending = Spending(settings, self.usage)
         self._first_wait = first_wait
         self._outage = outage
         self._unanswered_in_row = 0  # consecutive prompts without a reply
-        self._api_key: str | None = None
+        self._key = ApiKey(None, self._block)
 
     def _answer(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
     ) -> None:
-        self._api_key = self._read_key()
+        self._key = ApiKey(self._settings.api_key_env, self._block)
         earlier_answers = self.usage.answers
         replies: list[Reply] = []
 
@@ -131,7 +138,9 @@ class EndpointChat(Chat):
             return
         kinds = {reply.finish for reply in replies}
         if kinds == {"unanswered"} or len(replies) >= self._outage:
-            raise self._down(f"no answer to any of {len(replies)} prompts; last: {replies[-1].raw}")
+            raise self._errors.down(
+                f"no answer to any of {len(replies)} prompts; last: {replies[-1].raw}"
+            )
 
     async def _answer_all(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
@@ -148,7 +157,7 @@ class EndpointChat(Chat):
             retried[key] = prompts[key]
             self._unanswered_in_row += 1
             if self._unanswered_in_row >= self._outage:
-                raise self._down(
+                raise self._errors.down(
                     f"no reply to {self._unanswered_in_row} prompts in a row; last: {reply.raw}"
                 )
 
@@ -177,10 +186,17 @@ class EndpointChat(Chat):
         on_reply: OnReply,
     ) -> None:
         waiting = iter(prompts.items())
+        unsent = 0
 
         async def work() -> None:
+            nonlocal unsent
             for key, messages in waiting:  # shared by all workers
-                on_reply(key, await self._reply(session, messages, max_tokens))
+                if self._spending.reached():
+                    unsent += 1
+                    continue
+                reply = await self._reply(session, messages, max_tokens)
+                self._count(reply, messages, max_tokens)
+                on_reply(key, reply)
 
         count = min(self._settings.concurrency, len(prompts))
         workers = [asyncio.create_task(work()) for _ in range(count)]
@@ -190,25 +206,32 @@ class EndpointChat(Chat):
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+        if unsent:
+            raise self._errors.spent(self._spending.reached(), unsent)
 
     async def _probe(self, session: _Session, unanswered: Mapping[bytes, Reply]) -> None:
         """Raise EngineError when the endpoint does not answer a short prompt either."""
         reply = await self._reply(session, PROBE, _PROBE_TOKENS)
         if reply.finish == "unanswered":
-            raise self._down(
+            raise self._errors.down(
                 f"no reply to {len(unanswered)} prompts nor to a short one; last: {reply.raw}"
             )
 
+    def _count(self, reply: Reply, messages: Sequence[Message], max_tokens: int) -> None:
+        self._spending.add(reply, messages, max_tokens + self._settings.thinking_tokens)
+        if reply.other_model and not self.usage.other_models:
+            logging.getLogger(__name__).warning(
+                "%s: model is %s, but %s answered; chat.json counts such answers",
+                self._errors.place, self._settings.model, reply.other_model,
+            )  # fmt: skip
+
     def _open(self) -> _Session:
         from aiolimiter import AsyncLimiter
-        from openai import AsyncOpenAI
 
-        client = AsyncOpenAI(
-            base_url=self._settings.base_url,
-            api_key=self._api_key or "none",
-            timeout=self._settings.timeout,
-            max_retries=0,  # `_reply` retries, within the rate limit
-        )
+        try:
+            client = EndpointHttp(self._settings.base_url, self._key, self._settings.timeout)
+        except NoReply as error:
+            raise self._errors.unreachable(error) from None
         rate = self._settings.requests_per_minute
         # One request per interval. A bucket for a whole minute would let the requests of two
         # minutes through at once.
@@ -247,106 +270,51 @@ class EndpointChat(Chat):
         return seconds
 
     async def _try(self, session: _Session, messages: Sequence[Message], max_tokens: int) -> Reply:
-        import openai
-
         self.usage.tries += 1
         settings = self._settings
-        body = {settings.limit: max_tokens + settings.thinking_tokens, **settings.extra}
-        body_messages = cast(
-            "list[ChatCompletionMessageParam]", [message_json(message) for message in messages]
-        )
-        request = session.client.chat.completions.with_raw_response.create(
-            model=settings.model,
-            messages=body_messages,
-            temperature=openai.omit if settings.temperature is None else settings.temperature,
-            extra_body=body,
-            extra_headers=None if self._api_key else {"Authorization": openai.omit},
-        )
+        body: dict[str, object] = {
+            "model": settings.model,
+            "messages": [message_json(message) for message in messages],
+            settings.limit: max_tokens + settings.thinking_tokens,
+            **settings.extra,
+        }
+        if settings.temperature is not None:
+            body["temperature"] = settings.temperature
         try:
-            # The timeout of the client restarts with every byte that arrives.
-            response = await asyncio.wait_for(request, settings.timeout)
-        except (openai.APITimeoutError, asyncio.TimeoutError):
-            raise _RetryableError(f"no reply within {settings.timeout:g} s") from None
-        except openai.APIConnectionError as error:
-            cause = type(error.__cause__ or error).__name__
-            raise _RetryableError(f"the connection broke ({cause})") from None
-        except openai.APIStatusError as error:
-            return self._error_reply(session, error)
+            reply = await session.client.post(body)
+        except NoReply as error:
+            if error.remedy:
+                raise self._errors.unreachable(error) from None
+            raise _RetryableError(str(error)) from None
+        if not 200 <= reply.status < 300:
+            return self._error_reply(session, reply)
         try:
-            return read_completion(self._clean(response.text))
+            return read_completion(reply.body, settings.model, self._key.clean)
         except MalformedReplyError as error:
             raise _RetryableError(str(error)) from None
 
-    def _error_reply(self, session: _Session, error: APIStatusError) -> Reply:
+    def _error_reply(self, session: _Session, reply: HttpReply) -> Reply:
         """The reply for an error that concerns one prompt; raises for every other error."""
-        status = error.status_code
-        text = self._clean(error_text(error))
+        status = reply.status
+        if 300 <= status < 400:
+            target = self._key.clean(reply.headers.get("location", ""))
+            raise self._errors.redirected(status, one_line(target, 200))
+        text = error_text(reply, self._key.clean)
         temporary = status in (408, 409, 429) or status >= 500
         if temporary and "insufficient_quota" not in text:
-            wait = retry_after(error.response.headers)
+            wait = retry_after(reply.headers)
             if wait > LONGEST_RETRY_AFTER:
-                raise EngineError(
-                    f"{self._place()} requests a pause of {wait:g} s (HTTP {status}: {text}); "
-                    "run again after it: finished answers are kept"
-                )
+                raise self._errors.paused(wait, status, text)
             if wait:
                 session.pause(wait)
             raise _RetryableError(f"HTTP {status}: {text}", status, wait)
         fault = prompt_fault(status, text)
         if fault is not None:
             return Reply("", fault, f"HTTP {status}: {text}")
-        raise EngineError(
-            f"{self._place()} rejected {self._settings.model!r} (HTTP {status}: {text}); "
-            f"{self._remedy(status)}"
-        )
-
-    def _remedy(self, status: int) -> str:
-        variable = self._settings.api_key_env
-        if status in (401, 403) and variable is None:
-            return f"set {self._block}.api_key_env to the environment variable that holds the key"
-        if status in (401, 403):
-            return f"set {variable} to a key that is valid for this model"
-        if status in (404, 405):
-            return f"correct {self._block}.base_url (it usually ends in /v1) or {self._block}.model"
-        if status in (402, 429):
-            return "the account has no credit left; add credit and run again: finished answers are kept"
-        return f"correct {self._block} (model, limit, temperature, extra)"
+        raise self._errors.rejected(status, text)
 
     def _unanswered(self, error: _RetryableError) -> Reply:
         """The reply after the last try failed; raises EngineError for a rate limit."""
         if error.status == 429:
-            raise EngineError(
-                f"{self._place()} rejected a prompt {self._settings.retries + 1} times ({error}); "
-                f"set {self._block}.requests_per_minute or lower {self._block}.concurrency and run "
-                "again: finished answers are kept"
-            )
+            raise self._errors.limited(error)
         return Reply("", "unanswered", str(error))
-
-    def _down(self, symptom: str) -> EngineError:
-        return EngineError(
-            f"{self._place()} gave {symptom}; check that it runs and that {self._block}.timeout is "
-            "long enough, and run again: finished answers are kept"
-        )
-
-    def _place(self) -> str:
-        return f"{self._block}: {self._settings.base_url}"
-
-    def _read_key(self) -> str | None:
-        variable = self._settings.api_key_env
-        if variable is None:
-            return None
-        key = os.environ.get(variable, "").strip()
-        if not key:
-            raise ConfigError(
-                f"{self._block}.api_key_env is {variable}, which is not set; export it, or remove "
-                "api_key_env for an endpoint without a key"
-            )
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                f"{variable} holds characters that are not allowed in a key; export it again"
-            )
-        return key
-
-    def _clean(self, text: str) -> str:
-        key = self._api_key
-        return text.replace(key, "[key]") if key and len(key) >= _SECRET else text

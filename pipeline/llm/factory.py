@@ -29,8 +29,8 @@ class ChatSettings(Protocol):
 
 
 def chat_cache(cache_dir: Path | str) -> ContentCache:
-    """The cache of chat answers below ``cache_dir``: one file for all runs."""
-    return ContentCache(Path(cache_dir) / "chat.sqlite")
+    """The cache of chat answers below ``cache_dir``: one file for all runs, for its owner alone."""
+    return ContentCache(Path(cache_dir) / "chat.sqlite", private=True)
 
 
 def open_chat(

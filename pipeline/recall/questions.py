@@ -20,7 +20,7 @@ from pipeline.core.records import Chunk, Question
 from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.load import read_questions
 from pipeline.corpus.questions.passages import gold_passages, guess_dataset, hop_passages
-from pipeline.corpus.raw_records import read_rows
+from pipeline.corpus.raw_files import read_rows
 from pipeline.graph.locate import Locator
 from pipeline.sft_data.subquery import fill, fluent
 

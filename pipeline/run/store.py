@@ -3,8 +3,10 @@
 ``runs/<run>/store/<stage>/<fingerprint>/`` is complete if and only if it holds a ``manifest.json``,
 which is written last, before one rename. The fingerprint is a hash of the stage's version, the
 slice of the configuration that it declares, the content of the raw files and models it reads, and
-the fingerprints of its inputs. It covers no paths, times or package versions. This module imports no
-heavy package, so checking a finished run takes well under a second.
+the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records the
+size and the hash of every file (`pipeline.run.file_hashes`). Whoever writes, discards or removes
+output or checkpoints of a stage holds the stage's lock. This module imports no heavy package, so
+checking a finished run takes well under a second.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import write_text
-from pipeline.core.errors import StoreError
+from pipeline.core.atomic import json_text, sync, write_text
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import read_json
+from pipeline.run.failures import explain_os_error
+from pipeline.run.file_hashes import parse_records, seal
 
 MANIFEST = "manifest.json"
+_DISCARDED = "manifest.discarded.json"
 
 
 @dataclass(frozen=True)
@@ -61,65 +68,136 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.partial"
 
     def complete(self, key: StageKey) -> bool:
-        """Whether the stage's output is complete."""
-        return (self.directory(key) / MANIFEST).exists()
+        """Whether the stage's output is complete. Raises StoreError when the disk does not tell."""
+        path = self.directory(key) / MANIFEST
+        try:
+            return path.exists()
+        except OSError as error:
+            raise StoreError(explain_os_error(error, path)) from None
+
+    @contextmanager
+    def locked(self, stage: str, fingerprint: str, timeout: float) -> Iterator[None]:
+        """Hold the lock of one stage, waiting ``timeout`` seconds for another process.
+
+        Raises StoreError when another process still holds it then.
+        """
+        from filelock import FileLock, Timeout
+
+        folder = self.root / stage
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f"{fingerprint}.lock")
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout:
+            raise StoreError(
+                f"another process is running this stage (it holds {lock.lock_file}); wait for it, "
+                "or end it"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
-        """Manifests of every completed output of a stage (and round), newest first."""
+        """Manifests of every completed output of a stage (and round), newest first.
+
+        A manifest that cannot be read is left out: its output is of no known settings.
+        """
         dated = []
         for path in (self.root / stage).glob(f"*/{MANIFEST}"):
-            manifest = read_manifest(path.parent)
+            try:
+                manifest = read_manifest(path.parent)
+            except StoreError:
+                continue
             if manifest["key"].get("round") == round:
                 dated.append((path.stat().st_mtime_ns, manifest))
         return [manifest for _, manifest in sorted(dated, key=lambda pair: -pair[0])]
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
-        """Complete a stage: write the manifest into ``written``, then rename it into place.
+        """Complete a stage: record its files, write the manifest, then rename the directory.
 
-        Raises StoreError when the stage wrote no files or counted no rows.
+        Everything is on the disk before the rename. The caller holds the stage's lock. Raises
+        StoreError when the stage wrote no files or counted no rows.
         """
         if not facts.get("counts") or not any(written.iterdir()):
             raise StoreError(f"stage {key.stage} wrote nothing; nothing was recorded as done")
-        manifest = {"fingerprint": key.fingerprint, "key": asdict(key), **facts}
-        text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        write_text(written / MANIFEST, text)
+        files = {name: asdict(record) for name, record in seal(written).items()}
+        manifest = {"fingerprint": key.fingerprint, "key": asdict(key), **facts, "files": files}
+        text = json_text(manifest, indent=2, sort_keys=True, allow_nan=False)
+        write_text(written / MANIFEST, text + "\n")
         final = self.directory(key)
-        if final.exists():  # incomplete, or the old output of a forced rerun
-            self.discard(key)
+        earlier = final.with_name(f"{final.name}.discarded-{os.getpid()}")
+        if final.exists():  # incomplete, or discarded
+            final.replace(earlier)
         written.replace(final)
-        shutil.rmtree(self.checkpoint_dir(key), ignore_errors=True)
+        sync(final.parent)
+        for leftover in (earlier, self.checkpoint_dir(key)):
+            shutil.rmtree(leftover, ignore_errors=True)  # `steep clean-tmp` removes what remains
         return final
 
     def discard(self, key: StageKey) -> None:
-        """Delete a stage's output, renamed first so that half-deleted output never looks complete."""
-        final = self.directory(key)
-        doomed = final.with_name(f"{final.name}.discarded-{os.getpid()}")
-        if final.exists():
-            final.replace(doomed)
-            shutil.rmtree(doomed)
-        shutil.rmtree(self.checkpoint_dir(key), ignore_errors=True)
+        """Make a stage incomplete, and delete its checkpoints; the caller holds the stage's lock.
 
-    def litter(self) -> Iterator[Path]:
-        """Every stage directory without a manifest, left behind by a kill or a failure."""
-        for path in sorted(self.root.glob("*/*")):
-            if path.is_dir() and not (path / MANIFEST).exists():
-                yield path
+        The output's files stay until new output takes their place, because another process may be
+        reading them.
+        """
+        checkpoint_dir = self.checkpoint_dir(key)
+        if checkpoint_dir.exists():  # first: a kill here leaves the output as it was
+            shutil.rmtree(checkpoint_dir)
+        final = self.directory(key)
+        if (final / MANIFEST).exists():
+            (final / MANIFEST).replace(final / _DISCARDED)
+            sync(final)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a completed stage directory. Raises StoreError when it cannot be read."""
     path = directory / MANIFEST
+    if not path.exists():
+        raise StoreError(f"{directory} has no {MANIFEST}, so that stage is not complete")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(manifest["key"], dict):
-            raise TypeError("key is not a mapping")
-    except FileNotFoundError:
-        raise StoreError(f"{directory} has no {MANIFEST}, so that stage is not complete") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{path}: not a manifest ({error}); delete {directory} and run the stage again"
-        ) from None
-    return manifest  # type: ignore[no-any-return]
+        manifest: dict[str, Any] = read_json(path)
+        _check(manifest)
+    except InputError as error:
+        problem = str(error).removeprefix(f"{path}:").strip()
+    except ValueError as error:
+        problem = str(error)
+    else:
+        return manifest
+    raise StoreError(
+        f"{path}: not a manifest ({problem}); delete {directory} and run the stage again"
+    )
+
+
+_KEY_TYPES: dict[str, tuple[type, ...]] = {
+    "stage": (str,),
+    "version": (int,),
+    "settings": (dict,),
+    "files": (dict,),
+    "inputs": (dict,),
+    "round": (int, type(None)),
+}
+_TYPES: dict[str, tuple[type, ...]] = {"fingerprint": (str,), "key": (dict,), "counts": (dict,)}
+
+
+def _check(manifest: Mapping[str, Any]) -> None:
+    """Raise ValueError when a manifest lacks a value that readers need, or it has another type."""
+    for values, types, prefix in (
+        (manifest, _TYPES, ""),
+        (manifest.get("key"), _KEY_TYPES, "key."),
+    ):
+        for name, kinds in types.items():
+            if not isinstance(values, Mapping) or name not in values:
+                raise ValueError(f"{prefix}{name} is missing")
+            if not isinstance(values[name], kinds) or isinstance(values[name], bool):
+                raise ValueError(f"{prefix}{name} is {values[name]!r:.60}")
+    for name, count in manifest["counts"].items():
+        if not isinstance(count, int | float) or isinstance(count, bool):
+            raise ValueError(f"counts.{name} is {count!r:.60}")
+    if not isinstance(manifest.get("wall_seconds", 0), int | float):
+        raise ValueError(f"wall_seconds is {manifest['wall_seconds']!r:.60}")
+    if "files" in manifest:
+        parse_records(manifest["files"])
 
 
 def differences(

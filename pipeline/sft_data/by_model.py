@@ -95,7 +95,10 @@ def parse_numbers(text: str, count: int) -> list[int] | None:
     lists = _NUMBERS.findall(text)
     if len(lists) != 1:
         return None
-    numbers = [int(number) for number in re.findall(r"\d+", lists[0])]
+    digits = re.findall(r"\d+", lists[0])
+    if any(len(number) > 9 for number in digits):  # int() refuses thousands of digits
+        return None
+    numbers = [int(number) for number in digits]
     if len(set(numbers)) != len(numbers) or any(not 1 <= number <= count for number in numbers):
         return None
     return numbers

@@ -21,8 +21,9 @@ def fill(question: str, answers: Sequence[str]) -> str | None:
 
     None when a placeholder refers to this hop or a later one.
     """
-    numbers = [int(number) for number in _PLACEHOLDER.findall(question)]
-    if any(not 1 <= number <= len(answers) for number in numbers):
+    numbers = _PLACEHOLDER.findall(question)
+    # int() refuses thousands of digits.
+    if any(len(number) > 9 or not 1 <= int(number) <= len(answers) for number in numbers):
         return None
     return _PLACEHOLDER.sub(lambda match: answers[int(match.group(1)) - 1], question)
 

@@ -3,13 +3,16 @@
 Input: the files of the configuration's ``data`` and ``corpus`` blocks. Output: ``chunks.parquet``;
 the same rows uncompressed in ``chunks.arrow``, for memory-mapping; ``questions/<split>.parquet``
 for each split; and ``overlap.json``, the training questions that repeat a held-out question and are
-dropped.
+dropped. A question whose supporting facts name no sentence of its context is left out of the
+training splits, because rewards that match evidence would be zero for it; held-out splits keep it.
+The notes of the manifest count what was left out and what has no golden evidence.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import CorpusFile, QuestionFile
@@ -21,6 +24,7 @@ from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import Document, read_documents
 from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
 from pipeline.corpus.questions.load import load_questions
+from pipeline.corpus.questions.shared import NO_FACT_FOUND
 from pipeline.run.context import StageContext
 
 TRAINED = ("sft", "sampling")
@@ -35,9 +39,9 @@ def run(context: StageContext) -> dict[str, int]:
     repeated, or all questions of a training split repeat held-out questions.
     """
     data = context.config.data
-    splits = {
-        name: _read_split(context, name, getattr(data, name)) for name in (*TRAINED, *HELD_OUT)
-    }
+    notes: dict[str, Counter[str]] = {name: Counter() for name in (*TRAINED, *HELD_OUT)}
+    splits = {name: _read_split(context, name, getattr(data, name), notes[name]) for name in notes}
+    _report(context, notes)
     dropped = _drop_overlaps(splits)
     counts = {"documents": 0, "documents_without_text": 0}
     documents = _documents(context, context.config.corpus.files, counts)
@@ -99,7 +103,9 @@ def _documents(
             yield document
 
 
-def _read_split(context: StageContext, name: str, files: Sequence[QuestionFile]) -> list[Question]:
+def _read_split(
+    context: StageContext, name: str, files: Sequence[QuestionFile], notes: Counter[str]
+) -> list[Question]:
     by_id: dict[str, Question] = {}
     for number, file in enumerate(files):
         path = context.resolve(file.path)
@@ -110,6 +116,8 @@ def _read_split(context: StageContext, name: str, files: Sequence[QuestionFile])
             select=file.select,
             limit=file.limit,
             seed=context.seed + number,
+            drop_unfounded=name in TRAINED,
+            counts=notes,
         )
         for question in questions:
             if question.question_id in by_id:
@@ -121,6 +129,16 @@ def _read_split(context: StageContext, name: str, files: Sequence[QuestionFile])
                 )
             by_id[question.question_id] = question
     return list(by_id.values())
+
+
+def _report(context: StageContext, notes: Mapping[str, Counter[str]]) -> None:
+    """Write the counts of every split to the log and to the notes of the manifest."""
+    counts = {name: {reason: n for reason, n in notes[name].items() if n} for name in notes}
+    for name, reasons in counts.items():
+        for reason, count in reasons.items():
+            left_out = reason == NO_FACT_FOUND and name in TRAINED
+            print(f"data.{name}: {count:,} {reason}" + ("; left out" if left_out else ""))
+    context.notes["questions"] = {name: reasons for name, reasons in counts.items() if reasons}
 
 
 def _drop_overlaps(splits: dict[str, list[Question]]) -> dict[tuple[str, str], list[Overlap]]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.core.atomic import write_json
+from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records, write_jsonl
+from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import FACTS, Facts
@@ -27,7 +28,7 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when the source yields no fact.
     """
-    chunks = read_records(context.inputs["corpus"] / "chunks.parquet", Chunk)
+    chunks = Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
     facts = Facts()
     extracted = _extracted(context, chunks)
     count = write_hyperedges(context.output, facts.edges(extracted), facts.entities)
@@ -35,7 +36,7 @@ def run(context: StageContext) -> dict[str, int]:
         rejected = f"; {len(facts.rejects)} were rejected" if facts.rejects else ""
         source = context.config.hypergraph.source
         raise InputError(f"hypergraph.source is {source}; it yields no fact{rejected}")
-    documents = len({chunk.doc_id for chunk in chunks})
+    documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
     write_json(context.output / "statistics.json", statistics)
@@ -49,7 +50,7 @@ def run(context: StageContext) -> dict[str, int]:
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     settings = context.config.hypergraph
     if settings.source == "triplets":
-        triplets = read_records(context.inputs["graph"] / "triplets.parquet", Triplet)
+        triplets = Records(context.inputs["graph"] / "triplets.arrow", Triplet)
         return group_triplets(triplets, chunks)
     if settings.source == "annotated":
         assert settings.path is not None  # checked by the configuration

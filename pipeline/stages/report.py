@@ -1,10 +1,6 @@
 """The stage ``report``: one self-contained HTML page and the metrics rows.
 
-Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, no
-scripts, no external resources; text of documents and models is escaped) and ``metrics.json``. The page
-has TeaRAG's (arXiv 2511.05385) tables 6 to 10 and figures of steps, tokens and rewards, and
-ProGraph-R1's step rewards by turn with the cost of its Monte Carlo value estimates.
-"""
+Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, X"""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import write_json, write_text
+from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.metrics import ALL
@@ -69,7 +66,10 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def render(page: Mapping[str, Any]) -> str:
-    """Fill the template with the variables of `values`; all values except figures are escaped."""
+    """Fill the template with the variables of `values`.
+
+    All values except figures are escaped, and invisible controls are written out in all of them.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -77,6 +77,7 @@ def render(page: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_visible_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -86,9 +87,16 @@ def render(page: Mapping[str, Any]) -> str:
         "thousands": lambda value: f"{value:,.0f}",
         "signed": lambda value, digits: f"{value:+.{digits}f}".replace("-", "−"),
         "policy": policy_title,
-        "svg": Markup,  # only for figures of `plots`
+        "svg": lambda figure: Markup(visible(figure)),  # only for figures of `plots`
     }
     return environment.get_template("report.html.j2").render(**page)
+
+
+def _visible_value(value: object) -> object:
+    """The value of a template expression with its controls written out; markup is unchanged."""
+    from markupsafe import Markup
+
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

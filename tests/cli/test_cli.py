@@ -37,6 +37,12 @@ def test_a_wrong_key_is_refused():
     refused(steep("run", "--set", "sampling.sampels=4"), "sampling.sampels: unknown key", "samples")
 
 
+def test_an_error_message_cannot_control_the_terminal(tmp_path):
+    done = steep("run", "--config", tmp_path / "a\x1b]0;x\x07\u202eb.yaml")
+    refused(done, "a␛]0;x␇\\u202eb.yaml: no such configuration file")
+    assert not set(done.stderr) & {"\x1b", "\x07", "\u202e"}
+
+
 def test_an_unknown_stage_and_a_missing_data_directory_are_refused(tmp_path):
     refused(steep("run", "smaple"), "no stage 'smaple'", "sample")
     refused(steep("run", "--data", tmp_path / "absent"), "no such directory")

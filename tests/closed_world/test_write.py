@@ -103,7 +103,7 @@ def test_a_world_of_another_generator_version_is_rejected(written: Path, tmp_pat
     (tmp_path / "world.json").write_text(json.dumps({**summary, "corpus_sha256": "0"}))
     with pytest.raises(InputError, match="another version of the generator; write it again"):
         read_world(tmp_path)
-    with pytest.raises(InputError, match="not a readable description of a closed world"):
+    with pytest.raises(InputError, match=r"world\.json: no such file"):
         read_world(tmp_path / "missing")
 
 

@@ -30,12 +30,12 @@ def test_every_shipped_configuration_is_valid(path):
             "retrieval={top_k:5}",
             r"retrieval\.top_k:5: unknown key; .* space after the colon.*top_k: 5",
         ),
-        ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; Input should be less than 1"),
+        ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; set it to a number below 1"),
         (
             "sampling.samples=1",
             r"sampling: samples is 1; pairs need at least 2 per question; raise it",
         ),
-        ("rounds=many", r"rounds is 'many'; Input should be a valid integer"),
+        ("rounds=many", r"rounds is 'many'; set it to a whole number"),
         ("retrieval", r"expected key\.key=value"),
         ("graph={source: llm}", r"graph: .*set graph\.model or graph\.endpoint"),
         (
@@ -161,7 +161,7 @@ def test_the_examples_in_hiprags_prompt_follow_its_grammar():
         ("rewards.kind=tearag", r"hiprag\.yaml: rewards\.kind is 'tearag' and grammar is 'hiprag'"),
         ("judges=null", r"the rewards count judged steps; add the block judges"),
         ("graph={source: none}", None),
-        ("pairs.margin=0", r"pairs\.margin is 0; Input should be greater than 0"),
+        ("pairs.margin=0", r"pairs\.margin is 0; set it to a number above 0"),
     ],
 )
 def test_hiprags_settings_must_fit_together(override, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, Trajectory
+from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
 from pipeline.evaluation.terminal import printable, view_pairs, view_trajectories
 from tests.stages.fabricated_run import trajectory
@@ -89,6 +91,17 @@ def test_control_characters_of_a_document_are_not_printed(tmp_path: Path) -> Non
     assert view_trajectories(tmp_path, 1, console=console) == 1
     assert "␛[2Jgone\\u009b31m[red]markup[/red]" in stream.getvalue()
     assert "\x1b[2J" not in stream.getvalue()
+
+
+def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
+    controls = "\x1b]0;x\x07\u202e\u2066\x9b"
+    hostile = trajectory(f"q{controls}", f"Ostar{controls}", rewards={f"total{controls}": 1.0})
+    hostile = replace(hostile, question=controls, dataset=controls, answers=[controls])
+    write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
+    console, stream = colored(200)
+    view_trajectories(tmp_path, 1, console=console)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
+    assert visible(shown) == shown
 
 
 def test_printable_keeps_lines_and_letters() -> None:

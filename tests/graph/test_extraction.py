@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.content_cache import ContentCache
+from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
@@ -153,3 +154,14 @@ def test_interrupted_extraction_resumes_at_its_chunk(tmp_path: Path) -> None:
     finished = CountingScript()
     assert run(tmp_path / "killed", finished) == whole
     assert finished.chunk_numbers == []
+
+
+def test_two_chunks_of_one_id_are_refused_because_they_would_share_an_answer(
+    tmp_path: Path,
+) -> None:
+    cache = ContentCache(tmp_path / "chat.sqlite")
+    with (
+        EngineChat(CountingScript().engine, {}, cache) as chat,
+        pytest.raises(StoreError, match="chunk c0 occurs twice; run the corpus stage again"),
+    ):
+        list(extract([CHUNKS[0], CHUNKS[0]], chat=chat))

@@ -81,7 +81,9 @@ def test_annotated_facts_are_placed_in_the_chunk_of_their_sentence(tmp_path: Pat
         Extracted(None, "", ["Elsewhere.", ["A", "B"]], "document not in the corpus"),
     ]
     path.write_text(json.dumps({"text": "Bo.", "entities": ["Bo", 7], "doc_id": "d"}) + "\n")
-    with pytest.raises(InputError, match=r"facts\.jsonl:1: entities: expected a non-empty string"):
+    with pytest.raises(
+        InputError, match=r"facts\.jsonl:1: entities\.1: expected a non-empty string"
+    ):
         list(read_annotated_facts(path, chunks))
 
 

@@ -308,7 +308,10 @@ def test_an_unreachable_endpoint_is_an_error(tmp_path):
         pass
     with (
         open_chat(tmp_path, server, retries=1) as chat,
-        pytest.raises(EngineError, match=r"no reply to 1 prompts nor .*the connection broke"),
+        pytest.raises(
+            EngineError,
+            match=r"no reply to 1 prompts nor .*the connection to 127.0.0.1:\d+ was refused",
+        ),
     ):
         ask(chat, "a")
 
@@ -424,3 +427,94 @@ def test_a_killed_run_loses_at_most_the_requests_in_flight(tmp_path, serve):
         answers = ask(chat, *(str(number) for number in range(6, 12)), *"012345")
     assert [answers[str(number)].text for number in range(6)] == [f"answer {n}" for n in range(6)]
     assert [server.request_counts[str(number)] for number in range(8)] == [1] * 6 + [2, 2]
+
+
+def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
+    server = serve()
+    settings = {
+        "prices": {"prompt": 2.0, "completion": 8.0},  # 0.000044 an answer
+        "cost_ceiling": 0.0001,
+        "concurrency": 1,
+    }
+    message = (
+        r"^graph\.endpoint: http\S+: new answers cost 0\.000132; cost_ceiling is 0\.0001, and 3 "
+        r"prompts are not answered; raise the ceiling and run again: finished answers are kept$"
+    )
+    with (
+        open_chat(tmp_path, server, **settings) as chat,
+        pytest.raises(EngineError, match=message) as caught,
+    ):
+        ask(chat, *"abcdef")
+    assert caught.value.exit_status == 2
+    with open_chat(tmp_path, server, **settings) as chat:
+        assert len(ask(chat, *"abcdef")) == 6  # the three others cost as much as the ceiling allows
+    assert set(server.request_counts.values()) == {1}
+
+
+def test_a_ceiling_on_tokens_lets_requests_in_flight_finish(tmp_path, serve):
+    server = serve(lambda text, before: Response(body=completion("x"), delay=0.2))
+    with (
+        open_chat(tmp_path, server, token_ceiling=13, concurrency=3) as chat,  # 13 an answer
+        pytest.raises(EngineError, match="took 39 tokens; token_ceiling is 13, and 3 prompts"),
+    ):
+        ask(chat, *"abcdef")
+    with open_chat(tmp_path, server) as chat:
+        ask(chat, *"abcdef")
+    assert set(server.request_counts.values()) == {1}
+
+
+def test_a_ceiling_that_the_last_answer_reaches_is_no_error(tmp_path, serve):
+    with open_chat(tmp_path, serve(), token_ceiling=26, concurrency=1) as chat:
+        assert len(ask(chat, *"ab")) == 2
+        assert len(ask(chat, *"ba")) == 2  # from the cache
+        with pytest.raises(EngineError, match="token_ceiling is 26, and 1 prompt is not answered"):
+            ask(chat, "c")
+
+
+def test_answers_without_numbers_of_tokens_count_with_the_most_they_can_have(tmp_path, serve):
+    body = completion("x").replace("10", "-10")
+    server = serve(lambda text, before: Response(body=body))
+    most = 1 + 16 + 16  # bytes of the prompt, chat template, max_tokens
+    with (
+        open_chat(tmp_path, server, token_ceiling=2 * most, concurrency=1) as chat,
+        pytest.raises(EngineError, match=f"took at most {2 * most} tokens"),
+    ):
+        ask(chat, *"abc")
+    assert chat.usage.total() == {
+        "answers": 2, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0, "uncounted": 2
+    }  # fmt: skip
+
+
+def test_a_ceiling_on_cost_without_prices_is_refused():
+    with pytest.raises(ValueError, match="cost_ceiling needs prices"):
+        Endpoint(base_url="http://localhost/v1", model="m", cost_ceiling=1.0)
+
+
+def test_answers_of_another_model_are_counted_also_from_the_cache(tmp_path, serve, caplog):
+    def script(text: str, before: int) -> Response:
+        model = "fake-2024" if text == "a" else f"cheap-{text}"
+        return Response(body=completion("x").replace('{"id"', f'{{"model": "{model}", "id"'))
+
+    server = serve(script)
+    texts = [str(number) for number in range(12)]
+    for _ in range(2):
+        with open_chat(tmp_path, server, concurrency=1) as chat:
+            ask(chat, "a", *texts)
+        others = chat.usage.total()["other_models"]
+        assert sum(others.values()) == 12
+        assert others["cheap-0"] == 1
+        assert others["further models"] == 4  # an endpoint cannot fill chat.json with names
+        assert "1 answers of another model, cheap-0" in chat.usage.line()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"graph.endpoint: {server.url}: model is fake, but cheap-0 answered; chat.json counts such "
+        "answers"
+    ]
+
+
+def test_a_cache_of_an_earlier_version_is_read(tmp_path, serve):
+    with open_chat(tmp_path, serve()) as chat:
+        key = chat.key([Message("user", "a")], 16)
+        old = {"text": "kept", "finish": "stop", "raw": "{}", "prompt_tokens": 9}
+        chat._cache.put([(key, json.dumps({"reply": old}).encode())])
+        assert ask(chat, "a")["a"].text == "kept"
+        assert chat.usage.prompt_tokens == 9

@@ -1,10 +1,14 @@
 """Generation engines of this process as chat models."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from pipeline.core.content_cache import ContentCache
+from pipeline.core.errors import EngineError
 from pipeline.core.records import Message
-from pipeline.llm.chat import Answer
+from pipeline.llm.chat import Answer, OnReply
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
@@ -81,3 +85,55 @@ def test_a_prompt_longer_than_the_context_is_a_fault(tmp_path: Path) -> None:
     assert answers["a" * 60].fault == "prompt too long"
     assert answers["a" * 60].detail == "78 tokens; engine.max_model_len is 40"
     assert answers["b"].text == "b"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: record[:-20],
+        lambda record: b"\xff\x00",
+        lambda record: record.replace(b'"content": "a"', b'"content": "b"'),
+        lambda record: record.replace(b'"text": "a"', b'"text": 3'),
+        lambda record: record.replace(b'"finish": "stop"', b'"finish": "unanswered"'),
+        lambda record: b"[" * 100_000,
+        lambda record: b"null",
+    ],
+)
+def test_a_damaged_stored_answer_is_reported_and_asked_for_again(
+    tmp_path: Path, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    opener = Opener()
+    with chat(tmp_path, opener) as model:
+        answers = model.ask(prompts("a", "b"), max_tokens=9)
+        key = model.key(prompts("a")[0][1], 9)
+    cache = ContentCache(tmp_path / "chat.sqlite")
+    record = cache.get([key])[key]
+    assert damage(record) != record
+    cache.remove([key])
+    cache.put([(key, damage(record))])
+    cache.close()
+    with chat(tmp_path, opener) as model:
+        assert model.ask(prompts("a", "b"), max_tokens=9) == answers
+    assert opener.prompts == ["a", "b", "a"]
+    assert "chat.sqlite: 1 damaged answers are asked for again" in capsys.readouterr().out
+    with chat(tmp_path, opener) as model:
+        assert model.ask(prompts("a", "b"), max_tokens=9) == answers
+    assert opener.prompts == ["a", "b", "a"]  # the new answer was stored
+
+
+class Forgetful(EngineChat):
+    """Answers every prompt but the first."""
+
+    def _answer(
+        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
+    ) -> None:
+        super()._answer(dict(list(prompts.items())[1:]), max_tokens, on_reply)
+
+
+def test_a_prompt_without_any_reply_is_an_error(tmp_path: Path) -> None:
+    cache = ContentCache(tmp_path / "chat.sqlite")
+    with (
+        Forgetful(Opener(), {"model": "m"}, cache) as model,
+        pytest.raises(EngineError, match="left out 1 of 2 prompts, such as that of a"),
+    ):
+        model.ask(prompts("a", "b"), max_tokens=9)

@@ -8,7 +8,8 @@ import uvicorn
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.server import bind_socket, create_app
+from pipeline.retrieval.remote.connections import ServiceConnection
+from pipeline.retrieval.remote.server import bind_socket, create_app, server_config
 
 IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5, "tau": 0.2})
 
@@ -43,11 +44,13 @@ class FakeRetriever:
 class Running:
     """A service in a thread, with its address and methods to stop it."""
 
-    def __init__(self, app, port=0):
+    def __init__(self, app, port=0, connection=ServiceConnection):
         self.socket = bind_socket("127.0.0.1", port)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        config = server_config(app)
+        config.http = connection
+        self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
 
     def end(self):
@@ -61,8 +64,10 @@ class Running:
 
 
 @contextmanager
-def served(retriever, identity=IDENTITY, *, port=0, max_batch=512):
-    running = Running(create_app(retriever, identity, {"chunks": 2}, max_batch=max_batch), port)
+def served(retriever, identity=IDENTITY, *, port=0, max_batch=512, connection=ServiceConnection):
+    running = Running(
+        create_app(retriever, identity, {"chunks": 2}, max_batch=max_batch), port, connection
+    )
     running.thread.start()
     while not running.server.started:
         running.thread.join(0.01)

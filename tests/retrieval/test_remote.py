@@ -1,8 +1,12 @@
 """Retrieval over HTTP with a fake retriever behind the service."""
 
+import gzip
 import json
+import resource
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import httpx
@@ -12,8 +16,10 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
+from pipeline.core.text import visible
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.client import RemoteRetriever
+from pipeline.retrieval.remote.connections import ServiceConnection
 from pipeline.retrieval.remote.server import bind_socket
 from pipeline.retrieval.remote.wire import (
     HEADER,
@@ -26,6 +32,7 @@ from pipeline.retrieval.remote.wire import (
     encode_answers,
     encode_queries,
 )
+from tests.llm.raw_endpoint import RawEndpoint, reply, sends
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running, served
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
@@ -55,6 +62,14 @@ def posted(url, body):
 def test_queries_and_answers_round_trip_through_json(queries, answers):
     assert decode_queries(encode_queries(queries)) == queries
     assert decode_answers(encode_answers(answers)) == answers
+
+
+@given(st.binary(max_size=64) | st.lists(st.lists(st.dictionaries(TEXT, TEXT | st.floats())))
+       .map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_any_bytes_are_decoded_or_refused(body):
+    for decode in (decode_queries, decode_answers):
+        with suppress(InputError):
+            assert isinstance(decode(body), list)
 
 
 def test_client_returns_the_retrievers_items_in_order(address):
@@ -227,6 +242,169 @@ def test_server_that_is_no_retrieval_service_is_rejected():
         running.end()
         running.thread.join(20)
         running.socket.close()
+
+
+HALF_SENT = (
+    b"",
+    b"POST /retr",
+    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-le",
+    b'POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
+    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
+)
+
+
+def test_half_sent_requests_do_not_keep_others_from_being_served():
+    """1,100 of them: more than the connections that the server accepts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
+    with served(FakeRetriever()) as running, ExitStack() as stack:
+        for number in range(1100):
+            sender = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            sender.sendall(HALF_SENT[number % len(HALF_SENT)])
+        client = RemoteRetriever(running.url, IDENTITY, patience=5)
+        assert client.retrieve([WHO]) == FakeRetriever().retrieve([WHO])
+        client.close()
+
+
+def test_a_request_that_does_not_arrive_in_time_is_closed():
+    class Impatient(ServiceConnection):
+        read_seconds = 0.2
+
+    with served(FakeRetriever(), connection=Impatient) as running, ExitStack() as stack:
+        senders = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            for _ in HALF_SENT
+        ]
+        for sender, part in zip(senders, HALF_SENT, strict=True):
+            sender.sendall(part)
+        for sender in senders:
+            with suppress(ConnectionResetError):
+                assert sender.recv(100) == b""
+
+
+def test_a_slow_retrieval_is_not_cut_off():
+    """The limit is for the request; its answer may take longer."""
+
+    class Impatient(ServiceConnection):
+        read_seconds = 0.2
+
+    gate = threading.Event()
+    with served(FakeRetriever(gate), connection=Impatient) as running:
+        threading.Timer(0.6, gate.set).start()
+        assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000,
+        b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /retrieve HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]",  # without a host
+        b"\x16\x03\x01" + b"\x00" * 200,
+    ],
+)
+def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 20) as sender:
+        sender.sendall(sent)
+        answer = b"".join(iter(lambda: sender.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"]
+
+
+def test_garbage_within_a_request_ends_its_connection_only(address, caplog):
+    port = int(address.rpartition(":")[2])
+    start = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), 20) as sender:
+        sender.sendall(start + b"zz\r\n")
+        assert sender.recv(100) == b""
+    assert posted(address, "[]").status_code == 200
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "words"),
+    [
+        (gzip.compress(b"[]"), {"content-encoding": "gzip"}, "compressed as 'gzip'"),
+        (b"a=b", {"content-type": "multipart/form-data; boundary=x"}, "Invalid JSON"),
+        ("[]".encode("utf-16"), {"content-type": "application/json; charset=utf-16"}, "Invalid"),
+        (b'[{"subquery": NaN}]', {}, "should be a valid string"),
+        (b'[{"subquery": ' + b"9" * 5000 + b"}]", {}, "Invalid JSON: number out of range"),
+        (b'[{"subquery": "\\ud800"}]', {}, "Invalid JSON"),
+    ],
+)
+def test_a_body_in_another_format_gets_status_422(address, body, headers, words):
+    answer = httpx.post(f"{address}/retrieve", content=body, headers=headers, trust_env=False)
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+
+
+NAMED = f"{HEADER}: {IDENTITY.fingerprint}"
+ITEM_JSON = '{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": %s}'
+QUOTED = '"1"'
+HOSTILE = {
+    "redirect": (reply("", 307, "location: http://x/\u202e"), r"redirect to http://x/\\u202e"),
+    "NaN": (reply(f"[[{ITEM_JSON % 'NaN'}]]", 200, NAMED), r"answers\[0\]\[0\].score: nan"),
+    "infinity": (reply(f"[[{ITEM_JSON % '1e999'}]]", 200, NAMED), "score: inf"),
+    "score a text": (reply(f"[[{ITEM_JSON % QUOTED}]]", 200, NAMED), "score: Input should be"),
+    "huge score": (reply(f"[[{ITEM_JSON % ('9' * 5000)}]]", 200, NAMED), "number out of range"),
+    "unknown kind": (
+        reply(f"[[{ITEM_JSON % 1}]]".replace("chunk", "page"), 200, NAMED), "kind: Input should be",
+    ),
+    "missing field": (reply('[[{"kind": "chunk"}]]', 200, NAMED), "id: Field required"),
+    "two answers": (reply("[[], []]", 200, NAMED), "2 answers for 1 queries"),
+    "no list": (reply('{"a": 1}', 200, NAMED), "Input should be a valid"),
+    "deep": (reply("[" * 100_000, 200, NAMED), "Invalid JSON"),
+    "not UTF-8": (reply(b'[["\xff"]]', 200, NAMED), "Invalid JSON"),
+    "half a character": (
+        reply(f"[[{ITEM_JSON % 1}]]".replace("x", "\\ud800"), 200, NAMED), "Invalid JSON",
+    ),
+    "too long": (reply("[", 200, NAMED, "content-length: 999999999"), "longer than 268,435,456"),
+    "gzip bomb": (
+        reply(gzip.compress(bytes(2**28 + 9)), 200, NAMED, "content-encoding: gzip"),
+        "longer than 268,435,456",
+    ),
+    "cut off": (reply("[[", 200, NAMED, "content-length: 9"), "no answer for 0.2 s .peer closed"),
+    "not HTTP": (sends(b"\x1b[2J\r\n\r\n"), r"no answer for 0.2 s"),
+    "reason with escapes": (
+        reply('{"detail": "\\u001b[2J\\u202e' + "a" * 999 + '"}', 422, NAMED), r"␛\[2J\\u202ea+ …$",
+    ),
+    "reason a list": (reply('{"detail": [1]}', 500, NAMED), r": \[1\]$"),
+    "deep reason": (reply("[" * 100_000, 500, NAMED), "status 500$"),
+    "other identity": (
+        reply("[]", 200, f"{HEADER}: \u202eother"), "its retrieval differs from this configuration",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_server_that_misbehaves_is_a_retrieval_error_of_one_sentence(name):
+    behave, words = HOSTILE[name]
+    health = reply("{}", 200, NAMED)
+    server = RawEndpoint(lambda request, before: behave if request != "None" else health)
+    client = RemoteRetriever(server.url.removesuffix("/v1"), IDENTITY, patience=0.2)
+    with pytest.raises(RetrievalError, match=words) as caught:
+        client.retrieve([WHO])
+    assert visible(str(caught.value)) == str(caught.value)
+    assert "\n" not in str(caught.value)
+    client.close()
+    server.close()
+
+
+def test_an_identity_that_cannot_be_compared_is_still_another_one():
+    for identity in (
+        "[" * 100_000,
+        '{"identity": [1]}',
+        '{"identity": {"index": "\\u001b[2J"}}',
+        "[]",
+    ):
+        server = RawEndpoint(
+            lambda request, before, body=identity: reply(body, 200, f"{HEADER}: other")
+        )
+        with pytest.raises(RetrievalUnavailable, match="its retrieval differs") as caught:
+            RemoteRetriever(server.url.removesuffix("/v1"), IDENTITY, patience=0.2)
+        assert "\x1b" not in str(caught.value)
+        server.close()
 
 
 def test_taken_port_raises_input_error(address):

@@ -75,3 +75,51 @@ def test_repeated_question_in_a_split_raises_input_error(tmp_path: Path) -> None
     twice = "data.test=[{dataset: nq, path: test.jsonl}, {dataset: nq, path: test.jsonl}]"
     with pytest.raises(InputError, match=r"occurs twice in data\.test"):
         run(context(tmp_path, twice))
+
+
+FACTS = {
+    "question": "who wrote lake tovel",
+    "answer": "Ann",
+    "context": [["Emma", ["By Ann."]]],
+    "supporting_facts": [["Nobody", 0], ["Emma", 7]],
+}
+
+
+def hotpotqa(tmp_path: Path, *facts: list[list[object]]) -> str:
+    rows = [{**FACTS, "_id": str(n), "supporting_facts": pair} for n, pair in enumerate(facts)]
+    rows = [row | {"question": f"{row['question']} {n * 'x'}"} for n, row in enumerate(rows)]
+    (tmp_path / "hotpotqa.json").write_text(json.dumps(rows))
+    return "[{dataset: hotpotqa, path: hotpotqa.json}]"
+
+
+def test_question_without_evidence_is_counted_and_left_out_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = hotpotqa(tmp_path, [["Nobody", 0], ["Emma", 7]], [["Emma", 0], ["Bo", 0]])
+    stage = context(tmp_path, f"data.sampling={file}")
+    assert run(stage)["sampling"] == 1
+    (kept,) = read_records(stage.output / "questions/sampling.parquet", Question)
+    assert kept.evidence == ["Emma: By Ann."]
+    assert stage.notes["questions"] == {
+        "sampling": {
+            "supporting facts that name no sentence": 3,
+            "questions none of whose supporting facts names a sentence": 1,
+        }
+    }
+    assert "whose supporting facts names a sentence; left out" in capsys.readouterr().out
+
+
+def test_question_without_evidence_is_kept_for_evaluation_and_counted(tmp_path: Path) -> None:
+    file = hotpotqa(tmp_path, [["Nobody", 0]], [["Emma", 0]])
+    stage = context(tmp_path, f"data.test={file}")
+    assert run(stage)["test"] == 2
+    counts = stage.notes["questions"]["test"]
+    assert counts["multi-hop questions without golden evidence"] == 1
+
+
+def test_training_file_without_any_evidence_raises_input_error(tmp_path: Path) -> None:
+    file = hotpotqa(tmp_path, [["Nobody", 0]])
+    with pytest.raises(
+        InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"
+    ):
+        run(context(tmp_path, f"data.sampling={file}"))

@@ -46,7 +46,7 @@ def run_stage(
     values: dict[str, Any] = {
         "name": "test",
         "data": {},
-        "corpus": {"files": []},
+        "corpus": {"files": [{"path": "unused"}]},
         "graph": {"source": "annotated", "path": "x"},
         "index": {"embedder": {"model": "x"}},
         "retrieval": {"reranker": {}},

@@ -13,6 +13,7 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
+from pipeline.core.text import visible
 from pipeline.stages.report import duration, run
 from tests.stages.fabricated_run import write_run
 
@@ -71,6 +72,19 @@ def test_markup_in_a_document_is_escaped(page: str) -> None:
     assert not {"script", "img"} & set(parsed.tags)
     assert not [name for name, _ in parsed.attributes if name.startswith("on")]
     assert parsed.tags.count("style") == page.count("<style")
+
+
+CONTROLS = "\x1b[2J\x00\u202egpj.exe\u2066\u200f\u061c\x9b\U000e0041"
+
+
+def test_controls_in_untrusted_text_are_written_out(tmp_path: Path) -> None:
+    context = write_run(tmp_path, rounds=2, document=f"{CONTROLS} שלום")
+    context = replace(context, config=context.config.model_copy(update={"name": f"x{CONTROLS}"}))
+    run(context)
+    text = (context.output / "report.html").read_text()
+    assert visible(text) == text
+    assert "\\u202egpj.exe\\u2066\\u200f\\u061c" in text
+    assert "שלום" in text
 
 
 def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> None:

@@ -49,7 +49,7 @@ def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:
     values = {
         "name": "toy",
         "data": {},
-        "corpus": {"files": []},
+        "corpus": {"files": [{"path": "unused"}]},
         "graph": {"source": "annotated", "path": "triplets.jsonl"},
         "index": {"embedder": {"model": "none"}},
         "retrieval": {
@@ -61,7 +61,7 @@ def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:
         "model": {"base": str(inputs["model"])},
         "engine": {"kind": "transformers", "dtype": "float32", "max_model_len": 512},
         "prompt": {"system": "S"},
-        "sft_data": {"sizes": {}},
+        "sft_data": {"sizes": {1: 1}},
         "sft": {"learning_rate": 0.1, "batch_size": 1},
         "dpo": {"learning_rate": 0.1, "batch_size": 1},
         "sampling": {"samples": 2, "max_segment_tokens": 4, "batch": 1, "in_flight": 2},

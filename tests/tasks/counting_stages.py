@@ -1,6 +1,7 @@
 """Stage functions for the tests of the store; they count their executions in a file."""
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -52,3 +53,40 @@ def sleeps(context: StageContext) -> dict[str, int]:
     _count(context)
     time.sleep(600)
     return {}
+
+
+def waits(context: StageContext) -> dict[str, int]:
+    """Writes a checkpoint, and ends when the file RELEASE is there."""
+    _count(context)
+    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
+    print("working", flush=True)
+    while not Path(os.environ["RELEASE"]).exists():
+        time.sleep(0.02)
+    (context.output / "text.txt").write_text(
+        (context.checkpoint_dir / "checkpoint.txt").read_text()
+    )
+    return {"rows": 1}
+
+
+def ends(context: StageContext) -> dict[str, int]:
+    """Ends in the way that the run's name says: a signal, full, limit, files, memory or exit."""
+    way = context.config.name
+    print("last words", flush=True)
+    if way.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, way))
+        time.sleep(60)
+    if way == "full":
+        with open("/dev/full", "wb", buffering=0) as stream:
+            stream.write(b"records")
+    if way == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        (context.output / "large.txt").write_text("x" * 2000)
+    if way == "files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+        streams = [(context.output / f"{n}.txt").open("w") for n in range(20)]
+        raise AssertionError(streams)
+    if way == "memory":
+        bytearray(2**60)
+    if way == "exit":
+        os._exit(7)
+    raise AssertionError(way)

@@ -136,13 +136,13 @@ class Run:
         values: dict[str, Any] = {
             "name": "t",
             "data": {},
-            "corpus": {"files": []},
+            "corpus": {"files": [{"path": "unused"}]},
             "graph": {"source": "annotated", "path": "x"},
             "index": {"embedder": {"model": "x"}},
             "retrieval": {"reranker": {}},
             "model": {"base": str(self.base)},
             "prompt": {"system": ""},
-            "sft_data": {"sizes": {}},
+            "sft_data": {"sizes": {1: 1}},
             "sft": {"learning_rate": 1e-2, **common},
             "dpo": {"learning_rate": 1e-2, "round_epochs": [2], **common},
         }

@@ -11,26 +11,22 @@ contexts only, ``query`` with retrieved ``context``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import parse_record
 from pipeline.core.records import Question
 from pipeline.corpus.documents import Document
 from pipeline.corpus.questions import multihop, shared, single
+from pipeline.corpus.questions.question_record import question_record
 from pipeline.corpus.questions.select import Selection, choose, matches
-from pipeline.corpus.raw_records import RawRecord, read_rows
+from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.raw_records import RawRecord
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
-
-def _question_record(row: RawRecord) -> Question:
-    try:
-        return parse_record(Question, row.value, row.path, row.line)
-    except InputError as error:
-        raise error if row.line is not None else row.error(str(error)) from None
-
+WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 
 _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
     "musique": multihop.musique,
@@ -40,7 +36,7 @@ _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
     "popqa": single.popqa,
     "triviaqa": single.triviaqa,
     "bamboogle": single.bamboogle,
-    "questions": _question_record,
+    "questions": question_record,
 }
 _CONTEXTS: dict[str, Callable[[RawRecord], list[Document]]] = {
     "musique": multihop.musique_contexts,
@@ -57,10 +53,10 @@ def read_questions(path: Path, dataset: str) -> Iterator[tuple[RawRecord, Questi
 
     Raises InputError with file, line or record number, and field when a record is malformed.
     """
-    seen: dict[str, int] = {}
+    ids: set[str] = set()
     for row in read_rows(path):
         question = _parse(row, dataset)
-        _number_repeat(question, seen)
+        _number_repeat(question, ids)
         yield row, question
 
 
@@ -72,15 +68,21 @@ def load_questions(
     select: Selection = "first",
     limit: int | None = None,
     seed: int = 0,
+    drop_unfounded: bool = False,
+    counts: Counter[str] | None = None,
 ) -> list[Question]:
     """Questions of one file that match the filter ``required``, at most ``limit`` of them by
     ``select``.
 
     ``required`` maps field names to required values. A name is looked up in the raw record first
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
-    Raises InputError as `read_questions` does, and when no question matches.
+    With ``drop_unfounded``, a question is left out when none of its supporting facts names a
+    sentence of its context. ``counts`` collects what was left out of the questions that were read,
+    by reason, and the multi-hop questions without golden evidence that are returned.
+    Raises InputError as `read_questions` does, and when no question is left.
     """
-    seen: dict[str, int] = {}
+    notes: Counter[str] = Counter() if counts is None else counts
+    ids: set[str] = set()
     unmet = dict(required or {})
     kept: list[Question] = []
     for row in read_rows(path):
@@ -91,17 +93,30 @@ def load_questions(
         question = _parse(row, dataset)
         if not matches(question, required or {}, unmet, raw=row.value):
             continue
-        _number_repeat(question, seen)
+        notes.update(row.notes)
+        if drop_unfounded and row.notes[shared.NO_FACT_FOUND]:
+            continue
+        _number_repeat(question, ids)
         kept.append(question)
         if select == "first" and len(kept) == limit:
             break
     if unmet and not kept:
         fields = ", ".join(unmet)
         raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
+    if not kept and notes[shared.NO_FACT_FOUND]:
+        problem = (
+            f"supporting_facts: {notes[shared.NO_FACT_FOUND]} questions, and none has a fact that "
+            "names a sentence of its context; use the edition with gold paragraphs"
+        )
+        raise InputError.at(path, None, problem)
     if not kept:
         wanted = ", ".join(f"{field}: {value}" for field, value in (required or {}).items())
         raise InputError.at(path, None, f"filter: no question has {wanted}; correct the filter")
-    return choose(kept, select, limit, seed)
+    chosen = choose(kept, select, limit, seed)
+    notes[WITHOUT_EVIDENCE] += sum(
+        question.hop == "multi" and not question.evidence for question in chosen
+    )
+    return chosen
 
 
 def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
@@ -124,8 +139,10 @@ def _parse(row: RawRecord, dataset: str) -> Question:
     return _PARSERS[dataset](row) if question is None else question
 
 
-def _number_repeat(question: Question, seen: dict[str, int]) -> None:
+def _number_repeat(question: Question, ids: set[str]) -> None:
     """Append a number to a repeated question id: files without ids may repeat a question."""
-    times = seen[question.question_id] = seen.get(question.question_id, 0) + 1
-    if times > 1:
-        question.question_id = f"{question.question_id}-{times}"
+    name, times = question.question_id, 1
+    while question.question_id in ids:
+        times += 1
+        question.question_id = f"{name}-{times}"
+    ids.add(question.question_id)

@@ -8,35 +8,56 @@ sentence in ``support_sentence`` where the file has one (the closed world).
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 from pipeline.core.records import Decomposed, Question
 from pipeline.corpus.documents import Document, join_sentences
-from pipeline.corpus.questions.shared import answers, build, evidence, question_id
+from pipeline.corpus.questions.shared import (
+    MISSING_FACTS,
+    NO_FACT_FOUND,
+    answers,
+    build,
+    evidence,
+    question_id,
+)
 from pipeline.corpus.raw_records import RawRecord, brief
+
+_HOPS_OF_ID = re.compile(r"([0-9])hop[0-9]?__")  # MuSiQue's ids: 2hop__…, 3hop1__…
 
 
 def musique(row: RawRecord) -> Question:
     """MuSiQue: ``id, paragraphs, question, question_decomposition, answer, answer_aliases``."""
     text = row.text("question")
-    paragraphs = {_index(row, paragraph): paragraph for paragraph in _paragraphs(row)}
+    paragraphs: dict[int, RawRecord] = {}
+    for paragraph in _paragraphs(row):
+        index = _integer(paragraph.find("idx"))
+        if index is None or index in paragraphs:
+            problem = f"expected a number of its own, got {brief(paragraph.find('idx'))}"
+            raise row.error(f"{paragraph.inside}idx: {problem}")
+        paragraphs[index] = paragraph
     decomposition, pieces = [], []
     for number, value in enumerate(row.items("question_decomposition")):
         part = row.checked_mapping(value, f"question_decomposition.{number}")
-        support = paragraphs.get(part.find("paragraph_support_idx"))
+        wanted = _integer(part.find("paragraph_support_idx"))
+        support = None if wanted is None else paragraphs.get(wanted)
         if support is None:
-            index = brief(part.find("paragraph_support_idx"))
+            found = brief(part.find("paragraph_support_idx"))
             raise row.error(
                 f"question_decomposition.{number}.paragraph_support_idx: expected the idx of one "
-                f"of the {len(paragraphs)} paragraphs, got {index}; exclude unanswerable questions "
+                f"of the {len(paragraphs)} paragraphs, got {found}; exclude unanswerable questions "
                 "with filter: {answerable: true}"
             )
         title, body = support.text("title"), support.text("paragraph_text")
         decomposition.append(Decomposed(part.text("question"), part.text("answer"), title, body))
         sentence = "support_sentence" in part.value
         pieces.append(part.text("support_sentence") if sentence else evidence(title, body))
-    gold = answers(row, row.text("answer"), row.find("answer_aliases") or [])
-    kind, separator, _ = question_id(row, "musique", text).partition("__")
+    gold = answers(row, row.text("answer"), row.optional_items("answer_aliases"))
+    name = question_id(row, "musique", text)
+    stated = _HOPS_OF_ID.match(name)
+    if not decomposition or (stated and int(stated[1]) != len(decomposition)):
+        expected = f"{stated[1]} hops, as the id says" if stated else "at least one hop"
+        raise row.error(f"question_decomposition: expected {expected}, got {len(decomposition)}")
+    kind, separator, _ = name.partition("__")
     return build(
         row,
         "musique",
@@ -59,7 +80,7 @@ def musique_contexts(row: RawRecord) -> list[Document]:
 
 def hotpotqa(row: RawRecord) -> Question:
     """HotpotQA: ``_id, question, answer, type, level, context, supporting_facts``."""
-    return _with_facts(row, "hotpotqa", row.find("type"))
+    return _with_facts(row, "hotpotqa")
 
 
 def wiki2(row: RawRecord) -> Question:
@@ -68,13 +89,41 @@ def wiki2(row: RawRecord) -> Question:
     Without supporting facts, the triples ("head relation tail") are the golden evidence.
     """
     if "supporting_facts" in row.value:
-        return _with_facts(row, "2wiki", row.find("type"))
+        return _with_facts(row, "2wiki")
     text = row.text("question")
-    triples = row.items("evidences", "evidence")
-    checked = [row.checked_items(triple, "evidence", length=3) for triple in triples]
-    pieces = [" ".join(str(part) for part in triple) for triple in checked]
-    gold, kind = answers(row, row.text("answer")), row.find("type", "question_type")
-    return build(row, "2wiki", text, gold, pieces, hops=len(checked), kind=kind)
+    row.items("evidences", "evidence")  # one of them must be there
+    triples = evidence_triples(row, "evidences", "evidence")
+    pieces = [" ".join(triple) for triple in triples]
+    gold, kind = answers(row, row.text("answer")), row.optional_text("type", "question_type")
+    return build(row, "2wiki", text, gold, pieces, hops=len(triples), kind=kind)
+
+
+def evidence_triples(row: RawRecord, *names: str) -> list[list[str]]:
+    """The evidence triples [head, relation, tail] of a 2WikiMultiHopQA record, or none.
+
+    ``names`` are alternative field names.
+    """
+    name = next((name for name in names if name in row.value), names[0])
+    return [
+        [
+            row.checked_text(part, f"{name}.{number}")
+            for part in row.checked_items(triple, f"{name}.{number}", length=3)
+        ]
+        for number, triple in enumerate(row.optional_items(name))
+    ]
+
+
+def supporting_facts(row: RawRecord) -> list[tuple[str, int]]:
+    """Title and sentence number, from 0, of every supporting fact of a record."""
+    facts = []
+    for number, value in enumerate(row.items("supporting_facts")):
+        field = f"supporting_facts.{number}"
+        title, sentence = row.checked_items(value, field, length=2)
+        index = _integer(sentence)
+        if index is None or index < 0:
+            raise row.error(f"{field}: expected a title and a sentence number, got {brief(value)}")
+        facts.append((row.checked_text(title, field), index))
+    return facts
 
 
 def hotpotqa_contexts(row: RawRecord) -> list[Document]:
@@ -85,25 +134,24 @@ def hotpotqa_contexts(row: RawRecord) -> list[Document]:
     ]
 
 
-def _with_facts(row: RawRecord, dataset: str, kind: Any) -> Question:
+def _with_facts(row: RawRecord, dataset: str) -> Question:
     text = row.text("question")
     context = _context(row)
-    pieces, titles = [], set()
-    for number, value in enumerate(row.items("supporting_facts")):
-        field = f"supporting_facts.{number}"
-        title, index = row.checked_items(value, field, length=2)
-        if not isinstance(index, int):
-            raise row.error(f"{field}: expected a title and a sentence number, got {brief(value)}")
-        titles.add(title)
+    facts = supporting_facts(row)
+    pieces = []
+    for title, index in facts:
         # Some published facts point past the last sentence, and the full-wiki setting may lack the
         # gold paragraph: such facts give no evidence.
         titled = [sentences for other, sentences in context if other == title]
-        sentence = next((texts[index] for texts in titled if 0 <= index < len(texts)), "")
+        sentence = next((texts[index] for texts in titled if index < len(texts)), "")
         if sentence.strip():
             pieces.append(evidence(title, sentence))
-    triples = row.find("evidences") or []
-    gold = answers(row, row.text("answer"), row.find("answer_aliases") or [])
-    hops = len(triples) or len(titles)
+    if len(pieces) < len(facts):
+        row.notes[MISSING_FACTS] += len(facts) - len(pieces)
+        row.notes[NO_FACT_FOUND] += not pieces
+    gold = answers(row, row.text("answer"), row.optional_items("answer_aliases"))
+    hops = len(evidence_triples(row, "evidences")) or len({title for title, _ in facts})
+    kind = row.optional_text("type")
     return build(row, dataset, text, gold, pieces, hops=hops, kind=kind)
 
 
@@ -112,11 +160,9 @@ def _paragraphs(row: RawRecord) -> list[RawRecord]:
     return [row.checked_mapping(value, f"paragraphs.{n}") for n, value in enumerate(values)]
 
 
-def _index(row: RawRecord, paragraph: RawRecord) -> int:
-    index = paragraph.find("idx")
-    if not isinstance(index, int):
-        raise row.error(f"paragraphs: idx: expected a number, got {brief(index)}")
-    return index
+def _integer(value: object) -> int | None:
+    """The value if it is an integer; True and 1.0 are none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
@@ -125,6 +171,6 @@ def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
         field = f"context.{number}"
         title, sentences = row.checked_items(value, field, length=2)
         # Checked here so that the error names the position of a malformed sentence.
-        join_sentences(row, sentences, f"{field} ({brief(title)})")
+        join_sentences(row, sentences, field)
         context.append((row.checked_text(title, field), sentences))
     return context

@@ -40,8 +40,8 @@ def guess_dataset(row: RawRecord) -> str:
     for field, dataset in _DATASET_OF_FIELD.items():
         if field in row.value:
             return dataset
-    fields = ", ".join(list(row.value)[:10])
-    raise row.error(f"the fields {fields} match no data set with gold passages; give --dataset")
+    problem = f"the fields {row.fields()} match no data set with gold passages; give --dataset"
+    raise row.error(problem)
 
 
 def gold_passages(row: RawRecord, question: Question) -> list[Document]:
@@ -64,14 +64,11 @@ def _gold(row: RawRecord, question: Question) -> list[Document]:
         return hop_passages(question)
     if question.dataset in ("hotpotqa", "2wiki") and "supporting_facts" in row.value:
         documents = {document.title: document for document in multihop.hotpotqa_contexts(row)}
-        facts = row.items("supporting_facts")
-        pairs = [row.checked_items(fact, "supporting_facts", 2) for fact in facts]
-        titles = [row.checked_text(title, "supporting_facts") for title, _ in pairs]
+        titles = [title for title, _ in multihop.supporting_facts(row)]
         return [documents.get(title, Document(title, "")) for title in titles]
     if question.dataset == "2wiki" and ("evidences" in row.value or "evidence" in row.value):
-        triples = row.items("evidences", "evidence")
-        heads = [row.checked_items(triple, "evidence", 3)[0] for triple in triples]
-        return [Document(row.checked_text(head, "evidence"), "") for head in heads]
+        triples = multihop.evidence_triples(row, "evidences", "evidence")
+        return [Document(head, "") for head, _, _ in triples]
     if question.dataset == "nq" and "ctxs" in row.value:
         return single.nq_contexts(row, gold=True)
     if question.dataset == "popqa" and "paragraphs" in row.value:

@@ -15,6 +15,9 @@ from pipeline.core.records import Decomposed, HopType, Question
 from pipeline.corpus.documents import Document, titled
 from pipeline.corpus.raw_records import RawRecord, brief
 
+BLANK_ANSWERS = "blank answers"  # notes of records; the names are part of reports
+MISSING_FACTS = "supporting facts that name no sentence"
+NO_FACT_FOUND = "questions none of whose supporting facts names a sentence"
 _HOP: dict[str, HopType] = {
     "musique": "multi",
     "hotpotqa": "multi",
@@ -36,14 +39,13 @@ def build(
     pieces: Sequence[str] = (),
     *,
     hops: int | None = None,
-    kind: Any = None,
+    kind: str | None = None,
     decomposition: Sequence[Decomposed] = (),
 ) -> Question:
     """A `Question` from the parts of a record.
 
     ``pieces`` are the golden evidence. ``hops`` is ignored for data sets whose questions all have
-    the same number of hops; 0 means unknown. ``kind`` becomes the question's type if it is a
-    string.
+    the same number of hops; 0 means unknown. ``kind`` is the question's type.
     """
     return Question(
         question_id(row, dataset, text),
@@ -53,19 +55,18 @@ def build(
         _HOP[dataset],
         list(pieces),
         hops=_HOPS.get(dataset) or hops or None,
-        type=kind if isinstance(kind, str) else None,
+        type=kind,
         decomposition=list(decomposition),
-        split_part=row.find("split_part"),
+        split_part=row.optional_text("split_part"),
     )
 
 
 def question_id(row: RawRecord, dataset: str, question: str) -> str:
     """The record's id, prefixed with the data set when it is a number; without an id, a text
     hash."""
-    record_id = row.find("id", "_id", "question_id", "QuestionId")
-    if record_id is None or record_id == "":
+    name = row.identifier("id", "_id", "question_id", "QuestionId")
+    if name is None:
         return f"{dataset}-{blake2b(question.encode(), digest_size=6).hexdigest()}"
-    name = str(record_id)
     # Search-R1 numbers the questions of every data set as `test_0`, `test_1`, ...
     is_number = name.removeprefix("test_").removeprefix("train_").removeprefix("dev_").isdigit()
     return f"{dataset}-{name}" if is_number else name
@@ -74,18 +75,19 @@ def question_id(row: RawRecord, dataset: str, question: str) -> str:
 def answers(row: RawRecord, *values: Any, field: str = "answer") -> list[str]:
     """The distinct gold answers, in order; each value is a string or a list of strings.
 
-    Raises InputError when a value has another type, or no answer has any text.
+    Blank answers are left out and noted (`BLANK_ANSWERS`). Raises InputError when a value has
+    another type, or no answer has any text.
     """
     distinct: dict[str, None] = {}
     for value in values:
         for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, str):
-                raise row.error(f"{field}: expected a string or strings, got {brief(value)}")
-            if item.strip():
-                distinct[item.strip()] = None
+            if isinstance(item, str) and not item.strip():
+                row.notes[BLANK_ANSWERS] += 1
+            else:
+                distinct[row.checked_text(item, field)] = None
     if not distinct:
         raise row.error(
-            f"{field}: expected at least one answer, got {brief(list(values))}; "
+            f"{row.inside}{field}: expected at least one answer, got {brief(list(values))}; "
             "use a file published with answers"
         )
     return list(distinct)
@@ -123,8 +125,10 @@ def contexts(row: RawRecord) -> list[Document] | None:
         documents = []
         for number, pair in enumerate(row.items("context")):
             name, value = row.checked_items(pair, f"context.{number}", length=2)
-            document = titled(row, row.checked_text(value, f"context.{number}.1"), "context")
-            documents.append(Document(document.title, document.text, str(name)))
+            field = f"context.{number}.1"
+            document = titled(row, row.checked_text(value, field), field)
+            name = row.checked_identifier(name, f"context.{number}.0")
+            documents.append(Document(document.title, document.text, name))
         return documents
     return None
 

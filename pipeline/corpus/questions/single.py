@@ -7,9 +7,11 @@ have gold passages, which become golden evidence; the other two data sets have n
 from __future__ import annotations
 
 import ast
-import json
+import warnings
 from typing import Any
 
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question
 from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.shared import answers, build, supporting
@@ -29,16 +31,17 @@ def nq(row: RawRecord) -> Question:
         if value is not None
         else supporting(nq_contexts(row, gold=True))
     )
-    gold = answers(row, row.find("answer", "answers"))
+    field, value = row.present("answer", "answers")
+    gold = answers(row, value, field=field)
     return build(row, "nq", text, gold, pieces)
 
 
 def nq_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
     """The passages (``ctxs``) of an NQ-open record; with ``gold`` only those marked ``isgold``."""
     documents = []
-    for number, value in enumerate(row.checked_items(row.find("ctxs") or [], "ctxs")):
+    for number, value in enumerate(row.optional_items("ctxs")):
         passage = row.checked_mapping(value, f"ctxs.{number}")
-        if not gold or passage.find("isgold"):
+        if passage.flag("isgold") or not gold:
             documents.append(Document(passage.text("title"), passage.text("text")))
     return documents
 
@@ -48,7 +51,7 @@ def popqa(row: RawRecord) -> Question:
     text = row.text("question")
     gold = answers(row, _literal(row, "possible_answers"), field="possible_answers")
     pieces = supporting(popqa_contexts(row, gold=True))
-    return build(row, "popqa", text, gold, pieces, kind=row.find("prop"))
+    return build(row, "popqa", text, gold, pieces, kind=row.optional_text("prop"))
 
 
 def popqa_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
@@ -58,7 +61,7 @@ def popqa_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
     documents = []
     for number, value in enumerate(_literal(row, "paragraphs")):
         paragraph = row.checked_mapping(value, f"paragraphs.{number}")
-        if not gold or paragraph.find("is_supporting"):
+        if paragraph.flag("is_supporting") or not gold:
             documents.append(Document(paragraph.text("title"), paragraph.text("text")))
     return documents
 
@@ -66,19 +69,21 @@ def popqa_contexts(row: RawRecord, gold: bool = False) -> list[Document]:
 def triviaqa(row: RawRecord) -> Question:
     """TriviaQA: ``Question`` and ``Answer`` with ``Value`` and ``Aliases``."""
     text = row.text("Question", "question")
-    answer = row.find("Answer", "answer")
+    field, answer = row.present("Answer", "answer")
     if isinstance(answer, dict):
-        part = row.checked_mapping(answer, "Answer")
-        gold = answers(row, part.text("Value", "value"), part.find("Aliases", "aliases") or [])
+        part = row.checked_mapping(answer, field)
+        aliases = part.optional_items("Aliases", "aliases")
+        gold = answers(part, part.text("Value", "value"), aliases, field="Aliases")
     else:
-        gold = answers(row, answer)
+        gold = answers(row, answer, field=field)
     return build(row, "triviaqa", text, gold)
 
 
 def bamboogle(row: RawRecord) -> Question:
     """Bamboogle (a CSV file): ``Question`` and ``Answer``; every question has two hops."""
     text = row.text("Question", "question")
-    return build(row, "bamboogle", text, answers(row, row.find("Answer", "answer")))
+    field, answer = row.present("Answer", "answer")
+    return build(row, "bamboogle", text, answers(row, answer, field=field))
 
 
 def _literal(row: RawRecord, field: str) -> list[Any]:
@@ -86,10 +91,15 @@ def _literal(row: RawRecord, field: str) -> list[Any]:
     value = row.find(field)
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            try:
-                value = ast.literal_eval(value)
-            except (ValueError, SyntaxError):
-                raise row.error(f"{field}: expected a list, got {brief(value)}") from None
+            value = parse_json(value, row.path, row.line)
+        except InputError:
+            value = _python_literal(row, field, value)
     return row.checked_items(value, field)
+
+
+def _python_literal(row: RawRecord, field: str, text: str) -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise row.error(f"{field}: expected a list, got {brief(text)}") from None

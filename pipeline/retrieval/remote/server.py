@@ -4,7 +4,8 @@
 title, text, score} per query, in order. Concurrent requests are batched (`Batcher`). Status 422
 means a malformed request, 500 that retrieval failed for one of its queries; ``detail`` is one
 sentence. ``GET /health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and
-counts. Every response has the fingerprint in the header `HEADER`.
+counts. Every response has the fingerprint in the header `HEADER`. Clients that send half a request or
+nothing do not keep others from being served (`ServiceConnection`).
 
 There is no authentication; use addresses other than 127.0.0.1 only in trusted networks.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import signal
 import socket
 import sys
@@ -21,15 +23,18 @@ from dataclasses import asdict
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 
 from pipeline.core.errors import InputError, RetrievalError
 from pipeline.retrieval.base import Retriever
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.batcher import Batcher
+from pipeline.retrieval.remote.connections import ServiceConnection
 from pipeline.retrieval.remote.wire import HEADER, MAX_BODY, decode_queries, encode_answers
 
 _SHUTDOWN_SECONDS = 60  # time for running requests after a signal
 _CONNECTIONS = 1024  # above this, the server answers 503 and clients retry
+_OTHER_FILES = 128  # file descriptors for everything besides connections
 
 
 def create_app(
@@ -57,6 +62,8 @@ def create_app(
             queries = decode_queries(await _body(request))
         except InputError as error:
             return refusal(error, 422)
+        except ClientDisconnect as error:  # nobody reads this response
+            return refusal(error, 400)
         try:
             return answer(encode_answers(await batcher.retrieve(queries)))
         except RetrievalError as error:
@@ -78,11 +85,12 @@ def create_app(
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body. Raises InputError when it exceeds `MAX_BODY`.
+    """The request's body. Raises InputError when it exceeds `MAX_BODY` or is compressed.
 
     A longer body is read to its end, because a client that is still sending does not read the
     response.
     """
+    encoding = request.headers.get("content-encoding", "identity")
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
@@ -92,6 +100,8 @@ async def _body(request: Request) -> bytes:
         raise InputError(
             f"the request has {size:,} bytes; expected at most {MAX_BODY:,}; send fewer queries"
         )
+    if encoding.strip().lower() != "identity":
+        raise InputError(f"the body is compressed as {encoding!r}; send plain JSON")
     return bytes(body)
 
 
@@ -113,18 +123,29 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """The settings of the HTTP server, with its limits on connections."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        files = _CONNECTIONS + _OTHER_FILES
+    return uvicorn.Config(
+        app,
+        http=ServiceConnection,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=max(min(_CONNECTIONS, files - _OTHER_FILES), 1),
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+
+
 def serve(app: FastAPI, on: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on a bound socket until SIGTERM or SIGINT; running requests are still answered.
 
     ``ready`` is called before the first request is accepted.
     """
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-    )
+    config = server_config(app)
     # uvicorn shuts down and then raises the signal again for the previous handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ready()

@@ -8,6 +8,7 @@ the longest segment of a policy, so a service answers every query that retrieval
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ from pipeline.core.records import ContextItem
 from pipeline.retrieval.base import Query
 
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
-MAX_BODY = 16 * 2**20  # bytes
+MAX_BODY = 16 * 2**20  # bytes of a request
+MAX_ANSWER = 256 * 2**20  # bytes of a response
 MAX_QUERIES = 1024
 MAX_ENTITIES = 512
 MAX_TEXT = 20_000  # characters
@@ -60,6 +62,10 @@ def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:
 def decode_answers(body: bytes) -> list[list[ContextItem]]:
     """The items of each query. Raises InputError with the position of each fault."""
     answers: list[list[ContextItem]] = _decode(_ANSWERS, body, "answers")
+    for query, items in enumerate(answers):
+        for number, item in enumerate(items):
+            if not math.isfinite(item.score):
+                raise InputError(f"answers[{query}][{number}].score: {item.score}, not a number")
     return answers
 
 

@@ -1,0 +1,129 @@
+"""Sizes and content hashes of a stage's files, and the check of files against them.
+
+Input: a stage's directory, and for the check the records of its manifest. Output: records by file
+name, or one line for every file that differs. Three checks cost different time: `size_problems` reads
+no content, `footer_problems` reads a few bytes of Parquet files, and `hash_problems` reads everything
+(about 1 GB/s for each core).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.atomic import sync
+
+_BLOCK = 1 << 22  # bytes read at once
+_THREADS = 4  # hashlib releases the interpreter's lock
+_PARQUET = b"PAR1"  # the first and the last four bytes of a Parquet file
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The size in bytes and the SHA-256 of a file's content, as hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+def seal(directory: Path) -> dict[str, FileRecord]:
+    """Flush all files below ``directory`` to the disk; returns their records by relative name."""
+    paths = _files(directory)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        records = list(pool.map(_seal, paths))
+    for folder in sorted({path.parent for path in paths} | {directory}):
+        sync(folder)
+    names = [path.relative_to(directory).as_posix() for path in paths]
+    return dict(zip(names, records, strict=True))
+
+
+def parse_records(value: Any) -> dict[str, FileRecord]:
+    """The records of a manifest's ``files``. Raises ValueError when they have another shape."""
+    if not isinstance(value, dict):
+        raise ValueError("files is not a JSON object")
+    records = {}
+    for name, record in value.items():
+        match record:
+            case {"size": int(size), "sha256": str(digest)} if not _leaves_directory(name):
+                records[name] = FileRecord(size, digest)
+            case _:
+                raise ValueError(f"files.{name} has no size and sha256")
+    return records
+
+
+def size_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
+    """One line for every recorded file that is missing or has another size."""
+    problems = []
+    for name, record in records.items():
+        path = directory / name
+        if not path.is_file():
+            problems.append(f"{name} is missing")
+        elif (size := path.stat().st_size) != record.size:
+            problems.append(f"{name} has {size:,} bytes instead of {record.size:,}")
+    return problems
+
+
+def footer_problems(directory: Path) -> list[str]:
+    """One line for every Parquet file below ``directory`` that does not begin and end as one."""
+    return [
+        f"{path.relative_to(directory).as_posix()} is no complete Parquet file"
+        for path in _files(directory)
+        if path.suffix == ".parquet" and not _is_parquet(path)
+    ]
+
+
+def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
+    """One line for every recorded file whose content has another hash; absent files are left out."""
+
+    def problem(name: str) -> str | None:
+        path, expected = directory / name, records[name].sha256
+        if not path.is_file() or (found := _sha256(path)) == expected:
+            return None
+        return f"{name} has other content (SHA-256 {found[:16]} instead of {expected[:16]})"
+
+    return _present(problem, records)
+
+
+def _present(function: Callable[[str], str | None], names: Iterable[str]) -> list[str]:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [line for line in pool.map(function, names) if line is not None]
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def _leaves_directory(name: str) -> bool:
+    return name.startswith("/") or ".." in name.split("/")
+
+
+def _is_parquet(path: Path) -> bool:
+    """Whether the file begins and ends with Parquet's mark and holds the footer that it announces."""
+    with path.open("rb") as stream:
+        if stream.read(4) != _PARQUET:
+            return False
+        size = stream.seek(0, os.SEEK_END)
+        if size < 12:
+            return False
+        stream.seek(-8, os.SEEK_END)
+        footer = int.from_bytes(stream.read(4), "little")
+        return stream.read(4) == _PARQUET and footer + 12 <= size
+
+
+def _seal(path: Path) -> FileRecord:
+    record = FileRecord(path.stat().st_size, _sha256(path))
+    sync(path)
+    return record
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

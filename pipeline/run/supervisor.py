@@ -1,0 +1,137 @@
+"""Start the process of a stage, and say why it failed, however it ended.
+
+Input: the stage's task. Output: none, or StageFailed with one sentence. The process reports through a
+pipe, because a file could not be written on a full disk. A process that cannot report (killed,
+crashed, failed while starting) is described by its exit status and its last line of output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from pipeline.core.errors import SteepError
+from pipeline.core.text import one_line
+from pipeline.run.failures import explain_exit, explain_os_error
+from pipeline.run.worker import StageJob
+
+_TAIL = 8192  # bytes of a log that are read for its last line
+_LONGEST_LINE = 300  # characters of that line in a message
+
+
+class StageFailed(SteepError, RuntimeError):
+    """A stage failed; the message is one for the user, and ``exit_status`` that of its process."""
+
+    def __init__(self, message: str, exit_status: int = 2) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def run_stage(
+    task: StageJob,
+    environment: Mapping[str, str],
+    memory_hint: str,
+    started: Callable[[Path], None],
+) -> None:
+    """Run a stage in a separate process; ``started`` is called with its log when it has the lock.
+
+    Raises StageFailed with the cause, the remedy and the log.
+    """
+    with _early_output() as early, _pipe() as (reports, writing):
+        process = _start(early, writing, environment)
+        with process:
+            try:
+                _send(process, task)
+                report = _parsed(reports.readline())
+                log = Path(report["log"]) if "log" in report else None
+                if log is not None:
+                    started(log)
+                status = process.wait()
+            except BaseException:
+                process.kill()
+                raise
+        os.set_blocking(reports.fileno(), False)  # a child of the stage may still hold the pipe
+        report = _parsed((reports.read() or b"").rpartition(b"\n")[0]) or report
+        if status != 0:
+            raise _failure(status, report, log, early, memory_hint)
+
+
+def _start(
+    early: IO[bytes], writing: int, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline.run.worker", str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=early,
+            stderr=subprocess.STDOUT,
+            pass_fds=(writing,),
+            env=dict(environment),
+        )
+    except OSError as error:
+        raise _cannot_start(error, sys.executable) from None
+    finally:
+        os.close(writing)
+
+
+def _early_output() -> IO[bytes]:
+    """A file for what the process prints before its log is open: errors while Python starts."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise _cannot_start(error, os.environ.get("TMPDIR", "/tmp")) from None
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[IO[bytes], int]]:
+    try:
+        reading, writing = os.pipe()
+    except OSError as error:
+        raise _cannot_start(error, "pipe") from None
+    with os.fdopen(reading, "rb") as stream:
+        yield stream, writing
+
+
+def _cannot_start(error: OSError, path: str) -> StageFailed:
+    return StageFailed(f"its process cannot be started: {explain_os_error(error, path)}")
+
+
+def _failure(
+    status: int, report: Mapping[str, Any], log: Path | None, early: IO[bytes], memory_hint: str
+) -> StageFailed:
+    where = "" if log is None else f" (log: {log})"
+    if "message" in report:
+        return StageFailed(f"{report['message']}{where}", report["status"])
+    if log is None:
+        last_line = _last_line(early)
+    else:
+        with log.open("rb") as stream:
+            last_line = _last_line(stream)
+    return StageFailed(f"{explain_exit(status, last_line, memory_hint)}{where}", 1)
+
+
+def _send(process: subprocess.Popen[bytes], task: StageJob) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:  # it ended while starting
+        stream.write(json.dumps(asdict(task)).encode())
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """A report; empty when the process ended without one."""
+    return dict(json.loads(line)) if line.strip() else {}
+
+
+def _last_line(stream: IO[bytes]) -> str:
+    """The last line that is not blank."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - _TAIL))
+    lines = stream.read().decode("utf-8", "replace").split("\n")
+    return one_line(next((line for line in reversed(lines) if line.strip()), ""), _LONGEST_LINE)

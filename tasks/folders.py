@@ -1,0 +1,44 @@
+"""Checks of a run's directories before anything is read or runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, StoreError
+from pipeline.run.failures import explain_os_error
+
+
+def check_folders(settings: Config) -> None:
+    """Raise ConfigError when a file or a dangling link is in the place of a directory of the run.
+
+    Raises StoreError when the file system does not tell.
+    """
+    run_dir = settings.run_dir
+    for folder in (run_dir / "store", run_dir / "logs"):
+        for path in (*reversed(folder.parents), folder):
+            try:
+                if not os.path.lexists(path) or path.is_dir():
+                    continue
+                kind = "a file" if path.exists() else "a link to nothing"
+            except OSError as error:
+                raise StoreError(explain_os_error(error, path)) from None
+            raise ConfigError(
+                f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir "
+                f"(now {settings.runs_dir}) or name (now {settings.name})"
+            )
+
+
+def check_writable(folders: Iterable[Path]) -> None:
+    """Make directories that are missing; raises StoreError when one cannot be written."""
+    for folder in sorted(folders):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            error.filename = str(folder)  # and not the temporary file
+            raise StoreError(explain_os_error(error, folder)) from None

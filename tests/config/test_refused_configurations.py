@@ -1,0 +1,174 @@
+"""Bad names, directories, files and overrides are refused in one sentence, without secrets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config, load
+from pipeline.core.errors import ConfigError
+from pipeline.core.shipped import CONFIGURATIONS
+
+EMBEDDED = CONFIGURATIONS / "embedded.yaml"
+
+
+def child(directory: Path, text: str, name: str = "child.yaml") -> Path:
+    """A configuration that changes some settings of the embedded one."""
+    file = directory / name
+    file.write_text(f"base: {EMBEDDED}\n{text}")
+    return file
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".", '""', "a/b", "-x", ".hidden", "a b", '"a\\0"', '"a\\n"', "x" * 101, "é", "3"],
+)
+def test_a_name_that_is_no_plain_file_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name"):
+        load(EMBEDDED, (f"name={name}",))
+
+
+def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="got 'my run'; set name"):
+        load(child(tmp_path, "rounds: 1\n", "my run.yaml"))
+    assert load(child(tmp_path, "name: my-run\n", "my run.yaml")).name == "my-run"
+
+
+@pytest.mark.parametrize("setting", ["runs_dir", "cache_dir"])
+def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for place, problem in {
+        file: "file is not a directory; name a directory",
+        file / "below" / "it": "file is not a directory; name a directory",
+        tmp_path / "dangling": "symbolic link to nothing; name a directory",
+        tmp_path / "loop" / "x": "symbolic link",
+        tmp_path / ("x" * 300): "a file name in it has 300 bytes",
+        Path("/dev/null"): "/dev/null is not a directory",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"{setting}: .*{problem}"):
+            load(EMBEDDED, (f"{setting}={place}",))
+    (tmp_path / "linked").symlink_to(tmp_path)
+    assert load(EMBEDDED, (f"{setting}={tmp_path}/linked/new",)).name == "embedded"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rounds=true", "rounds is true; set it to a whole number"),
+        ('rounds="3"', "rounds is '3'; set it to a whole number, without quotes"),
+        ("rounds=3.0", "rounds is 3.0; set it to a whole number, without a decimal point"),
+        ("rounds=-1", "rounds is -1; set it to a number of at least 0"),
+        ("dpo.eta=[-5]", r"dpo\.eta\.0 is -5; set it to a number of at least 0"),
+        ("dpo.eta=[]", r"dpo\.eta is an empty list; set it to a list of at least 1"),
+        ("dpo.round_epochs=[2, 0]", r"dpo\.round_epochs\.1 is 0; set it to a number above 0"),
+        ("dpo.beta=.nan", r"dpo\.beta is nan; set it to a finite number"),
+        ("sft.learning_rate=-.inf", r"sft\.learning_rate is -inf; set it to a finite number"),
+        ("sft.gradient_checkpointing=1", "gradient_checkpointing is 1; set it to true or false"),
+        ("sft_data.sizes={3: -1}", r"sft_data\.sizes\.3 is -1; set it to a number of at least 0"),
+        ("sft_data.sizes={3: 0, 4: 0}", r"sizes: the numbers of examples sum to 0"),
+        ("sft_data.sizes={0: 5}", r"the key sft_data\.sizes\.0 is 0; set it to a number of at least 1"),
+        ('sft_data.sizes={3: 5, "3": 6}', "a number of hops is there twice"),
+        ("corpus.files=[]", r"corpus\.files is an empty list"),
+        ("lora.targets=[]", r"lora\.targets is an empty list"),
+        ("model.base=3", r"model\.base is 3; set it to a text; put it in quotes"),
+        ('data.root="a\\0b"', r"data\.root: the text holds the character U\+0000; remove it"),
+        ("dpo={learning_rate: 1, learning_rate: 2}", r"--set dpo: the key learning_rate is also"),
+        ("retrieval.service=http://x:99999", r"retrieval\.service: expected an address"),
+        ("=", r"--set '': expected key\.key=value"),
+        ("a", r"--set a: expected key\.key=value"),
+        ("retrieval..tau=1", r"expected key\.key=value"),
+        ("x." * 5000 + "x=1", r"expected key\.key=value"),
+        ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
+        ("rounds.x=1", r"rounds is 3; set rounds as a whole"),
+        ("rounds=" + "[" * 5000, r"--set rounds: .*nested more than 50 deep"),
+        ("rounds=" + "9" * 5000, r"--set rounds: a whole number has 5,000 digits"),
+        ("rounds=1\0", r"--set rounds: holds the character U\+0000"),
+        ("ro\0unds=1", r"unknown key"),
+        ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
+    ],
+)  # fmt: skip
+def test_an_override_is_refused_with_key_value_and_remedy(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(EMBEDDED, (override,))
+    assert str(caught.value).isprintable()
+
+
+def test_numbers_are_read_as_people_write_them() -> None:
+    config = load(EMBEDDED, ("dpo.learning_rate=1e-5", "sft_data.sizes.3=7", "dpo.beta=1"))
+    assert config.dpo.learning_rate == 1e-5
+    assert config.sft_data.sizes == {3: 7, 4: 280}
+    assert isinstance(config.dpo.beta, float)
+
+
+def test_damaged_files_are_named_with_the_line(tmp_path: Path) -> None:
+    cases = {
+        "rounds: 1\nrounds: 2\n": r"child\.yaml:3: the key rounds is also on line 2; remove one",
+        "retrieval: {tau: 0.1,\n  tau: 0.2}\n": r"child\.yaml:3: the key tau is also on line 2",
+        "1: x\n": r"child\.yaml: 1: the key is a number; expected the name of a setting",
+        "rounds: 1\n---\nrounds: 2\n": r"child\.yaml:3: .*expected a single document",
+        "rounds: [1\n": r"child\.yaml:3: not valid YAML",
+    }
+    for text, message in cases.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            load(child(tmp_path, text))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
+    chain = tmp_path / "chain0.yaml"
+    for number in range(30):
+        (tmp_path / f"chain{number}.yaml").write_text(f"base: chain{number + 1}.yaml\n")
+    (tmp_path / "absent.yaml").write_text("base: nothing.yaml\n")
+    (tmp_path / "list.yaml").write_text("base: [a]\n")
+    (tmp_path / "directory.yaml").write_text("base: .\n")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    for file, problem in {
+        chain: "shorten the chain",
+        tmp_path / "absent.yaml": "which .*absent.yaml names as its base",
+        tmp_path / "list.yaml": "base is a list; set it to the name of a YAML file",
+        tmp_path / "directory.yaml": "is a directory; name a YAML file in it",
+        tmp_path / "loop.yaml": "loop.yaml: .*symbolic links",
+        tmp_path / ("x" * 5000): "no such configuration file",
+    }.items():
+        with pytest.raises(ConfigError, match=problem):
+            load(file)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "sk-secret",
+        "[sk-secret]",
+        "{sk-secret: 1}",
+        "{api_key:sk-secret}",
+        "{api_key: sk-secret}",
+        "{base_url: 'http://sk-secret℀x/v1', model: m}",
+        "{base_url: [sk-secret], model: m}",
+        "{base_url: http://x/v1, model: m, timeout: sk-secret}",
+        "{base_url: http://x/v1, model: m, extra: sk-secret}",
+        "{base_url: http://x/v1, model: m, 'x: sk-secret",
+        "{base_url: http://x/v1, model: m, x: *sk-secret}",
+    ],
+)
+def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, endpoint: str) -> None:
+    for arguments in (
+        (EMBEDDED, (f"graph.endpoint={endpoint}",)),
+        (child(tmp_path, f"graph:\n  endpoint: {endpoint}\n"),),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load(*arguments)
+        assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        load(EMBEDDED, ("retrieval.service=http://me:sk-secret@x",))
+    assert "secret" not in str(caught.value)
+
+
+def test_numbers_by_hops_survive_json(tmp_path: Path) -> None:
+    """A stage's process gets the configuration as JSON, which has only texts as keys."""
+    config = load(EMBEDDED)
+    assert Config.model_validate_json(config.model_dump_json()) == config
+    assert Config.model_validate(config.model_dump(mode="json")) == config

@@ -1,0 +1,53 @@
+"""The cache of content hashes is rebuilt when it is damaged, and never decides whether a run works."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.content_hashes import ContentHashes
+from pipeline.core.errors import InputError
+from pipeline.core.model_files import file_hash
+
+DAMAGED = {
+    "empty": "",
+    "list": "[]",
+    "number": '{"a": 1}',
+    "pairs": '{"a": [1, 2]}',
+    "null": '{"a": [[1, 2, 3], null]}',
+    "binary": "\xff\x00",
+    "deep": "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_cache_is_ignored_and_rebuilt(tmp_path: Path, text: str) -> None:
+    cache, file = tmp_path / ".hashes.json", tmp_path / "weights.bin"
+    cache.write_text(text, encoding="latin-1")
+    file.write_bytes(b"weights")
+    hashes = ContentHashes(cache)
+    assert hashes.of(file) == file_hash(file)
+    hashes.save()
+    assert list(json.loads(cache.read_text())) == [str(file)]
+
+
+def test_entries_that_are_whole_are_kept(tmp_path: Path) -> None:
+    cache, file = tmp_path / ".hashes.json", tmp_path / "weights.bin"
+    file.write_bytes(b"weights")
+    status = file.stat()
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+    cache.write_text(json.dumps({str(file): [stamp, "kept"], "other": 1}))
+    assert ContentHashes(cache).of(file) == "kept"
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"weights")
+    hashes = ContentHashes(file / ".hashes.json")  # below a file
+    hashes.of(file)
+    hashes.save()
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InputError, match=r"/proc/self/mem: cannot be read"):
+        ContentHashes(Path("absent")).of(Path("/proc/self/mem"))

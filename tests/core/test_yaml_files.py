@@ -1,0 +1,97 @@
+"""Strict YAML: which values are numbers, and what is refused, with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import ConfigError
+from pipeline.core.yaml_files import MAX_DEPTH, YamlProblem, parse_yaml, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("1.0e-3", 1e-3),
+        (".5", 0.5),
+        ("-3", -3),
+        ("1_000", 1000),
+        ('"3"', "3"),
+        ("010", "010"),
+        ("1:30", "1:30"),
+        ("2020-01-01", "2020-01-01"),
+        ("no", False),
+        ("", None),
+        ("{3: 420, a: [x, ~]}", {3: 420, "a": ["x", None]}),
+        ("{a: &a {b: 1, c: 2}, d: {<<: *a, b: 3}}", {"a": {"b": 1, "c": 2}, "d": {"b": 3, "c": 2}}),
+    ],
+)
+def test_values_are_read_as_people_write_them(text: str, value: object) -> None:
+    parsed = parse_yaml(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+LAUGHS = "a0: &a0 [ha, ha]\n" + "".join(
+    f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("a: 1\nb: 2\na: 3\n", 3, "the key a is also on line 1; remove one"),
+        ("a:\n  b: {c: 1,\n    c: 2}\n", 3, "the key c is also on line 2"),
+        ("a: 1\nno: 2\n", 2, "the key no is read as bool; put it in quotes"),
+        ("? [a]\n: 1\n", 1, "a key is a list or a mapping"),
+        ("a: " + "[" * 100_000, 1, f"nested more than {MAX_DEPTH} deep"),
+        ("- " * 2000 + "x", 1, f"nested more than {MAX_DEPTH} deep"),
+        (LAUGHS, 13, "the document has more than 20,000 values"),
+        ("a: &a\n  - *a\n", 2, "an alias names no complete value before it"),
+        ("a: 1\nb: " + "9" * 5000, 2, "a whole number has 5,000 digits"),
+        ("a: 9223372036854775808", 1, "a whole number has 19 digits"),
+        ("a: 1\nb: !!int 3\n", 2, "tags such as !!int are not supported"),
+        ("a: !!python/object/apply:os.system [ls]", 1, "tags such as !!int are not supported"),
+        ("a: 1\n--- \na: 2\n", 2, "expected a single document"),
+        ('a: "\\UFFFFFFFF"', 1, "out of range"),
+        (f"%YAML {'9' * 5000}.1\n---\na: 1", 1, "out of range"),
+        ("a: 1\nb: [1\n", 3, "expected ',' or ']'"),
+        ("a: 1\nb: \0\n", 2, r"holds the character U\+0000; remove it"),
+        ("\x1b[31m: 1", 1, r"holds the character U\+001B"),
+    ],
+)
+def test_refused_yaml_is_named_with_its_line(text: str, line: int, problem: str) -> None:
+    with pytest.raises(YamlProblem, match=problem) as caught:
+        parse_yaml(text)
+    assert caught.value.line == line
+    assert "\n" not in str(caught.value)
+
+
+def test_values_are_not_repeated_in_messages() -> None:
+    """A value may be an API key."""
+    for text in ("key: 'sk-secret", "key: sk-secret: x", "key: *sk-secret", "key: !sk-secret x"):
+        with pytest.raises(YamlProblem) as caught:
+            parse_yaml(text)
+        assert "secret" not in str(caught.value)
+
+
+def test_damaged_files_are_config_errors(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"a: 1\nname: caf\xe9\n")
+    large = tmp_path / "large.yaml"
+    large.write_text("# " + "x" * 300_000)
+    cases = {
+        latin: "not UTF-8 text",
+        large: "expected at most 262,144",
+        tmp_path: "is a directory",
+        tmp_path / "absent.yaml": "no such file",
+        tmp_path / ("x" * 300): "File name too long",
+        Path("/dev/zero"): "not a YAML file",
+        Path("-"): "not a YAML file",
+    }
+    for path, problem in cases.items():
+        with pytest.raises(ConfigError, match=problem) as caught:
+            read_yaml(path)
+        assert str(path) in str(caught.value)

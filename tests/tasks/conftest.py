@@ -1,0 +1,17 @@
+"""The working directory of tests that run small stages."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.counting_tasks import ROOT
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    monkeypatch.setenv("EXECUTIONS", str(tmp_path / "executions.txt"))
+    monkeypatch.setenv("KILL", str(tmp_path / "kill"))
+    monkeypatch.setenv("RELEASE", str(tmp_path / "release"))
+    return tmp_path

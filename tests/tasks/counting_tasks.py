@@ -1,0 +1,92 @@
+"""Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
+
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from tasks.base import StageTask
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class First(StageTask):
+    stage = "first"
+    entry = "counting_stages:first"
+    reads = ("retrieval.top_k",)
+
+
+class Second(StageTask):
+    stage = "second"
+    entry = "counting_stages:second"
+    reads = ("retrieval.tau",)
+
+    def upstream(self):
+        return {"first": self.clone(First)}
+
+
+class Trains(Second):
+    """Reads its input as a training stage does."""
+
+    stage = "trains"
+    hashes_inputs = True
+
+
+class Complains(StageTask):
+    stage = "complains"
+    entry = "counting_stages:complains"
+    reads = ("seed",)
+
+
+class FollowsComplaint(StageTask):
+    stage = "follows"
+    entry = "counting_stages:first"
+    reads = ("seed",)
+
+    def upstream(self):
+        return {"complains": self.clone(Complains)}
+
+
+class Sleeps(StageTask):
+    stage = "sleeps"
+    entry = "counting_stages:sleeps"
+    reads = ("seed",)
+
+
+class Waits(StageTask):
+    """Writes a checkpoint, then waits for the file RELEASE."""
+
+    stage = "waits"
+    entry = "counting_stages:waits"
+    reads = ("seed",)
+    lock_seconds: ClassVar[float] = 0.2
+
+
+class Ends(StageTask):
+    """Ends in the way that ``name`` says (`counting_stages.ends`)."""
+
+    stage = "ends"
+    entry = "counting_stages:ends"
+    reads = ("sampling", "name")
+
+
+class WritesNothing(StageTask):
+    stage = "writes-nothing"
+    entry = "counting_stages:writes_nothing"
+    reads = ("seed",)
+
+
+def task(kind, workspace, *overrides):
+    runs = f"runs_dir={workspace / 'runs'}"
+    return kind(config=str(ROOT / "configs/embedded.yaml"), overrides=(runs, *overrides))
+
+
+def executions(workspace) -> list[str]:
+    path = workspace / "executions.txt"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def wait_until(holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

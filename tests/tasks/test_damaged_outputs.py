@@ -1,0 +1,183 @@
+"""Outputs that changed after they were complete: who notices, and what is said."""
+
+import json
+import shutil
+
+import pytest
+
+from pipeline.core.errors import StoreError
+from tasks.run import RunFailed, run
+from tasks.status import status, verify, why
+from tests.tasks.counting_tasks import First, Second, Trains, executions, task
+
+
+@pytest.fixture
+def first(workspace):
+    """The directory of the completed stage that `Second` reads."""
+    return complete_first(workspace, "5")
+
+
+def complete_first(workspace, number, *overrides):
+    stage = task(First, workspace, *overrides)
+    written = workspace / "written"
+    written.mkdir()
+    (written / "number.txt").write_text(number)
+    stage.store.root.joinpath("first").mkdir(parents=True, exist_ok=True)
+    return stage.store.commit(stage.key, written, {"counts": {"rows": 1}, "wall_seconds": 1.5})
+
+
+def truncate(directory):
+    (directory / "number.txt").write_bytes(b"")
+
+
+def flip(directory):
+    (directory / "number.txt").write_text("6")  # as long as before
+
+
+def forget_hashes(directory):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    del manifest["files"]
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_the_manifest_records_size_and_hash_of_every_file(first):
+    assert json.loads((first / "manifest.json").read_text())["files"] == {
+        "number.txt": {
+            "size": 1,
+            "sha256": "ef2d127de37b942baad06145e54b0c619a1f22327b2ebbcfbec78f5564afe39d",  # of "5"
+        }
+    }
+
+
+def test_a_truncated_input_stops_the_run_with_the_command_that_remakes_it(workspace, first):
+    truncate(first)
+    with pytest.raises(StoreError, match=r"first is damaged .*number.txt has 0 bytes instead of 1"):
+        run(task(Second, workspace))
+    with pytest.raises(
+        StoreError, match=r"make it again: steep run first --force --config .* --set"
+    ):
+        run(task(Second, workspace))
+    assert executions(workspace) == []
+
+
+def test_a_missing_file_is_named(workspace, first):
+    (first / "number.txt").unlink()
+    with pytest.raises(StoreError, match=r"number\.txt is missing"):
+        run(task(Second, workspace))
+
+
+@pytest.mark.parametrize("file", ["number.txt", "manifest.json"])
+def test_the_named_command_repairs_the_run(workspace, first, file):
+    (first / file).write_bytes(b"")
+    run(task(First, workspace), force=True)
+    assert (run(task(Second, workspace)) / "total.txt").read_text() == "15"
+
+
+def test_a_flipped_byte_stops_a_stage_that_trains(workspace, first):
+    flip(first)
+    with pytest.raises(
+        RunFailed, match=r"number\.txt has other content \(SHA-256 e7f6c01177"
+    ) as caught:
+        run(task(Trains, workspace))
+    assert caught.value.exit_status == 2
+    assert executions(workspace) == []
+
+
+def test_a_requested_stage_that_is_damaged_is_not_called_done(workspace, first):
+    truncate(first)
+    with pytest.raises(StoreError, match="first is damaged"):
+        run(task(First, workspace))
+
+
+def test_a_truncated_parquet_file_of_an_earlier_version_is_noticed(workspace, first):
+    (first / "rows.parquet").write_bytes(b"PAR1 and no footer")
+    forget_hashes(first)
+    with pytest.raises(StoreError, match=r"rows\.parquet is no complete Parquet file"):
+        run(task(Second, workspace))
+
+
+def test_an_output_of_an_earlier_version_is_read_without_hashes(workspace, first):
+    forget_hashes(first)
+    run(task(Trains, workspace))
+    [row, _] = verify(task(Trains, workspace))
+    assert (row.damage, row.hashes) == ([], False)
+
+
+def test_status_shows_damage_without_reading_contents(workspace, first):
+    flip(first)
+    assert [(row.state, row.damage) for row in status(task(First, workspace))] == [("done", [])]
+    truncate(first)
+    damaged, following = status(task(Second, workspace))
+    assert (damaged.state, damaged.damage) == ("done", ["number.txt has 0 bytes instead of 1"])
+    assert damaged.remake is not None
+    assert damaged.remake.startswith("steep run first --force --config ")
+    assert (following.state, following.damage, following.remake) == ("missing", [], None)
+
+
+def test_verify_reads_everything(workspace, first):
+    run(task(Second, workspace))
+    assert [row.damage for row in verify(task(Second, workspace))] == [[], []]
+    flip(first)
+    damaged, whole = verify(task(Second, workspace))
+    assert damaged.damage[0].startswith("number.txt has other content")
+    assert whole.damage == []
+
+
+DAMAGED_MANIFESTS = {
+    "empty": "",
+    "half": '{"fingerprint": "0", "ke',
+    "list": "[]",
+    "null": "null",
+    "binary": "\xff\x00",
+    "no counts": '{"fingerprint": "0", "key": {}}',
+    "deep": "[" * 5000,
+    "NaN": '{"fingerprint": "0", "counts": {"rows": NaN}}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED_MANIFESTS.values(), ids=DAMAGED_MANIFESTS)
+def test_a_damaged_manifest_is_a_sentence_everywhere(workspace, first, text):
+    (first / "manifest.json").write_text(text, encoding="latin-1")
+    [row, following] = status(task(Second, workspace))
+    assert row.state == "done"
+    assert "not a manifest" in row.damage[0]
+    assert following.state == "missing"
+    assert "damaged" in why(task(First, workspace))[0]
+    assert "not a manifest" in verify(task(Second, workspace))[0].damage[0]
+    with pytest.raises(StoreError, match=r"first is damaged .* not a manifest"):
+        run(task(Second, workspace))
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("fingerprint", 7),
+        ("key", []),
+        ("key", {"stage": "first"}),
+        ("counts", {"rows": "many"}),
+        ("wall_seconds", "long"),
+        ("files", []),
+        ("files", {"number.txt": {"size": "1"}}),
+        ("files", {"../../../secret": {"size": 1, "sha256": "0"}}),
+    ],
+)
+def test_a_manifest_with_a_value_of_another_type_is_damaged(workspace, first, part, value):
+    manifest = json.loads((first / "manifest.json").read_text())
+    (first / "manifest.json").write_text(json.dumps({**manifest, part: value}))
+    assert "not a manifest" in status(task(Second, workspace))[0].damage[0]
+    assert "not a manifest" in verify(task(Second, workspace))[0].damage[0]
+
+
+def test_an_output_in_the_place_of_another_is_noticed(workspace, first):
+    other = complete_first(workspace, "6", "retrieval.top_k=6")
+    shutil.rmtree(first)
+    other.rename(first)
+    with pytest.raises(StoreError, match="belongs to the output"):
+        run(task(Second, workspace))
+
+
+def test_a_damaged_manifest_of_other_settings_does_not_disturb(workspace, first):
+    (first / "manifest.json").write_text("")
+    changed = task(Second, workspace, "retrieval.top_k=6")
+    assert [row.state for row in status(changed)] == ["missing", "missing"]
+    assert why(changed) == ["second: never completed with any settings"]

@@ -1,0 +1,154 @@
+"""A stage that cannot say why it failed is described in one sentence, with its log."""
+
+import os
+import re
+from typing import Any, get_args
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, StoreError
+from tasks.base import MEMORY_SETTINGS
+from tasks.run import RunFailed, run, task_for
+from tests.tasks.counting_tasks import ROOT, Ends, First, Second, executions, task
+
+LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
+
+
+def failure(workspace, way: str, workers: int = 1) -> RunFailed:
+    with pytest.raises(RunFailed) as caught:
+        run(task(Ends, workspace, f"name={way}"), workers=workers)
+    return caught.value
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stage_killed_for_memory_is_named_with_the_settings_that_take_less(workspace, workers):
+    caught = failure(workspace, "SIGKILL", workers)
+    assert caught.exit_status == 1
+    assert "killed by SIGKILL, probably by the kernel because memory ran out" in str(caught)
+    assert "lower sampling.batch, sampling.in_flight" in str(caught)
+    assert str(caught).endswith("logs/ends.log)")
+
+
+def test_settings_named_for_memory_exist():
+    for dotted in MEMORY_SETTINGS:
+        block: Any = Config
+        for name in dotted.split("."):
+            block = (
+                next(
+                    kind
+                    for kind in (block, *get_args(block))
+                    if name in getattr(kind, "model_fields", ())
+                )
+                .model_fields[name]
+                .annotation
+            )
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "status"),
+    [
+        ("SIGTERM", "its process was ended by SIGTERM, from a user, a batch system", 1),
+        ("SIGSEGV", "its process crashed with SIGSEGV in compiled code", 1),
+        ("exit", "ended with status 7 and without a message; its last line .* 'last words'", 1),
+        ("full", "no space is left on the disk; free some", 2),
+        ("limit", "the file is larger than allowed; raise the limit", 2),
+        ("files", "too many open files; raise the limit", 2),
+        ("memory", "memory ran out; lower the batch sizes", 1),
+    ],
+)
+def test_the_end_of_a_stage_is_explained(workspace, way, words, status):
+    caught = failure(workspace, way)
+    assert caught.exit_status == status
+    assert re.search(words, str(caught))
+    assert re.fullmatch(LOG, str(caught))  # one line
+
+
+def test_a_stage_whose_log_cannot_take_a_word_is_explained(workspace):
+    """The disk of the log is full: the stage's first line of output fails."""
+    logs = workspace / "runs" / "embedded" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "first.log").symlink_to("/dev/full")
+    with pytest.raises(RunFailed, match=r"first.log: no space is left on the disk") as caught:
+        run(task(First, workspace))
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatch, workers):
+    broken = workspace / "broken"
+    broken.mkdir()
+    (broken / "pydantic.py").write_text("raise ImportError('a damaged installation')")
+    monkeypatch.setenv("PYTHONPATH", f"{broken}{os.pathsep}{os.environ['PYTHONPATH']}")
+    with pytest.raises(RunFailed, match=r"first: .*'ImportError: a damaged installation'"):
+        run(task(First, workspace), workers=workers)
+
+
+def test_a_process_that_cannot_be_started_is_explained(workspace, monkeypatch):
+    monkeypatch.setattr("sys.executable", str(workspace / "no-python"))
+    with pytest.raises(RunFailed, match=r"first: its process cannot be started: .*no-python"):
+        run(task(First, workspace))
+
+
+def test_a_temporary_directory_that_cannot_be_written_is_explained(workspace, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(workspace / "absent"))
+    with pytest.raises(RunFailed, match=r"first: its process cannot be started: .*absent"):
+        run(task(First, workspace))
+
+
+@pytest.mark.parametrize("place", ["runs", "runs/embedded", "runs/embedded/store"])
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_in_the_place_of_a_directory_is_refused_before_anything_runs(workspace, place, kind):
+    path = workspace / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("") if kind == "file" else path.symlink_to(workspace / "absent")
+    expected = "is a file" if kind == "file" else "is a link to nothing"
+    config, runs = str(ROOT / "configs/embedded.yaml"), f"runs_dir={workspace / 'runs'}"
+    with pytest.raises(ConfigError, match=f"{place} {expected}, and the run needs a directory"):
+        task_for("world", config, (runs,))
+
+
+def test_a_log_directory_that_is_a_file_stops_the_run_first(workspace):
+    (workspace / "runs" / "embedded").mkdir(parents=True)
+    (workspace / "runs" / "embedded" / "logs").write_text("")
+    with pytest.raises(StoreError, match=r"logs: a file is in the place of a folder"):
+        run(task(Second, workspace))
+    assert executions(workspace) == []
+
+
+def test_errors_of_luigis_own_process_are_reported(workspace):
+    """An input disappears between the checks and the start of the stage that reads it."""
+
+    class Vanishing(Second):
+        stage = "vanishing"
+
+        def run(self):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with pytest.raises(RunFailed, match=r"vanishing: .*no process could be started") as caught:
+        run(task(Vanishing, workspace), workers=2)
+    assert caught.value.exit_status == 2
+
+
+def test_a_bug_in_luigis_own_process_is_reported(workspace, capfd):
+    class Buggy(First):
+        stage = "buggy"
+
+        def run(self):
+            raise KeyError("absent")
+
+    with pytest.raises(RunFailed, match=r"buggy: KeyError: 'absent'") as caught:
+        run(task(Buggy, workspace))
+    assert caught.value.exit_status == 1
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_task_process_that_is_killed_is_reported(workspace):
+    class Killed(First):
+        stage = "killed"
+
+        def run(self):
+            os._exit(9)
+
+    with pytest.raises(RunFailed, match=r"killed: .*exit code 9"):
+        run(task(Killed, workspace), workers=2)

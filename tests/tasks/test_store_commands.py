@@ -1,0 +1,111 @@
+"""``steep status``, ``verify``, ``run`` and ``clean-tmp`` on a run with damaged outputs."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tasks.run import task_for, walk
+from tests.tasks.counting_tasks import ROOT
+
+RUNS = "runs_dir=runs [/red][bold]"  # no markup of the terminal
+
+
+def steep(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", *arguments, "--set", RUNS],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
+        check=False,
+        timeout=300,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """A finished run with fabricated outputs; returns the directories by label."""
+    monkeypatch.chdir(tmp_path)
+    report = task_for("report", "embedded", (RUNS,))
+    for task in walk(report):
+        written = tmp_path / "written"
+        written.mkdir()
+        (written / "pairs.txt").write_text(task.label)
+        task.directory.parent.mkdir(parents=True, exist_ok=True)
+        task.store.commit(task.key, written, {"counts": {"rows": 1}})
+    return {task.label: task.directory.absolute() for task in walk(report)}
+
+
+def test_a_whole_run_is_verified_with_status_0(tmp_path, finished):
+    done = steep("verify", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == f"{len(finished)} outputs checked, 0 damaged\n"
+
+
+def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, finished):
+    (finished["pair-2"] / "pairs.txt").write_text("PAIR-2")
+    (finished["evaluate-policy-0"] / "manifest.json").write_text("")
+    done = steep("verify", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    damaged = {row["label"]: row for row in json.loads(done.stdout) if row["damage"]}
+    assert sorted(damaged) == ["evaluate-policy-0", "pair-2"]
+    assert shlex.split(damaged["pair-2"]["remake"]) == [
+        *("steep", "run", "pair", "--round", "2", "--force", "--config", "embedded"),
+        *("--set", RUNS),
+    ]
+    assert " evaluate-policy --round 0 --force " in damaged["evaluate-policy-0"]["remake"]
+    text = steep("verify", cwd=tmp_path).stdout
+    assert "pair-2 is damaged: " in text
+    assert "pairs.txt has other content" in text
+    assert f"{len(finished)} outputs checked, 2 damaged" in text
+
+
+def test_status_shows_a_damaged_output_and_paths_with_brackets(tmp_path, finished):
+    (finished["pair-2"] / "pairs.txt").write_text("")
+    done = steep("status", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "runs [/red][bold]/embedded/store/pair/" in done.stdout
+    assert "pair-2 is damaged: pairs.txt has 0 bytes instead of 6" in done.stdout
+    rows = {row["label"]: row for row in json.loads(steep("status", "--json", cwd=tmp_path).stdout)}
+    assert rows["pair-2"]["state"] == "done"
+    assert rows["pair-2"]["damage"] == ["pairs.txt has 0 bytes instead of 6"]
+    assert rows["pair-1"]["damage"] == []
+
+
+def test_a_damaged_output_is_not_returned_as_done(tmp_path, finished):
+    (finished["pair-2"] / "pairs.txt").write_text("")
+    done = steep("run", "pair", "--round", "2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error: the output of pair-2 is damaged" in done.stderr
+
+
+def test_a_policy_without_number_is_refused(tmp_path):
+    done = steep("run", "evaluate-policy", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "needs --round with the number of a policy" in done.stderr
+
+
+def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
+    folder = finished["pair-2"].parent
+    (folder / "0123456789abcdef.partial").mkdir()
+    (folder / "thesis").mkdir()
+    done = steep("clean-tmp", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "0123456789abcdef.partial" in done.stdout
+    assert "thesis was not made by steep" in done.stdout
+    assert done.stdout.endswith("1 directories removed\n")
+    assert (folder / "thesis").exists()
+
+
+@pytest.mark.parametrize("command", [("run",), ("status",), ("verify",), ("clean-tmp",)])
+def test_a_file_as_runs_dir_is_one_sentence(tmp_path, command):
+    (tmp_path / "runs [").write_text("")  # the first part of RUNS
+    done = steep(*command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "runs [ is a file, and the run needs a directory there" in done.stderr
+    assert done.stderr.count("\n") == 1
