@@ -12,6 +12,7 @@ import os
 import random
 import resource
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from tests.torture.figures import Figures
@@ -24,7 +25,7 @@ def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
     figures = Figures("disk")
     reference.finished()
     sizes = [path.stat().st_size for path in reference.store.rglob("*") if path.is_file()]
-    victim = RunFolder(folder / "limited").prepare()
+    victim = replace(reference, root=folder / "limited").prepare()
     for _ in range(count // 2):
         limit = chance.choice(sizes) - 1
         status, output = _finish_limited(victim, max(limit, 1))
@@ -46,7 +47,7 @@ def _small_disks(
     used = sum(p.stat().st_size for p in reference.root.rglob("*") if p.is_file()) // 1024
     _mount("tmpfs", "-t", "tmpfs", "-o", "size=64k", folder)
     try:
-        victim = RunFolder(folder).prepare()
+        victim = replace(reference, root=folder).prepare()
         for share in sorted(chance.random() for _ in range(count - 1)):
             _mount("-o", f"remount,size={max(64, int(used * share))}k", folder)
             status, output = victim.finish()
@@ -88,7 +89,4 @@ def _compare(figures: Figures, victim: RunFolder, reference: RunFolder, what: st
     if status != 0:
         figures.problems.append(f"{what}: the rerun failed: {output[-1500:]}")
         return
-    figures.problems += [
-        f"{what}: {name} differs" for name in differing_files(reference, victim)
-    ]
-
+    figures.problems += [f"{what}: {name} differs" for name in differing_files(reference, victim)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from tests.torture.figures import Figures
@@ -28,10 +29,10 @@ def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
     victims = 0
     while figures.cases < count:
         victims += 1
-        victim = RunFolder(folder / f"victim-{victims}").prepare()
-        for stage, seconds in stages.items():
-            if figures.cases == count:
-                break
+        victim = replace(reference, root=folder / f"victim-{victims}").prepare()
+        left = min(count - figures.cases, len(stages))
+        targets = sorted(chance.sample(range(len(stages)), left))
+        for stage, seconds in (list(stages.items())[target] for target in targets):
             killed = kill_during(victim, stage, chance.uniform(0, seconds + _START))
             if killed is None:
                 continue

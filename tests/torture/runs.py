@@ -26,9 +26,13 @@ _STARTED = re.compile(r"^\S+\s+(\S+)\s+runs \(log: ")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A working directory with the small configuration; its data, runs and caches stay inside."""
+    """A working directory with the small configuration; its data, runs and caches stay inside.
+
+    ``overrides`` are settings as ``--set`` takes them.
+    """
 
     root: Path
+    overrides: tuple[str, ...] = ()
 
     @property
     def store(self) -> Path:
@@ -50,8 +54,11 @@ class RunFolder:
         ``before`` is called in the new process, for example to limit its resources.
         """
         root = str(shipped.ROOT)
+        options = ["--config", "small.yaml"]
+        for override in self.overrides:
+            options += ["--set", override]
         return subprocess.Popen(
-            [sys.executable, "-m", "pipeline.cli", *arguments, "--config", "small.yaml"],
+            [sys.executable, "-m", "pipeline.cli", *arguments, *options],
             cwd=self.root,
             env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -78,12 +85,16 @@ class RunFolder:
     def finished(self) -> list[dict[str, Any]]:
         """Run to the end, unless that was done; returns the rows of ``steep status --json``.
 
-        Raises RuntimeError with the output of a run that fails.
+        They are in the order in which the stages ended. Raises RuntimeError with the output of a run
+        that fails.
         """
         status, output = self.prepare().finish()
         if status != 0:
             raise RuntimeError(f"the uninterrupted run failed:\n{output}")
-        return self.stages()
+        return sorted(self.stages(), key=self._ended)
+
+    def _ended(self, row: dict[str, Any]) -> float:
+        return (self.root / row["directory"] / "manifest.json").stat().st_mtime
 
     def orphans(self) -> list[int]:
         """Ids of living processes that were started for this folder."""
