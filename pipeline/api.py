@@ -269,7 +269,7 @@ class Run:
                 temperature=config.sampling.temperature if temperature is None else temperature,
                 samples=samples,
             )
-        return trajectories
+            return list(trajectories)
 
     def score(
         self,
@@ -294,7 +294,9 @@ class Run:
             folder = Path(name)
             inputs = {"sample": folder / "sample", "judge": folder / "judge"}
             write_parquet(inputs["sample"] / "trajectories.parquet", trajectories, Trajectory)
-            write_parquet(inputs["judge"] / "verdicts.parquet", verdicts or (), Verdict)
+            place = {trajectory.trajectory_id: n for n, trajectory in enumerate(trajectories)}
+            in_order = sorted(verdicts or (), key=lambda verdict: place.get(verdict.id, len(place)))
+            write_parquet(inputs["judge"] / "verdicts.parquet", in_order, Verdict)
             context = self._context("score", round, folder, inputs)
             run_score(context)
             return read_records(context.output / "trajectories.parquet", Trajectory)
@@ -312,7 +314,9 @@ class Run:
         with TemporaryDirectory(prefix="steep-pair-") as name:
             folder = Path(name)
             inputs = {"score": folder / "score"}
-            write_parquet(inputs["score"] / "trajectories.parquet", scored, Trajectory)
+            questions = {trajectory.question_id: n for n, trajectory in enumerate(scored)}
+            in_order = sorted(scored, key=lambda trajectory: questions[trajectory.question_id])
+            write_parquet(inputs["score"] / "trajectories.parquet", in_order, Trajectory)
             context = self._context("pair", round, folder, inputs)
             run_pair(context)
             return read_records(context.output / "pairs.parquet", Pair)

@@ -25,7 +25,7 @@ from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
 from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
-from pipeline.run.store import StageKey, Store, read_manifest
+from pipeline.run.store import StageKey, Store
 from pipeline.run.supervisor import run_stage
 from pipeline.run.worker import StageJob
 from tasks.failures import as_text
@@ -161,13 +161,12 @@ class StageTask(luigi.Task):
             lock_seconds=self.lock_seconds,
         )
         started = time.monotonic()
-        run_stage(
+        counts = run_stage(
             stage,
             {**os.environ, **self.environment(shard)},
             self._memory_hint(),
             lambda log: say(f"{self.label:<18} runs (log: {log})"),
         )
-        counts = read_manifest(self.directory)["counts"]
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(f"{self.label:<18} done in {time.monotonic() - started:.0f} s: {rows}")
 

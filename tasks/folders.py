@@ -15,21 +15,20 @@ from pipeline.run.failures import explain_os_error
 def check_folders(settings: Config) -> None:
     """Raise ConfigError when a file or a dangling link is in the place of a directory of the run.
 
-    Raises StoreError when the file system does not tell.
+    Loading the configuration has checked ``runs_dir`` and the run's own directory. Raises StoreError
+    when the file system does not tell.
     """
-    run_dir = settings.run_dir
-    for folder in (run_dir / "store", run_dir / "logs"):
-        for path in (*reversed(folder.parents), folder):
-            try:
-                if not os.path.lexists(path) or path.is_dir():
-                    continue
-                kind = "a file" if path.exists() else "a link to nothing"
-            except OSError as error:
-                raise StoreError(explain_os_error(error, path)) from None
-            raise ConfigError(
-                f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir "
-                f"(now {settings.runs_dir}) or name (now {settings.name})"
-            )
+    for path in (settings.run_dir / "store", settings.run_dir / "logs"):
+        try:
+            if not os.path.lexists(path) or path.is_dir():
+                continue
+            kind = "a file" if path.exists() else "a link to nothing"
+        except OSError as error:
+            raise StoreError(explain_os_error(error, path)) from None
+        raise ConfigError(
+            f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir (now "
+            f"{settings.runs_dir}) or name (now {settings.name})"
+        )
 
 
 def check_writable(folders: Iterable[Path]) -> None:

@@ -146,7 +146,11 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
         (needed.label, failures[needed.task_id]) for needed in todo if needed.task_id in failures
     ]
     if not failed:
-        return RunFailed(f"{todo[-1].label} did not run; run the command again", 1)
+        return RunFailed(
+            f"{todo[-1].label} is not complete, although nothing failed: another process may be making "
+            "it again (--force); run the command again",
+            1,
+        )
     message = "\n".join(f"{label}: {failure.message}" for label, failure in failed)
     return RunFailed(message, failed[-1][1].status)
 

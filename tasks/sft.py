@@ -13,7 +13,7 @@ class Sft(StageTask):
     """LoRA adapter of policy 0, trained on supervised trajectories."""
 
     stage = "sft"
-    version = 2
+    version = 3
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
     reads = ("sft", "lora", "model.chat_template", "seed")

@@ -21,7 +21,7 @@ class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs or the scored trajectories of round n."""
 
     stage = "train"
-    version = 2
+    version = 3
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = ("dpo", *_SHARED)

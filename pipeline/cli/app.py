@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -73,16 +74,76 @@ for panel, commands in PANELS.items():
         app.command(name, rich_help_panel=panel)(command)
 app.command("causes", hidden=True)(failures.failures)  # its name in version 0.1
 
+_BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 
-def main() -> None:
-    """Entry point of the console script."""
+
+def main(command: Callable[[], object] = app) -> None:
+    """Entry point of the console script; it ends with `SystemExit`."""
+    _occupy_closed_descriptors()
+    status = _run(command)
     try:
-        app()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = status or 1
+    except (OSError, ValueError) as error:
+        if not status:
+            status = _report(f"standard output: cannot be written: {_reason(error)}")
+    _discard_output()
+    sys.exit(status)
+
+
+def _run(command: Callable[[], object]) -> int | str | None:
+    """Run the command line and return its exit status."""
+    try:
+        command()
+    except SystemExit as end:
+        return end.code
     except SteepError as error:
-        print(f"error: {visible(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_status)
+        return _report(str(error), error.exit_status)
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BrokenPipeError:  # the program that reads our output ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
+    except MemoryError:
+        return _report("out of memory; use a smaller file, or give the process more memory")
+    except RecursionError:
+        return _report("a value is nested too deeply to be read or written")
+    except OSError as error:
+        return _report(f"{error.filename}: {_reason(error)}" if error.filename else _reason(error))
+    except Exception:  # noqa: BLE001 - a bug, which is shown and not hidden
+        traceback.print_exc()
+        print(_BUG, file=sys.stderr)
+        return 70  # EX_SOFTWARE
+    return 0
+
+
+def _report(problem: str, status: int = 2) -> int:
+    """Print one sentence on standard error, without control characters of what it quotes."""
+    print(f"error: {visible(problem)}", file=sys.stderr)
+    return status
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _occupy_closed_descriptors() -> None:
+    """Open the standard streams that the caller closed (``<&-``), so that no other file gets their number.
+
+    Reading or writing them still fails, except for standard error, which is discarded.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "r", closefd=False)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
+
+
+def _discard_output() -> None:
+    """Send what is left of standard output to nowhere, so that the interpreter's exit succeeds."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # a stream in memory
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

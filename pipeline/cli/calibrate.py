@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,8 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.runs import stage_task
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.input_files import STDIN, source_name
+from pipeline.core.record_io import iterate_records
 from pipeline.core.verdicts import Verdict
 from pipeline.judges import metrics
 from pipeline.judges.metrics import Calibration
@@ -77,12 +78,28 @@ def calibrate(
 def compare(judged: Path | str, truth: Path | str) -> list[Calibration]:
     """Calibrations from two files of verdicts.
 
-    Raises InputError when one of them cannot be read, or when they have no step in common.
+    The first file is read a verdict at a time, of the second the verdicts are held in memory.
+    Raises InputError when one of them cannot be read, names a step twice, or when they have no step
+    in common.
     """
-    rows = metrics.calibrate(read_records(judged, Verdict), read_records(truth, Verdict))
+    if str(judged) == str(truth) == STDIN:
+        raise InputError("standard input is named for both files of verdicts; name two files")
+    rows = metrics.calibrate(_distinct(judged), _distinct(truth))
     if not any(row.n + row.unknown + row.undecided for row in rows):
         raise InputError(f"{judged} and {truth} have no step in common; expected equal id and step")
     return rows
+
+
+def _distinct(path: Path | str) -> Iterator[Verdict]:
+    """The verdicts of a file; raises InputError when two are on one step."""
+    seen: set[tuple[str, int, str]] = set()
+    for verdict in iterate_records(path, Verdict):
+        key = (verdict.id, verdict.step, verdict.kind)
+        if key in seen:
+            problem = f"two verdicts ({verdict.kind}) on step {verdict.step} of {verdict.id!r}"
+            raise InputError.at(source_name(path), None, f"{problem}; keep one")
+        seen.add(key)
+        yield verdict
 
 
 def show(rows: Sequence[Calibration], *, as_json: bool) -> None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.cli.input_records import File, parse_view, read_input
+from pipeline.cli.input_records import File, Record, parse_view, read_input
 from pipeline.cli.options import Output, Source
 from pipeline.cli.trajectory_input import StepView, TrajectoryView
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
-from pipeline.core.record_io import read_records, write_jsonl
+from pipeline.core.record_io import iterate_records, write_jsonl
 from pipeline.core.records import Question, Step, Trajectory
 from pipeline.evaluation.failures import FailureMode, diagnose
 
@@ -73,25 +74,27 @@ def add_failure_modes(
     question_of = None
     if questions is not None:
         question_of = {
-            question.question_id: question for question in read_records(questions, Question)
+            question.question_id: question for question in iterate_records(questions, Question)
         }
-    diagnosed, counts = [], Counter[FailureMode]()
-    for line, record in read_input(source):
-        view = parse_view(DiagnosedView, record, source, line)
-        if question_of is not None and view.question_id not in question_of:
-            problem = f"question_id: no question {view.question_id!r} in {questions}"
-            raise InputError.at(source_name(source), line, problem)
-        trajectory = _trajectory(view, source, line)
-        question = None if question_of is None else question_of[view.question_id]
-        diagnosis = diagnose(trajectory, question)
-        counts[diagnosis.failure_mode] += 1
-        added = {
-            "failure_mode": diagnosis.failure_mode,
-            "failed_hop": diagnosis.hop,
-            "hops": diagnosis.hops,
-        }
-        diagnosed.append(record | added)
-    write_jsonl(output, diagnosed)
+    counts = Counter[FailureMode]()
+
+    def diagnosed() -> Iterator[Record]:
+        for line, record in read_input(source):
+            view = parse_view(DiagnosedView, record, source, line)
+            if question_of is not None and view.question_id not in question_of:
+                problem = f"question_id: no question {view.question_id!r} in {questions}"
+                raise InputError.at(source_name(source), line, problem)
+            trajectory = _trajectory(view, source, line)
+            question = None if question_of is None else question_of[view.question_id]
+            diagnosis = diagnose(trajectory, question)
+            counts[diagnosis.failure_mode] += 1
+            yield record | {
+                "failure_mode": diagnosis.failure_mode,
+                "failed_hop": diagnosis.hop,
+                "hops": diagnosis.hops,
+            }
+
+    write_jsonl(output, diagnosed())
     return {mode: counts[mode] for mode in FailureMode if counts[mode]}
 
 

@@ -8,6 +8,7 @@ with ``file:line: problem`` before anything is written.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,10 +26,13 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import write_jsonl
-from pipeline.core.records import GrammarName, HopType, Span
+from pipeline.core.records import GrammarName, HopType, Span, Trajectory
+from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from pipeline.grammars.tokenizer import Tokenizer
+
+_REASONS_SHOWN = 100  # lines left out that `steep import` names; the rest are counted
 
 
 @dataclasses.dataclass
@@ -67,28 +71,30 @@ def parse(
     from pipeline import grammars
 
     parser = grammars.grammar(grammar)
-    parsed = []
-    for line, record in read_input(source):
-        view = parse_view(OutputView, record, source, line)
-        check_spans(view.output, view.spans, "spans", source, line)
-        parsed.append(record | dataclasses.asdict(parser.parse(view.output, view.spans)))
-    write_jsonl(output, parsed)
+
+    def parsed() -> Iterator[Record]:
+        for line, record in read_input(source):
+            view = parse_view(OutputView, record, source, line)
+            check_spans(view.output, view.spans, "spans", source, line)
+            yield record | dataclasses.asdict(parser.parse(view.output, view.spans))
+
+    write_jsonl(output, parsed())
 
 
 def metrics(source: Source, output: Output = "-") -> None:
     """Add em, f1 and cem (cover exact match) of answer against answers."""
     from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
 
-    measured = []
-    for line, record in read_input(source):
-        view = parse_view(AnswerView, record, source, line)
-        scores = {
-            "em": exact_match(view.answer, view.answers),
-            "f1": f1(view.answer, view.answers),
-            "cem": cover_exact_match(view.answer, view.answers),
-        }
-        measured.append(record | scores)
-    write_jsonl(output, measured)
+    def measured() -> Iterator[Record]:
+        for line, record in read_input(source):
+            view = parse_view(AnswerView, record, source, line)
+            yield record | {
+                "em": exact_match(view.answer, view.answers),
+                "f1": f1(view.answer, view.answers),
+                "cem": cover_exact_match(view.answer, view.answers),
+            }
+
+    write_jsonl(output, measured())
 
 
 def mask(
@@ -98,38 +104,56 @@ def mask(
 ) -> None:
     """Add the text that training would train on, and the text that it would mask.
 
-    The fields trained and masked hold the decoded pieces; mismatch says where the masked tokens
-    differ from the observation text, or is null. Exit status 1 when they differ in any record.
+    The fields trained and masked hold the decoded pieces; mismatch says where tokens and text
+    differ, or is null. Exit status 1 when they differ in any record.
     """
-    masked = add_masks(source, output, tokenizer=tokenizer)
-    differing = sum(record["mismatch"] is not None for record in masked)
+    records, differing = add_masks(source, output, tokenizer=tokenizer)
     if differing:
-        message = f"text and tokens differ in {differing} of {len(masked)} records; see mismatch"
+        message = f"text and tokens differ in {differing} of {records} records; see mismatch"
         typer.echo(message, err=True)
         raise typer.Exit(1)
 
 
-def add_masks(source: File, output: File, *, tokenizer: Path) -> list[Record]:
-    """Write the records with ``trained``, ``masked`` and ``mismatch``, and return them.
+def add_masks(source: File, output: File, *, tokenizer: Path) -> tuple[int, int]:
+    """Write the records with ``trained``, ``masked`` and ``mismatch``.
 
     The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is.
+    Returns the number of records, and of those with a mismatch.
     """
-    lines = list(read_input(source))
-    views = [parse_view(TokensView, record, source, line) for line, record in lines]
-    for (line, record), view in zip(lines, views, strict=True):
-        if not view.token_ids and not view.output:
-            problem = "needs token_ids and token_spans, or output"
+    codec, vocabulary = _open_tokenizer(tokenizer)
+    differing = 0
+
+    def masked() -> Iterator[Record]:
+        nonlocal differing
+        for line, record in read_input(source):
+            view = parse_view(TokensView, record, source, line)
+            _check_tokens(view, vocabulary, source, line)
+            fields = _masked(view, codec)
+            differing += fields["mismatch"] is not None
+            yield record | fields
+
+    return write_jsonl(output, masked()), differing
+
+
+def _check_tokens(view: TokensView, vocabulary: int, source: File, line: int) -> None:
+    """Raise InputError unless the record has text or ids, covered by its spans."""
+    if not view.token_ids and not view.output:
+        problem = "needs token_ids and token_spans, or output"
+        raise InputError.at(source_name(source), line, problem)
+    check_spans(view.output, view.spans, "spans", source, line)
+    if view.token_ids or view.token_spans:
+        check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
+    for position, token_id in enumerate(view.token_ids):
+        if not 0 <= token_id < vocabulary:
+            problem = (
+                f"token_ids.{position}: {token_id} is not an id of the tokenizer, which has "
+                f"0 to {vocabulary - 1}"
+            )
             raise InputError.at(source_name(source), line, problem)
-        check_spans(view.output, view.spans, "spans", source, line)
-        if view.token_ids or record.get("token_spans"):
-            check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
-    codec = _open_tokenizer(tokenizer)
-    masked = [record | _masked(view, codec) for (_, record), view in zip(lines, views, strict=True)]
-    write_jsonl(output, masked)
-    return masked
 
 
-def _open_tokenizer(name: Path) -> Tokenizer:
+def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
+    """The tokenizer of a model's directory, and the number of its ids."""
     from pipeline.core.shipped import find_model
 
     directory = Path(find_model(name))
@@ -140,15 +164,15 @@ def _open_tokenizer(name: Path) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     except (OSError, ValueError) as error:
         cause = str(error).splitlines()[0]
         raise InputError.at(directory, None, f"no tokenizer could be read: {cause}") from None
-    return tokenizer
+    return tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
 def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
-    from pipeline.evaluation.masks import decode_mask, observation_mismatch, tokenize_spans
+    from pipeline.evaluation.masks import decode_mask, mismatch, tokenize_spans
     from pipeline.grammars import grammar
 
     spans = view.spans or grammar(view.grammar).spans(view.output)
@@ -156,7 +180,7 @@ def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
     if not ids:
         ids, token_spans = tokenize_spans(view.output, spans, tokenizer)
     decoded = decode_mask(ids, token_spans, tokenizer)
-    problem = observation_mismatch(decoded, view.output, spans) if view.output else None
+    problem = mismatch(ids, token_spans, tokenizer, view.output, spans) if view.output else None
     return {"trained": decoded.trained, "masked": decoded.masked, "mismatch": problem}
 
 
@@ -167,10 +191,24 @@ def import_outputs(
     hop: Annotated[HopType | None, typer.Option(help="for files that do not say")] = None,
 ) -> None:
     """Convert outputs of other systems into trajectories for parse, score and pair."""
-    from pipeline.rollout.importers import import_outputs as read
+    from pipeline.rollout.importers import iterate_outputs
 
-    trajectories, skipped = read(sources, grammar_name=grammar, hop=hop)
-    write_jsonl(output, trajectories)
-    for line in skipped:
-        typer.echo(str(line), err=True)
-    typer.echo(f"{len(trajectories)} imported, {len(skipped)} left out", err=True)
+    skipped = 0
+    reasons: list[str] = []
+
+    def imported() -> Iterator[Trajectory]:
+        nonlocal skipped
+        for item in iterate_outputs(sources, grammar_name=grammar, hop=hop):
+            if isinstance(item, Trajectory):
+                yield item
+                continue
+            skipped += 1
+            if len(reasons) < _REASONS_SHOWN:
+                reasons.append(str(item))
+
+    count = write_jsonl(output, imported())
+    for reason in reasons:
+        typer.echo(visible(reason), err=True)
+    if skipped > len(reasons):
+        typer.echo(f"... and {skipped - len(reasons)} more lines", err=True)
+    typer.echo(f"{count} imported, {skipped} left out", err=True)

@@ -7,19 +7,24 @@ both trajectories (TeaRAG eq. 14).
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.cli import options, runs
 from pipeline.cli.input_records import File, parse_view, read_input
+from pipeline.core.atomic import check_distinct, json_text, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
-from pipeline.core.record_io import write_jsonl
+from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Stop
 
 if TYPE_CHECKING:
-    from pipeline.pairs.select import Candidate
+    from pipeline.cli.candidate_store import CandidateStore
+    from pipeline.config.policy import Pairs
 
 
 @dataclasses.dataclass
@@ -109,59 +114,73 @@ def pair_file(
     ``funnel`` is a file for the pairing outcome of every trajectory. ``config`` names a
     configuration whose ``pairs`` thresholds replace the paper's.
     """
+    from pipeline.cli.candidate_store import candidate_store
     from pipeline.pairs.select import PAPER
-    from pipeline.stages.pair import pair_up
 
+    check_distinct(output, funnel)
     thresholds = PAPER
     if config is not None:
         from pipeline.config import load
 
         thresholds = load(config).pairs
-    selected, outcomes = pair_up(*_read_candidates(source), thresholds)
-    pairs = [
-        {
-            "question_id": question_id,
-            "chosen": pair.chosen.id,
-            "rejected": pair.rejected.id,
-            "kind": pair.kind,
-            "chosen_total": pair.chosen.total,
-            "rejected_total": pair.rejected.total,
-        }
-        for question_id, pair in selected
-    ]
-    if funnel is not None:
-        write_jsonl(funnel, outcomes.values())
-    return write_jsonl(output, pairs)
+    with candidate_store() as store, ExitStack() as stack:
+        _read_candidates(source, store)
+        write = None if funnel is None else stack.enter_context(text_output(funnel))
+        return write_jsonl(output, _pairs(source, store, thresholds, write))
 
 
-def _read_candidates(source: File) -> tuple[dict[str, list[Candidate]], dict[str, str]]:
-    """Candidates by question id, and data sets by trajectory id."""
+def _pairs(
+    source: File, store: CandidateStore, thresholds: Pairs, write: Callable[[str], None] | None
+) -> Iterator[dict[str, object]]:
+    """The pairs of all questions; ``write`` gets the pairing outcomes as JSON lines."""
+    from pipeline.stages.pair import pair_up
+
+    for question_id, candidates, datasets in store.questions():
+        try:
+            selected, outcomes = pair_up({question_id: candidates}, datasets, thresholds)
+        except InputError as error:
+            problem = f"question {question_id!r}: {error}"
+            raise InputError.at(source_name(source), None, problem) from None
+        if write is not None:
+            for outcome in outcomes.values():
+                write(json_text(as_json(outcome)) + "\n")
+        for _, pair in selected:
+            yield {
+                "question_id": question_id,
+                "chosen": pair.chosen.id,
+                "rejected": pair.rejected.id,
+                "kind": pair.kind,
+                "chosen_total": pair.chosen.total,
+                "rejected_total": pair.rejected.total,
+            }
+
+
+def _read_candidates(source: File, store: CandidateStore) -> None:
+    """Fill the store; raises InputError for malformed records and repeated trajectory ids."""
+    from pipeline.cli.candidate_store import digest
     from pipeline.methods import candidate_terms
     from pipeline.pairs.select import Candidate
 
-    questions: dict[str, list[Candidate]] = {}
-    datasets: dict[str, str] = {}
     for line, record in read_input(source):
-        single = "answer" in (record.get("rewards") or ())
+        rewards = record.get("rewards")
+        single = isinstance(rewards, dict) and "answer" in rewards
         view = parse_view(SingleRewardView if single else ScoredView, record, source, line)
         broken = view.stop == "retrieval_error"
         if view.rewards is None and not broken:
             problem = "rewards: missing; run steep score first"
             raise InputError.at(source_name(source), line, problem)
-        if view.trajectory_id in datasets:
+        terms = dataclasses.asdict(view.rewards) if view.rewards and not broken else {}
+        candidate = Candidate(
+            id=view.trajectory_id,
+            sample=view.sample or 0,
+            hop=view.hop,
+            output=None if view.output is None else digest(view.output),
+            broken=broken,
+            **(candidate_terms(terms, record.get("grammar")) or {}),
+        )
+        if not math.isfinite(candidate.total):
+            problem = "rewards: their sum is larger than a number can hold"
+            raise InputError.at(source_name(source), line, problem)
+        if not store.add(view.question_id, candidate, view.dataset, ordered=view.sample is None):
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(source_name(source), line, problem)
-        terms = dataclasses.asdict(view.rewards) if view.rewards and not broken else {}
-        same_question = questions.setdefault(view.question_id, [])
-        datasets[view.trajectory_id] = view.dataset
-        same_question.append(
-            Candidate(
-                id=view.trajectory_id,
-                sample=len(same_question) if view.sample is None else view.sample,
-                hop=view.hop,
-                output=view.output,
-                broken=broken,
-                **(candidate_terms(terms, record.get("grammar")) or {}),
-            )
-        )
-    return questions, datasets

@@ -8,8 +8,9 @@ ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
-from pipeline.cli.input_records import parse_view, read_input
+from pipeline.cli.input_records import Record, View, parse_view, read_input
 from pipeline.cli.options import Output, Source
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
@@ -71,14 +72,19 @@ class HyperView:
 
 def kag(source: Source, output: Output = "-") -> None:
     """Add ranking, the PageRank of all chunks and triplets of a step, and the selected ids."""
-    ranked = []
+    write_jsonl(output, _ranked(source, RetrievedView, _rank_nodes))
+
+
+def _ranked(
+    source: str, kind: type[View], rank: Callable[[View], dict[str, object]]
+) -> Iterator[Record]:
+    """The records with the fields that ``rank`` adds; raises InputError with file and line."""
     for line, record in read_input(source):
-        view = parse_view(RetrievedView, record, source, line)
+        view = parse_view(kind, record, source, line)
         try:
-            ranked.append(record | _rank_nodes(view))
+            yield record | rank(view)
         except InputError as error:
             raise InputError.at(source_name(source), line, str(error)) from None
-    write_jsonl(output, ranked)
 
 
 def _rank_nodes(view: RetrievedView) -> dict[str, object]:
@@ -105,16 +111,11 @@ def _rank_nodes(view: RetrievedView) -> dict[str, object]:
 
 def hyper(source: Source, output: Output = "-") -> None:
     """Add ranking, the k best hyperedges that share an entity with the query."""
-    ranked = []
-    for line, record in read_input(source):
-        view = parse_view(HyperView, record, source, line)
-        try:
-            ranking = _rank_hyperedges(view)
-        except InputError as error:
-            raise InputError.at(source_name(source), line, str(error)) from None
-        edges = [{"id": name, "score": score} for name, score in ranking]
-        ranked.append(record | {"ranking": edges})
-    write_jsonl(output, ranked)
+    write_jsonl(output, _ranked(source, HyperView, _rank_edges))
+
+
+def _rank_edges(view: HyperView) -> dict[str, object]:
+    return {"ranking": [{"id": name, "score": score} for name, score in _rank_hyperedges(view)]}
 
 
 def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:

@@ -8,7 +8,8 @@ Search-R1's outcome reward.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,17 +24,17 @@ from pipeline.cli.trajectory_input import (
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD, listed_methods
-from pipeline.core.record_io import read_records, write_jsonl
+from pipeline.core.record_io import iterate_records, write_jsonl
 from pipeline.core.records import Trajectory
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
     from pipeline.core.similarity import Similarity
-    from pipeline.core.verdicts import Verdict
+    from pipeline.core.verdicts import Ruling, Verdict
     from pipeline.methods import ScoreInputs
     from pipeline.rewards.structure import EntitySource
 
-_BATCH = 512  # trajectories per call of the similarity model
+_BATCH = 128  # trajectories per call of the similarity model
 _LEXICAL = "lexical"
 
 
@@ -97,44 +98,38 @@ def score_file(
     from pipeline.methods import method
 
     needs = method(reward).record_needs
-    records = list(read_input(source))
     if needs == "verdicts":
-        scored = _score_judged(records, source, reward, similarity, verdicts)
+        scored = _score_judged(source, reward, similarity, verdicts)
     elif needs == "turns":
-        from pipeline.cli.score_prograph import score_record
+        from pipeline.cli.score_prograph import score_records
 
-        scored = [
-            score_record(record, source, line, reward, similarity) for line, record in records
-        ]
+        scored = score_records(source, reward, similarity)
     else:
-        scored = _score_trajectories(records, source, reward, similarity)
+        scored = _score_trajectories(source, reward, similarity)
     return write_jsonl(output, scored)
 
 
-def _score_trajectories(
-    records: Sequence[tuple[int, Record]], source: File, reward: str, similarity: str
-) -> list[Record]:
+def _score_trajectories(source: File, reward: str, similarity: str) -> Iterator[Record]:
     """Records with rewards that are computed from whole trajectories, with or without evidence."""
     from pipeline.methods import method
     from pipeline.stages.score import with_rewards
 
     evidence = method(reward).record_needs == "evidence"
     kind = TrajectoryView if evidence else JudgedTrajectoryView
-    trajectories = [
-        scorable_trajectory(kind, record, source, line, reward) for line, record in records
-    ]
     settings, inputs = _open_inputs(similarity)
-    verdicts = None
-    if evidence and settings.tearag.judged:
-        verdicts = [_verdicts_in_steps(record, source, line) for line, record in records]
     scorer = method(reward).scorer(settings, inputs)
-    for start in range(0, len(trajectories), _BATCH):
-        part = slice(start, start + _BATCH)
-        with_rewards(trajectories[part], scorer, verdicts and verdicts[part])
-    return [
-        record | {"rewards": trajectory.rewards}
-        for (_, record), trajectory in zip(records, trajectories, strict=True)
-    ]
+    records = read_input(source)
+    while batch := list(islice(records, _BATCH)):
+        trajectories = [
+            scorable_trajectory(kind, record, source, line, reward) for line, record in batch
+        ]
+        verdicts = None
+        if evidence and settings.tearag.judged:
+            verdicts = [_verdicts_in_steps(record, source, line) for line, record in batch]
+        with_rewards(trajectories, scorer, verdicts)
+        for (_, record), trajectory in zip(batch, trajectories, strict=True):
+            yield record | {"rewards": trajectory.rewards}
+        del batch, trajectories  # before the next batch is read
 
 
 def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
@@ -188,14 +183,9 @@ def _verdicts_in_steps(record: Record, source: File, line: int) -> list[Verdict]
 
 
 def _score_judged(
-    records: Sequence[tuple[int, Record]],
-    source: File,
-    reward: str,
-    config: str,
-    verdicts: File | None,
-) -> list[Record]:
+    source: File, reward: str, config: str, verdicts: File | None
+) -> Iterator[Record]:
     """Records with HiPRAG's rewards; a configuration replaces the paper's coefficients."""
-    from pipeline.core.verdicts import Ruling, Verdict, by_trajectory
     from pipeline.rewards.hiprag import PAPER, HiPragWeights
     from pipeline.rewards.hiprag import score as score_trajectories
 
@@ -204,23 +194,39 @@ def _score_judged(
         from pipeline.config import load
 
         coefficients = HiPragWeights(**load(config).rewards.hiprag.model_dump())
-    verdicts_of = None if verdicts is None else by_trajectory(read_records(verdicts, Verdict))
-    scored = []
-    for line, record in records:
+    rulings_of = None if verdicts is None else _rulings(verdicts)
+    for line, record in read_input(source):
         trajectory = scorable_trajectory(JudgedTrajectoryView, record, source, line, reward)
         if trajectory.stop == "retrieval_error":
-            scored.append(record | {"rewards": None})
+            yield record | {"rewards": None}
             continue
         steps = parse_view(JudgedTrajectoryView, record, source, line).steps
         rulings: list[Ruling | None] = [None] * len(trajectory.steps)
         if steps is not None:
             rulings = [step.verdict for step in steps]
-        if verdicts_of is not None:
-            judged = verdicts_of.get(str(record.get("trajectory_id")), [])
-            rulings = [verdict.verdict for verdict in judged]
+        if rulings_of is not None:
+            judged = rulings_of.get(str(record.get("trajectory_id")), [])
+            rulings = [ruling for _, ruling in sorted(judged)]
         try:
             [terms] = score_trajectories([trajectory], [rulings], coefficients)
         except InputError as error:
             raise InputError.at(source_name(source), line, str(error)) from None
-        scored.append(record | {"rewards": terms})
-    return scored
+        yield record | {"rewards": terms}
+
+
+def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
+    """(step, ruling) by trajectory id; these are all that is kept of a file of verdicts.
+
+    Raises InputError when a step has two verdicts.
+    """
+    from pipeline.core.verdicts import Verdict
+
+    names: dict[str, Ruling] = {"yes": "yes", "no": "no", "unknown": "unknown"}
+    rulings: dict[str, list[tuple[int, Ruling]]] = {}
+    for verdict in iterate_records(verdicts, Verdict):
+        of_trajectory = rulings.setdefault(verdict.id, [])
+        if any(step == verdict.step for step, _ in of_trajectory):
+            problem = f"two verdicts on step {verdict.step} of trajectory {verdict.id!r}; keep one"
+            raise InputError.at(source_name(verdicts), None, problem)
+        of_trajectory.append((verdict.step, names[verdict.verdict]))
+    return rulings

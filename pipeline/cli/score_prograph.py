@@ -1,16 +1,21 @@
-"""ProGraph-R1's reward (eq. 11 to 15) for one record of a file, as part of ``steep score``."""
+"""ProGraph-R1's reward (eq. 11 to 15) for the records of a file, as part of ``steep score``."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
-from pipeline.cli.input_records import File, Record, check_spans, parse_view
+from pipeline.cli.input_records import File, Record, check_spans, parse_view, read_input
 from pipeline.cli.trajectory_input import ItemView
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.records import ContextItem, GrammarName, Span, Stop, Trajectory
+
+if TYPE_CHECKING:
+    from pipeline.rewards.prograph import ProGraphWeights
 
 
 @dataclasses.dataclass
@@ -71,26 +76,35 @@ class ProGraphView:
         )
 
 
-def score_record(record: Record, source: File, line: int, reward: str, config: str) -> Record:
-    """The record with ``rewards``, null where retrieval failed.
+def score_records(source: File, reward: str, config: str) -> Iterator[Record]:
+    """The records of a file with ``rewards``, null where retrieval failed.
 
     ``reward`` is the grammar of a record that names none. ``config`` is "lexical", or a configuration
     whose weights replace the paper's. Raises InputError for a malformed record.
     """
-    from pipeline.grammars import grammar
-    from pipeline.rewards.prograph import DEFAULT, ProGraphWeights, step_rewards
-    from pipeline.rewards.structure import RecordedEntities, structure
-    from pipeline.rollout.turns import Turn, turns_of
+    from pipeline.rewards.prograph import DEFAULT, ProGraphWeights
 
-    view = parse_view(ProGraphView, record, source, line, grammar=reward)
-    if view.stop == "retrieval_error":
-        return record | {"rewards": None}
     weights = DEFAULT
     if config != "lexical":
         from pipeline.config import load
 
         settings = load(config).rewards.prograph
         weights = ProGraphWeights(settings.progress, settings.structure)
+    for line, record in read_input(source):
+        yield record | {"rewards": _rewards(record, source, line, reward, weights)}
+
+
+def _rewards(
+    record: Record, source: File, line: int, reward: str, weights: ProGraphWeights
+) -> object:
+    from pipeline.grammars import grammar
+    from pipeline.rewards.prograph import step_rewards
+    from pipeline.rewards.structure import RecordedEntities, structure
+    from pipeline.rollout.turns import Turn, turns_of
+
+    view = parse_view(ProGraphView, record, source, line, grammar=reward)
+    if view.stop == "retrieval_error":
+        return None
     check_spans(view.output, view.spans, "spans", source, line)
     parser = grammar(view.grammar)
     parsed = parser.parse(view.output, view.spans)
@@ -115,5 +129,10 @@ def score_record(record: Record, source: File, line: int, reward: str, config: s
             "one at the end"
         )
         raise InputError.at(source_name(source), line, problem)
+    if view.values and not math.isfinite(max(view.values) - min(view.values)):
+        problem = (
+            "values: they differ by more than a number can hold; expected estimates near 0 to 1"
+        )
+        raise InputError.at(source_name(source), line, problem)
     terms = structure(trajectory, turns, RecordedEntities(view.entities, entities_of_item))
-    return record | {"rewards": step_rewards(trajectory, terms, view.values, weights)}
+    return step_rewards(trajectory, terms, view.values, weights)

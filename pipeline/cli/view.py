@@ -10,6 +10,7 @@ import typer
 from pipeline.cli import options
 from pipeline.cli.runs import stage_task
 from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import read_jsonl
 
 _FILES = ("pairs.parquet", "trajectories.parquet")
 
@@ -51,9 +52,11 @@ def view(
         source = task.directory / "pairs.parquet"
     else:
         options.refuse_options(context, ("data", "round"), options.WITH_FILE)
-        if str(source) == "-":  # the records are read twice
+        if str(source) == "-":  # the first record is read twice
             raise InputError("steep view does not read standard input; name a file")
         source = _record_file(source)
+        if source.exists() and not source.is_file():
+            raise InputError.at(source, None, "is not a regular file; name one")
     from pipeline.evaluation.terminal import view_pairs, view_trajectories
 
     if _holds_pairs(source):
@@ -81,18 +84,8 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    from pipeline.core.input_files import read_jsonl
-
     if source.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            fields = pq.read_schema(source).names
-        except FileNotFoundError:
-            raise InputError.at(source, None, "no such file") from None
-        except (pa.ArrowException, OSError) as error:
-            raise InputError.at(source, None, f"not a readable Parquet file: {error}") from None
+        fields = _columns(source)
     else:
         _, first = next(read_jsonl(source), (0, {}))
         fields = list(first)
@@ -106,6 +99,22 @@ def _holds_pairs(source: Path) -> bool:
             "score, as docs/data.md describes them",
         )
     return False
+
+
+def _columns(source: Path) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not source.is_file():
+        missing = not source.exists()
+        problem = "no such file" if missing else "not a regular file, which Parquet needs"
+        raise InputError.at(source, None, problem)
+    try:
+        names: list[str] = pq.read_schema(source).names
+    except (pa.ArrowException, OSError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError.at(source, None, f"not a readable Parquet file: {cause}") from None
+    return names
 
 
 def _base_model(config: str, overrides: list[str] | None) -> Path:

@@ -135,7 +135,10 @@ class Trainer(Block):
     )
     epochs: Epochs = Field(1, description="passes over the data; DPO uses round_epochs")
     weight_decay: Weight = 0.001
-    warmup_ratio: Share = Field(0.03, description="share of the steps with a rising learning rate")
+    warmup_ratio: Share = Field(
+        0.03,
+        description="share of the steps with a rising learning rate; less than one step is none",
+    )
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
     over_long: Literal["refuse", "drop"] = Field(

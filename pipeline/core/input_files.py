@@ -208,7 +208,8 @@ def iterate_parquet(
         raise InputError.at(path, None, problem)
     row = 0
     try:
-        with pq.ParquetFile(path) as file:
+        # Pre-buffering keeps the compressed bytes of all row groups read so far.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             for name in columns or ():
                 if name not in file.schema_arrow.names:
                     raise InputError.at(path, None, f"{name}: no such column")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
 
 LINEAGE = "lineage.json"
 
@@ -17,14 +17,11 @@ def lineage_fields(directory: Path) -> dict[str, Any]:
     Raises InputError when the file is missing, malformed, or names no policy.
     """
     path = directory / LINEAGE
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError.at(
             path, None, "no such file, so the directory holds no policy; train it again"
-        ) from None
-    except ValueError as error:
-        raise InputError.at(path, None, f"malformed lineage of a policy: {error}") from None
-    if not isinstance(fields, dict) or "policy" not in fields:
+        )
+    fields: dict[str, Any] = read_json(path)
+    if not isinstance(fields.get("policy"), str):
         raise InputError.at(path, None, "malformed lineage of a policy: it names no policy")
     return fields

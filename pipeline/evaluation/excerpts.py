@@ -8,11 +8,12 @@ the last policy by failure mode. `segments` cuts the text of a trajectory by wri
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Span, Trajectory
 from pipeline.evaluation.failures import FailureMode
@@ -91,25 +92,22 @@ def read_trajectories(
 ) -> dict[str, Trajectory]:
     """Read the trajectories whose ``key`` is among ``ids``, by that key, without token ids.
 
-    Raises InputError when the file is missing or unreadable.
+    Two passes over the file: the first reads the keys, and the second the rows up to the last match,
+    a few hundred at a time. Raises InputError when the file is missing or unreadable.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not ids:
+    wanted = set(ids)
+    rows = {n for n, row in enumerate(iterate_parquet(path, [key])) if row[key] in wanted}
+    if not rows:
         return {}
-    try:
-        columns = [c for c in pq.read_schema(path).names if c not in _TOKEN_COLUMNS]
-        table = pq.read_table(path, columns=columns, filters=[(key, "in", sorted(ids))])
-    except FileNotFoundError:
-        raise InputError.at(path, None, "no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise InputError.at(path, None, f"not a readable Parquet file: {error}") from None
-    trajectories = [
-        parse_record(Trajectory, from_arrow(row, Trajectory), path, None)
-        for row in table.to_pylist()
-    ]
-    return {getattr(trajectory, key): trajectory for trajectory in trajectories}
+    columns = [name for name in pq.read_schema(path).names if name not in _TOKEN_COLUMNS]
+    found = {}
+    for number, row in enumerate(islice(iterate_parquet(path, columns), max(rows) + 1)):
+        if number in rows:
+            record = parse_record(Trajectory, from_arrow(row, Trajectory), path, number + 1)
+            found[getattr(record, key)] = record
+    return found
 
 
 def segments(text: str, spans: Sequence[Span]) -> list[Segment]:

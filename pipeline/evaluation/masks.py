@@ -1,9 +1,8 @@
 """Check of the loss mask of a trajectory: its trained and its masked text, in pieces.
 
 Input: token ids with spans and a tokenizer. Output: the decoded text of every span, in which an
-inverted or shifted mask is visible, and a comparison of the masked text with the observation text by
-characters (TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no retrieved
-token).
+inverted or shifted mask is visible, and a comparison of the decoded pieces with the text by characters
+(TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no retrieved token).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pipeline.core.records import Span
 from pipeline.grammars.spans import cover_error, extend, pieces
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import decode, observation_ids
+from pipeline.grammars.tokens import mismatch as token_mismatch
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,29 @@ def observation_mismatch(mask: Mask, output: str, spans: Sequence[Span]) -> str 
                 f"{observation[:60]!r}"
             )
     return None
+
+
+def mismatch(
+    token_ids: list[int],
+    token_spans: Sequence[Span],
+    tokenizer: Tokenizer,
+    output: str,
+    spans: Sequence[Span],
+) -> str | None:
+    """The first difference between tokens and text; None when they agree.
+
+    Compared are masked and observation text (`observation_mismatch`), then the whole text and the
+    writers of its pieces, so that trained tokens that are not the policy's text are found too.
+    """
+    spans, token_spans = _joined(spans), _joined(token_spans)
+    decoded = decode_mask(token_ids, token_spans, tokenizer)
+    problem = observation_mismatch(decoded, output, spans)
+    return problem or token_mismatch(tokenizer, output, spans, token_ids, token_spans)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """The same pieces without empty spans; neighbours of one writer are one span."""
+    joined: list[Span] = []
+    for start, end, writer in spans:
+        joined = extend(joined, end - start, writer)
+    return joined

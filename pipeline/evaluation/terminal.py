@@ -7,12 +7,13 @@ training uses, so a mask that is shifted by one token is visible.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records
+from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tokenizers import Tokenizer
 
+Record = TypeVar("Record", Pair, Trajectory)
 STYLES = {"model": "green", "observation": "dim", "unknown": "yellow"}
 SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two trajectories side by side
 
@@ -44,31 +46,29 @@ def view_pairs(
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = _tokenizer(Path(tokenizer))
     screen = console or _console()
-    pairs = [
-        pair
-        for pair in read_records(file, Pair)
-        if not ids or not {pair.question_id, pair.chosen_id, pair.rejected_id}.isdisjoint(ids)
-    ]
-    for number, pair in enumerate(pairs[:limit], start=1):
-        where = f"{file}:{number}"
+    total, shown = _total(file, ids), list[tuple[str, Any, Any]]()
+    fields = ("question_id", "chosen_id", "rejected_id")
+    for number, (line, pair) in enumerate(_selected(file, Pair, fields, ids, limit), start=1):
+        where = f"{file}:{line}"
         question = next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
-        _rule(screen, f"{number}/{len(pairs)} · round {pair.round} · {pair.kind} · {question}")
-        _print_pair(
-            screen,
-            _panel(
-                f"chosen {pair.chosen_id}",
-                _decode(codec, pair.chosen_ids, pair.chosen_spans, where),
-                pair.chosen_rewards,
-            ),
-            _panel(
-                f"rejected {pair.rejected_id}",
-                _decode(codec, pair.rejected_ids, pair.rejected_spans, where),
-                pair.rejected_rewards,
-            ),
+        chosen = _panel(
+            f"chosen {pair.chosen_id}",
+            _decode(codec, pair.chosen_ids, pair.chosen_spans, where),
+            pair.chosen_rewards,
         )
-    if not pairs and not ids:
+        rejected = _panel(
+            f"rejected {pair.rejected_id}",
+            _decode(codec, pair.rejected_ids, pair.rejected_spans, where),
+            pair.rejected_rewards,
+        )
+        title = f"{number}{total} · round {pair.round} · {pair.kind} · {question}"
+        shown.append((title, chosen, rejected))
+    for title, chosen, rejected in shown:
+        _rule(screen, title)
+        _print_pair(screen, chosen, rejected)
+    if not shown and not ids:
         screen.print(f"{file} has no pairs", markup=False)
-    return min(limit, len(pairs))
+    return len(shown)
 
 
 def view_trajectories(
@@ -81,24 +81,52 @@ def view_trajectories(
     """
     file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
     screen = console or _console()
-    trajectories = [
-        trajectory
-        for trajectory in read_records(file, Trajectory)
-        if not ids or not {trajectory.question_id, trajectory.trajectory_id}.isdisjoint(ids)
-    ]
-    for number, trajectory in enumerate(trajectories[:limit], start=1):
+    total, shown = _total(file, ids), list[tuple[str, Any]]()
+    fields = ("question_id", "trajectory_id")
+    for number, (line, trajectory) in enumerate(
+        _selected(file, Trajectory, fields, ids, limit), start=1
+    ):
         try:
             pieces = segments(trajectory.output, trajectory.spans)
         except InputError as error:
-            raise InputError.at(file, number, str(error)) from None
-        _rule(
-            screen,
-            f"{number}/{len(trajectories)} · {trajectory.dataset} · {trajectory.question}",
-        )
+            raise InputError.at(file, line, str(error)) from None
         answers = " | ".join(trajectory.answers)
         title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        screen.print(_panel(title, pieces, trajectory.rewards or {}))
-    return min(limit, len(trajectories))
+        panel = _panel(title, pieces, trajectory.rewards or {})
+        shown.append((f"{number}{total} · {trajectory.dataset} · {trajectory.question}", panel))
+    for title, panel in shown:
+        _rule(screen, title)
+        screen.print(panel)
+    return len(shown)
+
+
+def _selected(
+    file: Path, kind: type[Record], keys: Sequence[str], ids: Collection[str], limit: int
+) -> Iterator[tuple[int, Record]]:
+    """(line or row, record) of the first ``limit`` records with one of ``ids``, or of any.
+
+    ``keys`` are the fields that hold ids. Reading stops at the last of these records.
+    """
+    chosen = (
+        (line, record)
+        for line, record in iterate_input(file, kind)
+        if not ids or any(record.get(key) in ids for key in keys)
+    )
+    for line, record in islice(chosen, limit):
+        yield line, parse_record(kind, record, file, line)
+
+
+def _total(file: Path, ids: Collection[str]) -> str:
+    """``/1,200`` for a Parquet file, whose footer holds the number, else nothing."""
+    if ids or file.suffix != ".parquet":
+        return ""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return f"/{pq.read_metadata(file).num_rows:,}"
+    except (pa.ArrowException, OSError):
+        return ""  # `iterate_input` refuses the file
 
 
 def printable(text: str) -> str:

@@ -1,14 +1,15 @@
 """Judge steps: each distinct case once, over-search and under-search at the same time.
 
 HiPRAG (arXiv 2510.07794, 3.2). Input: steps, a function that returns the policy's closed-book
-answers, and a judge per kind. Output: one verdict per step, and the distinct judge calls. A remote
-judge of under-search runs while the policy answers. Models in this process are loaded one after the
-other, because two rarely fit into memory.
+answers, and a judge per kind. Output: the distinct judge calls, which give every step its verdict. A
+remote judge of under-search runs while the policy answers. Models in this process are loaded one after
+the other, because two rarely fit into memory. The steps are iterated several times and may be read
+from a file each time: memory holds the distinct cases with their calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,16 +23,26 @@ Answerer = Callable[[Sequence[str]], Mapping[str, ClosedBookAnswer]]
 
 @dataclass(frozen=True)
 class JudgingResult:
-    """``verdicts`` in the order of the steps, and ``calls`` by distinct case."""
+    """``calls`` by distinct case, and the policy's closed-book ``answers`` by query."""
 
-    verdicts: list[Verdict]
     calls: dict[Case, JudgeCall]
+    answers: Mapping[str, ClosedBookAnswer]
+
+    def call(self, step: JudgedStep) -> JudgeCall:
+        """The call that decided a step."""
+        return self.calls[_case(step, self.answers)]
+
+    def verdicts(self, steps: Iterable[JudgedStep]) -> Iterator[Verdict]:
+        """The verdict on each of the judged steps, as they come."""
+        for step in steps:
+            call = self.call(step)
+            yield Verdict(step.id, step.step, step.kind, call.verdict, call.model, call.key)
 
 
 def judge_steps(
-    steps: Sequence[JudgedStep], answerer: Answerer, over: Judge, under: Judge
+    steps: Iterable[JudgedStep], answerer: Answerer, over: Judge, under: Judge
 ) -> JudgingResult:
-    """Judge every step; ``over`` and ``under`` may be the same judge.
+    """Judge every step; ``steps`` is iterated three times. ``over`` and ``under`` may be the same.
 
     ``answerer`` is called at most once, with the distinct queries, and should free its model before
     it returns. ``over`` is closed before ``under`` decides, unless they are the same judge. Raises
@@ -53,12 +64,11 @@ def judge_steps(
             over.close()
         under_calls = under.decide(soundness_cases) if concurrent is None else concurrent.result()
     calls.update(zip(soundness_cases, under_calls, strict=True))
-    verdicts = [_verdict(step, calls[_case(step, answers)]) for step in steps]
-    return JudgingResult(verdicts, calls)
+    return JudgingResult(calls, answers)
 
 
 def _over_search_calls(
-    steps: Sequence[JudgedStep], answers: Mapping[str, ClosedBookAnswer], judge: Judge
+    steps: Iterable[JudgedStep], answers: Mapping[str, ClosedBookAnswer], judge: Judge
 ) -> dict[Case, JudgeCall]:
     """The calls on search steps; the verdict is unknown where the policy gave no answer."""
     calls: dict[Case, JudgeCall] = {}
@@ -80,7 +90,3 @@ def _case(step: JudgedStep, answers: Mapping[str, ClosedBookAnswer]) -> Case:
     if step.query is None:
         return SoundnessCase(step.reasoning, step.conclusion)
     return EquivalenceCase(step.query, answers[step.query].text, step.conclusion)
-
-
-def _verdict(step: JudgedStep, call: JudgeCall) -> Verdict:
-    return Verdict(step.id, step.step, step.kind, call.verdict, call.model, call.key)

@@ -12,7 +12,8 @@ is, the verdict "yes".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,17 +63,13 @@ class SearchErrors:
 
 
 def count_search_errors(verdicts: Iterable[Verdict]) -> SearchErrors:
-    """Count the verdicts of both kinds."""
-    all_verdicts = list(verdicts)
+    """Count the verdicts of both kinds, as they come."""
+    counts = Counter((verdict.kind, verdict.verdict) for verdict in verdicts)
     over, under = (
-        _count([verdict for verdict in all_verdicts if verdict.kind == kind]) for kind in KINDS
+        VerdictCounts(*(counts[kind, ruling] for ruling in ("yes", "no", "unknown")))
+        for kind in KINDS
     )
     return SearchErrors(over, under)
-
-
-def _count(verdicts: Sequence[Verdict]) -> VerdictCounts:
-    rulings = [verdict.verdict for verdict in verdicts]
-    return VerdictCounts(*(rulings.count(ruling) for ruling in ("yes", "no", "unknown")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ arXiv 2510.07794, eq. 1; ProGraph-R1 eq. 15).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
+
+from pipeline.core.errors import InputError
 
 
 class CandidateTerms(TypedDict, total=False):
@@ -22,13 +25,16 @@ class CandidateTerms(TypedDict, total=False):
 
 
 def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
-    """``format``, ``outcome`` and ``process`` as they are; None where one is missing."""
+    """``format``, ``outcome`` and ``process`` as they are; None where one is missing.
+
+    Raises InputError for a term that is not a finite number.
+    """
     if not {"format", "outcome", "process"} <= terms.keys():
         return None
     return {
-        "format": float(terms["format"]),
-        "outcome": float(terms["outcome"]),
-        "process": float(terms["process"]),
+        "format": _number(terms, "format"),
+        "outcome": _number(terms, "outcome"),
+        "process": _number(terms, "process"),
     }
 
 
@@ -36,15 +42,24 @@ def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
     """``total`` as the reward, with ``format`` and ``answer``; None where one is missing.
 
     ``process`` is n_corr / n, the share of correct search decisions, and 1 where none was judged.
+    Raises InputError for a term that is not a finite number.
     """
     if not {"format", "answer", "total"} <= terms.keys():
         return None
-    judged_steps = terms.get("n")
-    correct = terms.get("n_corr", judged_steps)
+    counted = terms.get("n") is not None
+    judged_steps = _number(terms, "n") if counted else None
+    correct = _number(terms, "n_corr") if counted and "n_corr" in terms else judged_steps
     return {
-        "format": float(terms["format"]),
-        "outcome": float(terms["answer"]),
-        "process": float(correct) / judged_steps if judged_steps else 1.0,
-        "reward": float(terms["total"]),
+        "format": _number(terms, "format"),
+        "outcome": _number(terms, "answer"),
+        "process": correct / judged_steps if judged_steps and correct is not None else 1.0,
+        "reward": _number(terms, "total"),
         "judged": judged_steps != 0,
     }
+
+
+def _number(terms: Mapping[str, Any], name: str) -> float:
+    value = terms[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"rewards.{name} is {value!r}; expected a finite number")
+    return float(value)

@@ -6,7 +6,7 @@ why a round has few pairs: no good trajectories, no bad ones, or duplicates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,27 @@ class PairingOutcome:
     partner: str | None = None
 
 
-def count(outcomes: Iterable[PairingOutcome]) -> dict[str, Any]:
-    """``{"bins": {bin: count}, "datasets": {dataset: {bin: count}}}``; every bin is listed."""
-    total = dict.fromkeys(BINS.keys(), 0)
-    datasets: dict[str, dict[str, int]] = {}
-    for outcome in outcomes:
-        of_dataset = datasets.setdefault(outcome.dataset, dict.fromkeys(BINS.keys(), 0))
-        of_dataset[outcome.bin] += 1
-        total[outcome.bin] += 1
-    return {"bins": total, "datasets": datasets}
+class Funnel:
+    """Counts of pairing outcomes.
+
+    ``counts`` is ``{"bins": {bin: count}, "datasets": {dataset: {bin: count}}}``; every bin is listed.
+    """
+
+    def __init__(self) -> None:
+        self._bins: dict[str, int] = dict.fromkeys(BINS, 0)
+        self._datasets: dict[str, dict[str, int]] = {}
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        return {"bins": self._bins, "datasets": self._datasets}
+
+    def counted(self, outcomes: Iterable[PairingOutcome]) -> Iterator[PairingOutcome]:
+        """The outcomes as they come, each counted when it is taken."""
+        for outcome in outcomes:
+            of_dataset = self._datasets.setdefault(outcome.dataset, dict.fromkeys(BINS, 0))
+            of_dataset[outcome.bin] += 1
+            self._bins[outcome.bin] += 1
+            yield outcome
 
 
 def table(counts: Mapping[str, Any]) -> str:

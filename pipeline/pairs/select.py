@@ -73,6 +73,7 @@ class Candidate:
         broken: whether retrieval failed while it was sampled.
         reward: the reward, if it is a single number (HiPRAG, ProGraph-R1, Search-R1).
         judged: False if the reward counts search decisions and no verdict on them is known.
+        dataset: the data set of its question.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Candidate:
     broken: bool = False
     reward: float | None = None
     judged: bool = True
+    dataset: str = ""
 
     @property
     def total(self) -> float:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from pipeline.core.answer_metrics import f1
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import RetrievalError
+from pipeline.core.errors import InputError, RetrievalError, StoreError
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import Trajectory
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
 from pipeline.rollout.turns import before_turn, turns_of
@@ -106,7 +107,7 @@ class ValueEstimator:
         """The values before every turn of every trajectory and after its last turn.
 
         Each list is one longer than the turns of its trajectory. Raises RetrievalError when
-        retrieval failed for all continuations of a state.
+        retrieval failed for all continuations of a state, StoreError when the cache is damaged.
         """
         states: dict[bytes, _State] = {}
         keys: list[list[bytes]] = []
@@ -132,7 +133,7 @@ class ValueEstimator:
     def _continued(self, states: Mapping[bytes, _State]) -> dict[bytes, Continued]:
         """The continuations of every state by its key, from the cache or sampled."""
         stored = self.cache.get(list(states))
-        continued = {key: Continued(**json.loads(value)) for key, value in stored.items()}
+        continued = {key: self._parsed(value) for key, value in stored.items()}
         self.cost.distinct += len(states)
         self.cost.known += len(continued)
         missing = sorted(
@@ -165,6 +166,21 @@ class ValueEstimator:
                 seed = stable_seed(self.seed, "progress", key.hex(), repetition)
                 sample = number * self.continuations + repetition
                 yield states[key].partial(sample=sample, seed=seed)
+
+    def _parsed(self, value: bytes) -> Continued:
+        """A stored value; raises StoreError when `_store` cannot have written it."""
+        try:
+            content = parse_json(value.decode(), self.cache.path)
+            answers, tokens = content["answers"], content["generated_tokens"]
+            texts = all(answer is None or isinstance(answer, str) for answer in answers)
+            if texts and 1 <= len(answers) <= self.continuations and type(tokens) is int:
+                return Continued(answers, tokens)
+        except (InputError, UnicodeDecodeError, KeyError, TypeError):
+            pass
+        raise StoreError(
+            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states are "
+            "continued again"
+        )
 
     def _store(self, continued: Mapping[bytes, Continued]) -> None:
         self.cache.put(

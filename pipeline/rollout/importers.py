@@ -1,25 +1,28 @@
 """Import result files of other systems, such as Search-R1 and Graph-R1, as trajectories.
 
-Input: JSONL with a question, gold answers and the whole model output per line, under any of the
-common field names. Output: trajectories that can be parsed, scored and paired like sampled ones,
-but without token ids. A line that cannot be imported is reported with its reason.
+Input: JSONL or Parquet with a question, gold answers and the whole model output per line, under any
+of the common field names. Output: trajectories that can be parsed, scored and paired like sampled
+ones, but without token ids. A line that cannot be imported is reported with its reason. So is a line
+of which it is not certain what the policy wrote and what was retrieved (`imported_text`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import read_jsonl
+from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT
-from pipeline.core.records import GrammarName, HopType, Stop, Trajectory
+from pipeline.core.record_io import iterate_input
+from pipeline.core.records import GrammarName, HopType, Span, Stop, Trajectory
 from pipeline.grammars import Grammar, ParsedOutput, grammar
+from pipeline.grammars.spans import covering
+from pipeline.rollout.imported_text import UncertainWriter, separate
 
 _QUESTION = ("question", "query", "problem")
 _ANSWERS = ("golden", "golden_answers", "answers", "gold", "ground_truth", "target", "answer")
@@ -39,14 +42,6 @@ _REQUIRED_TAGS: dict[str, tuple[str, ...]] = {
     "search-r1": ("<think>", "<search>", "<answer>"),
     "prograph": ("<think>", "<query>", "<answer>"),
 }
-# Graph-R1 puts knowledge into a separate chat turn; here a trajectory is one turn.
-_KNOWLEDGE_TURN = re.compile(
-    r"\s*<\|im_end\|>\s*<\|im_start\|>(?:user|tool)\s*(<knowledge>.*?</knowledge>)\s*"
-    r"<\|im_end\|>\s*<\|im_start\|>assistant[ \t]*\n?",
-    re.DOTALL,
-)
-_TURN = "<|im_start|>assistant"
-_TURN_END = "<|im_end|>"
 
 
 @dataclass(frozen=True)
@@ -71,37 +66,53 @@ def import_outputs(
     grammar_name: GrammarName = DEFAULT_IMPORT,
     hop: HopType | None = None,
 ) -> tuple[list[Trajectory], list[SkippedLine]]:
-    """The trajectories of all files, and the lines that were skipped.
+    """All trajectories and all skipped lines that `iterate_outputs` yields."""
+    imported: list[Trajectory] = []
+    skipped: list[SkippedLine] = []
+    for item in iterate_outputs(paths, grammar_name=grammar_name, hop=hop):
+        if isinstance(item, Trajectory):
+            imported.append(item)
+        else:
+            skipped.append(item)
+    return imported, skipped
+
+
+def iterate_outputs(
+    paths: Sequence[Path | str],
+    *,
+    grammar_name: GrammarName = DEFAULT_IMPORT,
+    hop: HopType | None = None,
+) -> Iterator[Trajectory | SkippedLine]:
+    """The trajectory of every line of all files, or the reason why it was skipped.
 
     The policy of a trajectory is the stem of its file. The same question in several files keeps one
     ``question_id``, so that trajectories of several policies can be paired. ``hop`` is used where
-    neither the row nor its data set determines it. Raises InputError for a file that is missing,
-    holds invalid JSON, or has no line that can be imported.
+    neither the row nor its data set determines it. One line is in memory at a time, and the number of
+    samples of every question. Raises InputError for a file that is missing or malformed, or has no
+    line that can be imported.
     """
     parser = grammar(grammar_name)
-    imported: list[Trajectory] = []
-    skipped: list[SkippedLine] = []
     samples: Counter[str] = Counter()
     for path in paths:
-        imported_before = len(imported)
-        skipped_here: list[SkippedLine] = []
+        imported, first_skipped = 0, None
         policy = "stdin" if str(path) == "-" else Path(path).stem
-        for line, row in read_jsonl(path):
+        for line, row in iterate_input(path, Trajectory):
             try:
                 trajectory = _trajectory(row, parser, grammar_name, policy, hop)
             except _ImportProblem as problem:
-                skipped_here.append(SkippedLine(str(path), line, str(problem)))
+                skipped = SkippedLine(str(source_name(path)), line, str(problem))
+                first_skipped = first_skipped or skipped
+                yield skipped
                 continue
+            imported += 1
             trajectory.sample = samples[trajectory.question_id]
             samples[trajectory.question_id] += 1
             trajectory.trajectory_id = f"{trajectory.question_id}/{policy}/{trajectory.sample}"
-            imported.append(trajectory)
-        if skipped_here and len(imported) == imported_before:
+            yield trajectory
+        if first_skipped is not None and not imported:
             raise InputError(
-                f"{skipped_here[0]}; no line of this file can be imported as {grammar_name}"
+                f"{first_skipped}; no line of this file can be imported as {grammar_name}"
             )
-        skipped += skipped_here
-    return imported, skipped
 
 
 def _trajectory(
@@ -112,19 +123,20 @@ def _trajectory(
     hop: HopType | None,
 ) -> Trajectory:
     question = _text(row, _QUESTION, "question")
-    output = _assistant_turn(_text(row, _OUTPUT, "model output"))
+    output, observations = _separated(row, grammar_name)
     tags = _REQUIRED_TAGS.get(grammar_name, ())
     if tags and not any(tag in output for tag in tags):
         raise _ImportProblem(
             f"the output has none of {', '.join(tags)}, so its grammar is not {grammar_name}"
         )
-    dataset = str(row.get("dataset") or row.get("data_source") or "").lower()
-    spans = parser.spans(output)
+    dataset = (_name(row, "dataset") or _name(row, "data_source")).lower()
+    spans = _spans(output, observations, parser)
     parsed = parser.parse(output, spans)
-    digest = hashlib.sha256(f"{dataset}\n{question}".encode()).hexdigest()[:12]
+    identity = f"{dataset}\n{question}".encode(errors="surrogatepass")
+    digest = hashlib.sha256(identity).hexdigest()[:12]
     return Trajectory(
         trajectory_id="",
-        question_id=str(row.get("question_id") or f"{dataset or 'question'}-{digest}"),
+        question_id=_name(row, "question_id") or f"{dataset or 'question'}-{digest}",
         dataset=dataset,
         question=question,
         hop=_hop(row, dataset, hop),
@@ -138,8 +150,44 @@ def _trajectory(
         answer=parsed.answer,
         format_ok=parsed.format_ok,
         format_error=parsed.format_error,
-        stop=_stop(parsed, output),
+        stop=_stop(parsed, spans),
     )
+
+
+def _separated(row: dict[str, Any], grammar_name: GrammarName) -> tuple[str, list[tuple[int, int]]]:
+    """The output without its prompt, and the ranges of retrieved text in it."""
+    searches = row.get("searches")
+    if isinstance(searches, bool) or not isinstance(searches, int):
+        searches = None
+    try:
+        text = separate(_text(row, _OUTPUT, "model output"), grammar_name, searches)
+    except UncertainWriter as problem:
+        raise _ImportProblem(str(problem)) from None
+    return text.output, text.observations
+
+
+def _spans(output: str, retrieved: Sequence[tuple[int, int]], parser: Grammar) -> list[Span]:
+    """Spans with all retrieved text, and the text that the grammar's rollout adds around it.
+
+    The grammar alone does not suffice, because it finds no documents after a format error.
+    """
+    added = [(start, end) for start, end, writer in parser.spans(output) if writer != "model"]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted([*added, *retrieved]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return covering(len(output), merged)
+
+
+def _name(row: dict[str, Any], field: str) -> str:
+    value = row.get(field)
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise _ImportProblem(f"{field} is not text")
+    return str(value)
 
 
 def _text(row: dict[str, Any], names: Sequence[str], description: str) -> str:
@@ -177,14 +225,7 @@ def _hop(row: dict[str, Any], dataset: str, fallback: HopType | None) -> HopType
     return hop
 
 
-def _assistant_turn(text: str) -> str:
-    """The assistant's part of a text that may begin with its chat prompt, knowledge turns included."""
-    text = _KNOWLEDGE_TURN.sub(r"\n\1\n", text)
-    return text.rpartition(_TURN)[2].split(_TURN_END)[0].lstrip("\n") if _TURN in text else text
-
-
-def _stop(parsed: ParsedOutput, output: str) -> Stop:
+def _stop(parsed: ParsedOutput, spans: Sequence[Span]) -> Stop:
     if parsed.answer is not None:
         return "answer"
-    ends_observed = output.rstrip().endswith(("</information>", "</knowledge>"))
-    return "max_steps" if ends_observed else "malformed"
+    return "max_steps" if spans and spans[-1][2] == "observation" else "malformed"

@@ -3,26 +3,56 @@
 Each stage runs in a separate process, and training on several devices in children of that process.
 None of them may outlive a killed scheduler: an orphan would keep the stage's lock and overwrite the
 checkpoints of the rerun.
+
+``python -m pipeline.run.process MODULE ARGUMENT ...`` runs a module as ``__main__`` after it has
+arranged this. It imports nothing heavy before, so no time is left in which the parent can end unseen.
+The environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A process that
+starts others sets it with `child_environment`; a process started in this way sets it for its own
+children.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
+from collections.abc import Mapping
 
+MODULE = "pipeline.run.process"  # the name of this module, which is __main__ when it runs another
+_PARENT = "STEEP_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int | None = None) -> None:
     """Make Linux send SIGTERM to this process when its parent ends.
 
-    The setting survives ``exec``, so the function can also be the ``preexec_fn`` of any program.
-    It has no effect on other systems.
+    ``parent`` is the process id of the parent. When the parent ended before this call, the process
+    has another parent by now and ends at once. With None the parent at the time of the call is used,
+    and an earlier end of the parent is not noticed. The setting survives ``exec``, so the function
+    can also be the ``preexec_fn`` of any program. It has no effect on other systems.
     """
     if sys.platform == "linux":
-        parent = os.getppid()
+        expected = os.getppid() if parent is None else parent
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent ended before the call above
+        if os.getppid() != expected:  # the parent ended before the call above
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def child_environment() -> Mapping[str, str]:
+    """The environment variables with which this process starts children through this module."""
+    return {_PARENT: str(os.getpid())}
+
+
+def main() -> None:
+    """Run the module named by the first argument, with the other arguments as its own."""
+    parent = os.environ.get(_PARENT)
+    die_with_parent(None if parent is None else int(parent))
+    os.environ.update(child_environment())
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

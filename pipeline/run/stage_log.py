@@ -2,7 +2,7 @@
 
 Input: the path of the log. Output: the file that was opened, with standard output and standard error
 redirected to it. The log of the attempt before is kept as ``<name>.log.1``. The file is locked while
-the process runs, and a second process with the same log writes to another file.
+the process runs, and a stage of the same name with other settings writes to another file.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ from pipeline.run.failures import explain_os_error
 def redirect_output(path: Path, second: Path) -> Path:
     """Send this process's output to ``path``, or to ``second`` while another process writes to it.
 
-    Returns the file that was taken. It is locked until the process and all its children end. Raises
-    StoreError when the file cannot be written.
+    ``second`` must belong to this stage alone: it is taken in any case. Returns the file that was
+    taken. It is locked until the process and all its children end. Raises StoreError when the file
+    cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for candidate in (path, second):
-            descriptor = os.open(candidate, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            if _locked(descriptor):
-                _keep_earlier(candidate, descriptor)
-                _redirect(descriptor)
-                print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"process {os.getpid()}", flush=True)
-                return candidate
+        descriptor, taken = _open(path), path
+        if not _locked(descriptor):
             os.close(descriptor)
+            descriptor, taken = _open(second), second
+            _locked(descriptor)
+        _keep_earlier(taken, descriptor)
+        _redirect(descriptor)
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"process {os.getpid()}", flush=True)
     except OSError as error:
         raise StoreError(f"the log cannot be written: {explain_os_error(error, path)}") from None
-    raise StoreError(f"{path}: other processes are writing this log; wait for them, or end them")
+    return taken
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def _locked(descriptor: int) -> bool:

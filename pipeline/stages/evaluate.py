@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import write_json, write_text
+from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.record_io import parse_record, read_records, write_parquet
+from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.record_io import iterate_records, parse_record, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
-from pipeline.core.verdicts import Verdict, by_trajectory
+from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
 from pipeline.evaluation.excerpts import failed, most_changed
 from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, metrics_rows
 from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
+from pipeline.stages.trajectory_columns import FILE
 
 _JUDGED = "judge-"
 
@@ -54,18 +57,43 @@ def run(context: StageContext) -> dict[str, int]:
         temperature=settings.temperature,
         samples=1,
     )
-    by_id = {question.question_id: question for question in questions}
-    outcomes = [
-        measure(t, by_id[t.question_id].split_part, by_id[t.question_id]) for t in trajectories
-    ]
-    write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
-    measured = {
-        "split": settings.split,
-        "seconds": seconds,
-        "outcomes": [asdict(outcome) for outcome in outcomes],
-    }
-    write_text(context.output / "rows.json", json.dumps(measured))
-    return {"questions": len(questions), "trajectories": len(trajectories)}
+    counts = write_measured(
+        context.output,
+        trajectories,
+        {question.question_id: question for question in questions},
+        split=settings.split,
+        seconds=seconds,
+    )
+    return {"questions": len(questions), **counts}
+
+
+def write_measured(
+    output: Path,
+    trajectories: Iterable[Trajectory],
+    questions: Mapping[str, Question],
+    *,
+    split: str,
+    seconds: Mapping[str, float],
+) -> dict[str, int]:
+    """Write trajectories.parquet and rows.json as the trajectories come; returns their count.
+
+    ``questions`` are by their id and have that of every trajectory. ``seconds`` are those that the
+    evaluation took.
+    """
+    head = json.dumps({"split": split, "seconds": seconds}).removesuffix("}")
+    with text_output(output / "rows.json") as write:
+        write(f'{head}, "outcomes": [')
+
+        def measured_in_passing() -> Iterator[Trajectory]:
+            for number, trajectory in enumerate(trajectories):
+                question = questions[trajectory.question_id]
+                outcome = measure(trajectory, question.split_part, question)
+                write(", " * (number > 0) + json.dumps(asdict(outcome), allow_nan=False))
+                yield trajectory
+
+        count = write_parquet(output / FILE, measured_in_passing(), Trajectory)
+        write("]}")
+    return {"trajectories": count}
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -108,10 +136,12 @@ def merge_policies(
     splits: dict[str, str] = {}
     for policy, directory in directories.items():
         path = directory / "rows.json"
-        measured = json.loads(path.read_text(encoding="utf-8"))
+        measured = read_json(path)
+        if missing := {"split", "seconds", "outcomes"} - measured.keys():
+            raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
         outcomes[policy] = [
             parse_record(Outcome, with_current_names(value), path, None)
-            for value in measured["outcomes"]
+            for value in measured.pop("outcomes")
         ]
         splits[policy] = measured["split"]
         metrics += metrics_rows(
@@ -141,16 +171,24 @@ def merge_policies(
 
 
 def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:
-    """Verdict counts of each question's trajectory, by question id."""
-    import pyarrow.parquet as pq
+    """Verdict counts of each question's trajectory, by question id.
 
-    columns = ["trajectory_id", "question_id"]
-    rows = pq.read_table(evaluated / "trajectories.parquet", columns=columns).to_pylist()
-    verdicts = by_trajectory(read_records(judged / "verdicts.parquet", Verdict))
-    return {
-        row["question_id"]: count_search_errors(verdicts.get(row["trajectory_id"], []))
-        for row in rows
+    Raises StoreError for verdicts on other trajectories.
+    """
+    question_of = {
+        row["trajectory_id"]: row["question_id"]
+        for row in iterate_parquet(evaluated / FILE, ["trajectory_id", "question_id"])
     }
+    rates = dict.fromkeys(question_of.values(), SearchErrors())
+    path = judged / "verdicts.parquet"
+    for name, verdicts in groupby(iterate_records(path, Verdict), key=lambda verdict: verdict.id):
+        if name not in question_of:
+            raise StoreError(
+                f"{path}: verdicts on trajectory {name}, which {evaluated / FILE} does not hold; "
+                "rerun the stage judge-policy with --force"
+            )
+        rates[question_of[name]] += count_search_errors(verdicts)
+    return rates
 
 
 def _training_order(policy: str) -> int:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.atomic import save_array, write_json
+from pipeline.core.atomic import write_json
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.run.context import StageContext
+from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
 
 _BLOCK = 50_000  # texts per checkpoint
 _SEARCHED = ("chunks", "entities", "hyperedges")
@@ -88,13 +89,13 @@ def _embed(
     count = pq.read_metadata(path).num_rows
     target: Any = None
     for start, texts in _blocks(path, columns):
-        block = context.checkpoint_dir / f"{name}-{start:09d}-{start + len(texts):09d}.npy"
-        if block.exists():
-            vectors_ND = np.load(block)
+        block = f"{name}-{start:09d}-{start + len(texts):09d}"
+        if finished := intact(context.checkpoint_dir, block, ".npy"):
+            vectors_ND = np.load(finished[0])
         else:
             store = count <= context.config.index.cached_texts
             vectors_ND = embedder.encode(texts, "passage", store=store)
-            save_array(block, vectors_ND)
+            save_array_checkpoint(context.checkpoint_dir, block, vectors_ND)
         if target is None:
             shape = (count, vectors_ND.shape[1])
             target = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
@@ -113,7 +114,7 @@ def _blocks(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[st
     import pyarrow.parquet as pq
 
     start = 0
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         for part in file.iter_batches(batch_size=_BLOCK, columns=list(columns)):
             parts = [part.column(column).to_pylist() for column in columns]
             texts = [passage_text(*row) for row in zip(*parts, strict=True)]

@@ -4,13 +4,14 @@ Input: trajectories, the policy that sampled them, and the closed world where it
 ``verdicts.parquet`` (one `Verdict` per step), ``calls.parquet`` (every distinct case with prompt, raw
 reply and verdict), ``statistics.json`` (counts) and ``chat.json`` (answers, tokens, cost). Replies are
 cached as they arrive (`llm.chat`), so a killed run continues. When too many verdicts are unknown, the
-stage fails and leaves its files in the checkpoint directory; a rerun requests only those verdicts.
+stage fails and leaves its files in the checkpoint directory; a rerun requests only those verdicts. The
+steps are read from the file whenever they are needed; memory holds the distinct cases.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,16 @@ from typing import Any
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, JudgeError
-from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Trajectory
+from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import JudgedStep, Kind, Ruling, Verdict, steps_of
 from pipeline.judges.base import Case, Judge, JudgeCall
 from pipeline.judges.judge_steps import Answerer, JudgingResult, judge_steps
 from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
-from pipeline.judges.metrics import count_search_errors
+from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.llm.chat import Usage
 from pipeline.run.context import StageContext
+from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
 
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 
@@ -67,7 +68,7 @@ def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
 
     if settings is None:
         raise ConfigError("the configuration has no block judges; add one")
-    steps = steps_of(read_records(context.inputs["paths"] / "trajectories.parquet", Trajectory))
+    steps = StepsOfFile(context.inputs["paths"] / FILE)
     answers = PolicyAnswers(context, settings)
     over, under = open_judges(context, settings)
     with over, under:
@@ -83,10 +84,22 @@ def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
     return counts
 
 
+@dataclass(frozen=True)
+class StepsOfFile:
+    """The steps to judge of a file of trajectories, read anew by every iteration."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[JudgedStep]:
+        columns = ["trajectory_id", "stop", "steps"]
+        for trajectory in iterate_trajectories(self.path, columns):
+            yield from steps_of([trajectory])
+
+
 def judge_to(
     output: Path,
     checkpoint_dir: Path,
-    steps: Sequence[JudgedStep],
+    steps: Iterable[JudgedStep],
     answerer: Answerer,
     over: Judge,
     under: Judge,
@@ -95,35 +108,33 @@ def judge_to(
 ) -> dict[str, int]:
     """Judge steps and write the stage's files to ``output``; returns counts.
 
-    ``ceiling`` is the highest accepted share of unknown verdicts. Above it, raises JudgeError and
+    ``steps`` is iterated several times. ``ceiling`` is the highest accepted share of unknown verdicts. Above it, raises JudgeError and
     writes the files to ``checkpoint_dir`` instead.
     """
     judged = judge_steps(steps, answerer, over, under)
-    errors = count_search_errors(judged.verdicts)
+    errors = count_search_errors(judged.verdicts(steps))
     fails = errors.unknown_share is not None and errors.unknown_share > ceiling
     folder = checkpoint_dir if fails else output
-    write_parquet(folder / VERDICTS, judged.verdicts, Verdict)
+    count = write_parquet(folder / VERDICTS, judged.verdicts(steps), Verdict)
     write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
-    statistics = _statistics(judged)
+    statistics = _statistics(judged, steps, errors)
     write_json(folder / "statistics.json", statistics)
     if fails:
         unknown = errors.over.unknown + errors.under.unknown
         faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())
         raise JudgeError(
-            f"{unknown} of {len(steps)} steps have no verdict ({faults}); expected at most "
+            f"{unknown} of {count} steps have no verdict ({faults}); expected at most "
             f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and rerun, "
             "which requests only the missing verdicts"
         )
-    return {"steps": len(steps), "calls": len(judged.calls), "unknown": statistics["unknown"]}
+    return {"steps": count, "calls": len(judged.calls), "unknown": statistics["unknown"]}
 
 
-def _statistics(judged: JudgingResult) -> dict[str, Any]:
+def _statistics(
+    judged: JudgingResult, steps: Iterable[JudgedStep], errors: SearchErrors
+) -> dict[str, Any]:
     """Counts of verdicts by kind, and reasons of unknown verdicts."""
-    errors = count_search_errors(judged.verdicts)
-    fault_by_key = {call.key: call.fault for call in judged.calls.values()}
-    faults = Counter(
-        fault_by_key[verdict.key] for verdict in judged.verdicts if verdict.verdict == "unknown"
-    )
+    faults = Counter(call.fault for call in map(judged.call, steps) if call.verdict == "unknown")
     return {
         "over": asdict(errors.over),
         "under": asdict(errors.under),
@@ -133,9 +144,9 @@ def _statistics(judged: JudgingResult) -> dict[str, Any]:
     }
 
 
-def _records(calls: Mapping[Case, JudgeCall]) -> list[CallRecord]:
-    return [
-        CallRecord(
+def _records(calls: Mapping[Case, JudgeCall]) -> Iterator[CallRecord]:
+    for case, call in calls.items():
+        yield CallRecord(
             key=call.key,
             kind=case.kind,
             verdict=call.verdict,
@@ -148,8 +159,6 @@ def _records(calls: Mapping[Case, JudgeCall]) -> list[CallRecord]:
             prompt=call.prompt,
             reply=call.reply,
         )
-        for case, call in calls.items()
-    ]
 
 
 def _usages(over: Judge, under: Judge) -> dict[str, Usage]:

@@ -3,7 +3,9 @@
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files, its
 counts and its notes. One process per GPU runs ``python -m pipeline.stages.launch JOB.json``; the job
 file holds the stage function and the context as JSON. A SteepError of a worker is raised again here as
-TrainingError.
+TrainingError. The launcher and its processes start through `pipeline.run.process`, because the
+launcher gives each of them a session of its own: a signal to the stage's process group does not reach
+them.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
+from pipeline.core.atomic import write_json
 from pipeline.core.errors import SteepError, TrainingError
+from pipeline.run import process
 from pipeline.run.context import StageContext
-from pipeline.run.process import die_with_parent
 from pipeline.run.worker import call_stage
 from pipeline.training.lora import pick_device
 
@@ -31,7 +34,7 @@ def write_job(context: StageContext, entry: str) -> Path:
     context.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     path = context.checkpoint_dir / _JOB
     job = {"entry": entry, "context": context.to_json()}
-    path.write_text(json.dumps(job), encoding="utf-8")
+    write_json(path, job)
     return path
 
 
@@ -44,14 +47,14 @@ def read_job(path: Path) -> tuple[str, StageContext]:
 def command(settings: Trainer, job: Path) -> list[str]:
     """The ``accelerate launch`` command line: one machine, ``settings.processes`` processes."""
     return [
-        sys.executable, "-m", "accelerate.commands.launch",
+        sys.executable, "-m", process.MODULE, "accelerate.commands.launch",
         "--num_machines", "1",
         "--num_processes", str(settings.processes),
         "--multi_gpu",  # also on a CPU, because --cpu would silently start a single process
         "--mixed_precision", "bf16" if settings.dtype == "bfloat16" else "no",
         "--dynamo_backend", "no",
         "--main_process_port", "0",
-        "-m", "pipeline.stages.launch", str(job),
+        "-m", process.MODULE, "pipeline.stages.launch", str(job),
     ]  # fmt: skip
 
 
@@ -70,9 +73,8 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     finished = subprocess.run(
         command(settings, job),
-        env={**os.environ, "PYTHONPATH": search},
+        env={**os.environ, **process.child_environment(), "PYTHONPATH": search},
         check=False,
-        preexec_fn=die_with_parent,
     )
     result: dict[str, Any] = json.loads(result_file.read_text()) if result_file.exists() else {}
     if "error" in result:
@@ -92,17 +94,16 @@ def main(path: Path) -> int:
 
     Any process writes the message of a SteepError there. Returns the exit status.
     """
-    die_with_parent()
     entry, context = read_job(path)
     result = context.checkpoint_dir / _RESULT
     try:
         counts = call_stage(entry, context)
     except SteepError as error:
-        result.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
+        write_json(result, {"error": str(error)})
         return error.exit_status
     if os.environ.get("RANK", "0") == "0":
         outcome = {"counts": counts, "notes": context.notes}
-        result.write_text(json.dumps(outcome), encoding="utf-8")
+        write_json(result, outcome)
     return 0
 
 

@@ -4,7 +4,8 @@
 the settings, prompt and stop rules it was sampled with. `PolicyContinuations` serves the Monte Carlo
 value estimates of ProGraph-R1 (eq. 11). Finished questions are saved in batches of
 ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
-question and sample only, so a rollout that was killed and continues gives the same trajectories.
+question and sample only, so a rollout that was killed and continues gives the same trajectories in
+the same order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, RetrievalUnavailable
 from pipeline.core.records import Question, Trajectory
 from pipeline.rollout.partial import PartialTrajectory
@@ -32,28 +34,35 @@ def roll_out_policy(
     *,
     temperature: float,
     samples: int,
-) -> tuple[list[Trajectory], dict[str, float]]:
+) -> tuple[Iterator[Trajectory], dict[str, float]]:
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
+
+    The trajectories are read from their checkpoints while they are consumed, with a check that each
+    question has each sample once.
 
     ``policy_dir`` holds ``adapter/`` and ``lineage.json``; None is the base model. The seconds are
     engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
     spent waiting for it; generation and retrieval overlap. Checkpoints under
     ``context.checkpoint_dir`` are not rolled out again.
     Raises InputError for repeated question ids, RetrievalError when retrieval fails for every
-    trajectory of a batch, RetrievalUnavailable when no query can be answered, and what `open_rollout`
-    raises.
+    trajectory of a batch, RetrievalUnavailable when no query can be answered, StoreError when
+    checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
     """
     question_ids = [question.question_id for question in questions]
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
     if repeated:
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
     policy = read_policy(policy_dir)
+    settings = rollout_settings(context.config, temperature=temperature)
+    # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
+    rollout = digest(policy.fingerprint, repr(settings), str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
-        context.checkpoint_dir / "paths", samples, context.config.sampling.batch
+        context.checkpoint_dir / "paths" / rollout.hex(),
+        question_ids,
+        samples=samples,
+        batch=context.config.sampling.batch,
     )
-    remaining = [
-        question for question in questions if question.question_id not in checkpoints.finished
-    ]
+    remaining = [questions[number] for number in checkpoints.remaining()]
     if remaining:
         start = time.perf_counter()
         with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
@@ -65,7 +74,7 @@ def roll_out_policy(
                     engine=engine,
                     grammar=grammar,
                     retriever=retriever,
-                    settings=rollout_settings(context.config, temperature=temperature),
+                    settings=settings,
                     policy=policy.fingerprint,
                     samples=samples,
                     seed=context.seed,
@@ -76,7 +85,7 @@ def roll_out_policy(
             except RetrievalUnavailable:
                 checkpoints.flush(timer)  # these questions finished before the outage
                 raise
-    return checkpoints.read(question_ids), checkpoints.seconds
+    return checkpoints.read(), checkpoints.seconds
 
 
 class PolicyContinuations:

@@ -7,7 +7,7 @@ have, and the page says so; a broken file is an error.
 
 from __future__ import annotations
 
-import json
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 
 from pipeline.core.answer_metrics import f1
 from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import iterate_parquet, parse_json, read_text
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
@@ -53,12 +54,12 @@ class Example:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file of a stage. Raises StoreError when it is missing or broken."""
+    if not path.exists():
+        raise StoreError(f"{path} is missing; rerun its stage with --force")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(f"{path} is missing; rerun its stage with --force") from None
-    except ValueError as error:
-        raise StoreError(f"{path}: not JSON ({error}); rerun its stage with --force") from None
+        return parse_json(read_text(path), path)
+    except InputError as error:
+        raise StoreError(f"{error}; rerun its stage with --force") from None
 
 
 def policy_title(policy: str) -> str:
@@ -82,13 +83,15 @@ def reward_terms(inputs: Mapping[str, Path]) -> dict[int, dict[str, np.ndarray]]
     TeaRAG eq. 5 to 13, HiPRAG eq. 1, and ProGraph-R1 eq. 11 to 15 as means over the steps of a
     trajectory. A term that the method does not have gives an empty array.
     """
-    return {
-        number: {
-            term: np.array([reward[term] for reward in rewards if reward.get(term) is not None])
-            for term in titled_terms()
-        }
-        for number, rewards in _rewards(inputs)
-    }
+    result = {}
+    for number, directory in rounds_of(inputs, "score").items():
+        values = {term: array("d") for term in titled_terms()}
+        for reward in _rewards(directory):
+            for term, of_term in values.items():
+                if reward.get(term) is not None:
+                    of_term.append(reward[term])
+        result[number] = {term: np.array(of_term) for term, of_term in values.items()}
+    return result
 
 
 def turn_rewards(
@@ -98,17 +101,27 @@ def turn_rewards(
 
     A term without measurements is None. The result is empty for methods without step rewards.
     """
+    names = list(terms)
     result: dict[int, dict[int, dict[str, Any]]] = {}
-    for number, rewards in _rewards(inputs):
-        by_trajectory = [reward["steps"] for reward in rewards if reward.keys() >= set(terms)]
-        for turn in range(max(map(len, by_trajectory), default=0)):
-            steps = [steps[turn] for steps in by_trajectory if turn < len(steps)]
-            values = {term: [step[term] for step in steps] for term in terms}
+    for number, directory in rounds_of(inputs, "score").items():
+        # By turn: the number of steps, and the measured values of every term.
+        turns: list[tuple[int, dict[str, array[float]]]] = []
+        for reward in _rewards(directory):
+            steps = reward["steps"] if reward.keys() >= {*names, "steps"} else []
+            for turn, step in enumerate(steps):
+                if turn == len(turns):
+                    turns.append((0, {name: array("d") for name in names}))
+                count, values = turns[turn]
+                turns[turn] = (count + 1, values)
+                for name in names:
+                    if step[name] is not None:
+                        values[name].append(step[name])
+        for turn, (count, values) in enumerate(turns, start=1):
             means = {
-                term: None if None in numbers else float(np.mean(numbers))
-                for term, numbers in values.items()
+                name: float(np.mean(of_term)) if len(of_term) == count else None
+                for name, of_term in values.items()
             }
-            result.setdefault(turn + 1, {})[number] = {"n": len(steps), **means}
+            result.setdefault(turn, {})[number] = {"n": count, **means}
     return result
 
 
@@ -127,13 +140,12 @@ def progress_costs(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     return result
 
 
-def _rewards(inputs: Mapping[str, Path]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """Each round with the rewards of its trajectories, without those that a retrieval error ended."""
-    import pyarrow.parquet as pq
-
-    for number, directory in rounds_of(inputs, "score").items():
-        column = pq.read_table(directory / "trajectories.parquet", columns=["rewards"])["rewards"]
-        yield number, [json.loads(text) for text in column.to_pylist() if text is not None]
+def _rewards(directory: Path) -> Iterator[dict[str, Any]]:
+    """The rewards of the trajectories of a round, without those that a retrieval error ended."""
+    path = directory / "trajectories.parquet"
+    for number, row in enumerate(iterate_parquet(path, ["rewards"]), start=1):
+        if row["rewards"] is not None:
+            yield parse_json(row["rewards"], path, number)
 
 
 # Names that version 0.1 wrote for a retrieval error.
@@ -154,12 +166,10 @@ def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 
 def pair_kinds(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of pairs by the kind of the rejected trajectory (TeaRAG eq. 14), by round."""
-    import pyarrow.parquet as pq
-
     result = {}
     for number, directory in rounds_of(inputs, "pair").items():
-        kinds = pq.read_table(directory / "pairs.parquet", columns=["kind"])["kind"].to_pylist()
-        counts = Counter(kinds)
+        rows = iterate_parquet(directory / "pairs.parquet", ["kind"])
+        counts = Counter(row["kind"] for row in rows)
         result[number] = {kind: counts[kind] for kind in PAIR_KINDS if counts[kind]}
     return result
 
@@ -217,18 +227,16 @@ def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
 
     Raises InputError when a pair names a trajectory that its round does not have.
     """
-    import pyarrow.parquet as pq
-
     columns = ["kind", "question_id", "chosen_id", "rejected_id"]
     for number, directory in reversed(rounds_of(inputs, "pair").items()):
         if f"score-{number}" not in inputs:
             continue
-        rows = pq.read_table(directory / "pairs.parquet", columns=columns).to_pylist()
-        rows = [
-            row
-            for kind in reversed(PAIR_KINDS)  # subtle differences first
-            for row in [row for row in rows if row["kind"] == kind][:EXAMPLES_PER_KIND]
-        ]
+        by_kind: dict[str, list[dict[str, Any]]] = {kind: [] for kind in reversed(PAIR_KINDS)}
+        for row in iterate_parquet(directory / "pairs.parquet", columns):
+            of_kind = by_kind.get(row["kind"])
+            if of_kind is not None and len(of_kind) < EXAMPLES_PER_KIND:
+                of_kind.append(row)
+        rows = [row for of_kind in by_kind.values() for row in of_kind]  # subtle differences first
         path = inputs[f"score-{number}"] / "trajectories.parquet"
         ids = {row[key] for row in rows for key in ("chosen_id", "rejected_id")}
         trajectories = read_trajectories(path, "trajectory_id", ids)

@@ -1,25 +1,37 @@
-"""Checkpoints of a rollout: finished questions in numbered Parquet files, and the seconds they took.
+"""Checkpoints of a rollout: finished questions in Parquet files, and the seconds they took.
 
-A rollout that is killed and started again reads them, and rolls out the remaining questions only.
+A rollout that is killed and started again rolls out only the questions that no checkpoint holds. Its
+result does not depend on how the questions are spread over the files: they are read back in the order
+of the questions, a few files at a time, after a check that every question has each of its samples
+once.
 """
 
 from __future__ import annotations
 
-import json
+import logging
+import math
 import time
-from collections.abc import Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import RetrievalError
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.errors import EngineError, InputError, RetrievalError, StoreError
+from pipeline.core.input_files import read_json
+from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import Engine
+from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.retrieval.base import Retriever
 
+_NAME = "paths"
+_ROWS_IN_MEMORY = 4096  # trajectories of the files that `read` keeps; one file may have more
 SECONDS = ("engine_start", "generation", "semantic", "graph", "ppr", "total")
 
 
@@ -51,30 +63,47 @@ class RolloutTimer:
 
 
 class RolloutCheckpoints:
-    """The checkpoints in ``folder``; a question is finished when it has ``samples`` trajectories.
+    """The checkpoints in ``folder`` of the questions ``question_ids``, which are distinct.
 
-    ``finished`` holds the ids of the finished questions, ``batch`` is the number of questions per
-    file, and ``seconds`` are those of all files.
+    A question is finished when a file holds its samples 0 to ``samples`` - 1. Everything else that
+    the files hold is ignored: other questions, unfinished ones, and repetitions, which two processes
+    in one directory can cause. ``batch`` is the number of questions per new file, and ``seconds``
+    are those of all files.
     """
 
-    def __init__(self, folder: Path, samples: int, batch: int) -> None:
+    def __init__(
+        self, folder: Path, question_ids: Sequence[str], *, samples: int, batch: int
+    ) -> None:
         self.folder = folder
         self.samples = samples
         self.batch = batch
-        self.files = sorted(folder.glob("paths-*.parquet"))
-        self.finished = {
-            trajectory.question_id
-            for file in self.files
-            for trajectory in read_records(file, Trajectory)
-        }
-        self.seconds = dict.fromkeys(SECONDS, 0.0)
-        if self.files:
-            self.seconds = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
+        self._question_ids = question_ids
+        self._number_of = {question_id: number for number, question_id in enumerate(question_ids)}
+        self._files: list[Path] = []
+        # Where each question is: the number of its file, or -1, and the first of its rows.
+        self._file_of = array("q", [-1]) * len(question_ids)
+        self._row_of = array("q", [0]) * len(question_ids)
         self._incomplete: dict[str, list[Trajectory]] = {}
         self._complete: list[list[Trajectory]] = []
+        for path in intact(folder, _NAME):
+            self._enter(path)
+        self.seconds = dict.fromkeys(SECONDS, 0.0) | (self._seconds_before() if self._files else {})
+
+    def remaining(self) -> list[int]:
+        """Positions of the unfinished questions in ``question_ids``, ascending."""
+        return [number for number, file in enumerate(self._file_of) if file < 0]
 
     def add(self, trajectory: Trajectory, timer: RolloutTimer) -> None:
-        """Add a finished trajectory; writes a file when a batch of questions is complete."""
+        """Add a finished trajectory; writes a file when a batch of questions is complete.
+
+        Raises EngineError for a log-probability that is not finite, and what `flush` raises.
+        """
+        for token, logprob in enumerate(trajectory.logprobs):
+            if logprob is not None and not math.isfinite(logprob):
+                raise EngineError(
+                    f"token {token} of {trajectory.trajectory_id} has log-probability {logprob}; "
+                    "expected a finite number; check the model's weights and engine.dtype"
+                )
         trajectories = self._incomplete.setdefault(trajectory.question_id, [])
         trajectories.append(trajectory)
         if len(trajectories) == self.samples:
@@ -98,18 +127,79 @@ class RolloutCheckpoints:
             )
         self.seconds = timer.seconds()
         write_json(self.folder / "seconds.json", self.seconds)
-        file = self.folder / f"paths-{len(self.files):06d}.parquet"
-        write_parquet(file, trajectories, Trajectory)
-        self.files.append(file)
+        trajectories.sort(key=lambda item: (self._number_of[item.question_id], item.sample))
+        self._enter(write_checkpoint(self.folder, _NAME, trajectories, Trajectory))
         self._complete = []
 
-    def read(self, question_ids: Sequence[str]) -> list[Trajectory]:
-        """All trajectories written, in the order of ``question_ids`` and of their samples."""
-        order = {question_id: number for number, question_id in enumerate(question_ids)}
-        trajectories = [
-            trajectory for file in self.files for trajectory in read_records(file, Trajectory)
-        ]
-        return sorted(
-            trajectories,
-            key=lambda trajectory: (order[trajectory.question_id], trajectory.sample),
-        )
+    def read(self) -> Iterator[Trajectory]:
+        """All trajectories in the order of the questions and of their samples.
+
+        At most one file or `_ROWS_IN_MEMORY` trajectories are in memory. Raises StoreError when a
+        question is not finished, or a file was deleted or damaged in the meantime.
+        """
+        if missing := self.remaining():
+            raise StoreError(
+                f"{self.folder}: no checkpoint holds all {self.samples} trajectories of "
+                f"{len(missing)} of {len(self._question_ids)} questions, such as "
+                f"{self._question_ids[missing[0]]}; rerun, which rolls out only these questions"
+            )
+        tables: OrderedDict[int, pa.Table] = OrderedDict()
+        for number, question_id in enumerate(self._question_ids):
+            file = self._file_of[number]
+            if file not in tables:
+                tables[file] = read_checkpoint(self._files[file])
+                while len(tables) > 1 and _rows(tables) > _ROWS_IN_MEMORY:
+                    tables.popitem(last=False)
+            tables.move_to_end(file)
+            rows = tables[file].slice(self._row_of[number], self.samples).to_pylist()
+            for sample, row in enumerate(rows):
+                trajectory = parse_record(
+                    Trajectory, from_arrow(row, Trajectory), self._files[file], None
+                )
+                if (trajectory.question_id, trajectory.sample) != (question_id, sample):
+                    raise StoreError(
+                        f"{self._files[file]}: expected sample {sample} of question {question_id}, "
+                        f"got sample {trajectory.sample} of {trajectory.question_id}; delete the "
+                        "file and rerun, which rolls out its questions again"
+                    )
+                yield trajectory
+
+    def _enter(self, path: Path) -> None:
+        """Note which finished questions a file holds, except those that an earlier file holds."""
+        columns = read_checkpoint(path, ["question_id", "sample"]).to_pydict()
+        question_ids, samples = columns["question_id"], columns["sample"]
+        expected = list(range(self.samples))
+        self._files.append(path)
+        taken = row = 0
+        while row < len(question_ids):
+            end = row + 1
+            while end < len(question_ids) and question_ids[end] == question_ids[row]:
+                end += 1
+            number = self._number_of.get(question_ids[row])
+            if number is not None and self._file_of[number] < 0 and samples[row:end] == expected:
+                self._file_of[number], self._row_of[number] = len(self._files) - 1, row
+                taken += end - row
+            row = end
+        if taken < len(question_ids):
+            logging.getLogger(__name__).warning(
+                "%s: %d of its %d trajectories are not used; they belong to other questions or "
+                "another number of samples, or another checkpoint holds them too",
+                path,
+                len(question_ids) - taken,
+                len(question_ids),
+            )
+
+    def _seconds_before(self) -> dict[str, float]:
+        """The seconds of earlier attempts; empty when their file is missing or damaged."""
+        path = self.folder / "seconds.json"
+        try:
+            return {name: float(value) for name, value in read_json(path).items()}
+        except (InputError, ValueError, TypeError) as error:
+            logging.getLogger(__name__).warning(
+                "%s: not the seconds of earlier attempts (%s); they are not counted", path, error
+            )
+            return {}
+
+
+def _rows(tables: OrderedDict[int, pa.Table]) -> int:
+    return sum(table.num_rows for table in tables.values())

@@ -7,6 +7,7 @@ Input: ``questions/sampling.parquet`` and the policy that samples. Output: ``tra
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
@@ -33,9 +34,17 @@ def run(context: StageContext) -> dict[str, int]:
         temperature=context.config.sampling.temperature,
         samples=context.config.sampling.samples,
     )
-    write_parquet(context.output / "trajectories.parquet", trajectories, Trajectory)
-    generated = sum(trajectory.tokens.thinking for trajectory in trajectories)
+    stops: Counter[str] = Counter()
+    generated = 0
+
+    def counted() -> Iterator[Trajectory]:
+        nonlocal generated
+        for trajectory in trajectories:
+            stops[trajectory.stop] += 1
+            generated += trajectory.tokens.thinking
+            yield trajectory
+
+    write_parquet(context.output / "trajectories.parquet", counted(), Trajectory)
     write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
-    stops = Counter(trajectory.stop for trajectory in trajectories)
     write_json(context.output / "stops.json", dict(sorted(stops.items())))
-    return {"questions": len(questions), "trajectories": len(trajectories)}
+    return {"questions": len(questions), "trajectories": stops.total()}

@@ -3,42 +3,43 @@
 Input: the sampled trajectories, and the verdicts of stage ``judge`` where the rewards count judged
 steps. Output: ``trajectories.parquet``, the trajectories with ``rewards`` filled, and
 ``statistics.json``, sums of the terms by data set. The method (`pipeline.methods`) gives the scorer.
-Finished batches are kept as Parquet files in the checkpoint directory, so that a killed run loses at
-most one. Trajectories whose retrieval failed (stop "retrieval_error") keep ``rewards`` null: they say
-nothing about the policy.
+Finished batches are kept as checkpoints, so that a killed run loses at most one. Trajectories whose
+retrieval failed (stop "retrieval_error") keep ``rewards`` null: they say nothing about the policy.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.core.atomic import parquet_writer, write_json
+from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import from_arrow, parse_record, read_records, write_parquet
+from pipeline.core.input_files import iterate_parquet
+from pipeline.core.record_io import from_arrow, iterate_records, parse_record
 from pipeline.core.records import Trajectory
-from pipeline.core.verdicts import Verdict, by_trajectory
+from pipeline.core.verdicts import Verdict
 from pipeline.methods import Scorer, method
 from pipeline.run.context import StageContext
+from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
 from pipeline.stages.score_inputs import StageInputs
+from pipeline.stages.trajectory_columns import FILE
 
-FILE = "trajectories.parquet"
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Fill ``context.output`` with trajectories.parquet and statistics.json.
 
-    Raises InputError when a judged step has no verdict, and the errors of the method's models.
+    Raises InputError when a judged step has no verdict or a reward is not finite, and the errors of
+    the method's models.
     """
     settings = context.config.rewards
     trained = method(settings.kind)
-    verdicts = None
-    if settings.judged:
-        verdicts = by_trajectory(
-            read_records(context.inputs["judge"] / "verdicts.parquet", Verdict)
-        )
     return score_file(
         context.inputs["sample"] / FILE,
         context.output,
@@ -46,7 +47,7 @@ def run(context: StageContext) -> dict[str, int]:
         trained.scorer(settings, StageInputs(context)),
         batch=None if trained.whole_shard else settings.batch,
         shard=(context.shard, context.shards),
-        verdicts=verdicts,
+        verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
     )
 
 
@@ -58,29 +59,91 @@ def score_file(
     *,
     batch: int | None,
     shard: tuple[int, int] = (0, 1),
-    verdicts: Mapping[str, Sequence[Verdict]] | None = None,
+    verdicts: Path | None = None,
 ) -> dict[str, int]:
     """Score one contiguous shard (number, of how many) of ``source``; returns row counts.
 
     ``batch`` is the number of trajectories scored at once. With None the whole shard is scored at
-    once, and again after a kill, because its scorer writes further files. ``verdicts`` are by
-    trajectory id. Raises InputError for a step without a verdict.
+    once, and again after a kill, because its scorer writes further files. ``verdicts`` is a file of
+    `Verdict` in the order of the trajectories. Raises InputError for a step without a verdict.
     """
     parts = []
-    for start, end, rows in _batches(source, shard, batch):
+    judged = None if verdicts is None else _Verdicts(verdicts)
+    for start, rows in _batches(source, shard, batch):
         # Named by rows, so that a checkpoint made with another batch size is not reused.
-        part = checkpoint_dir / f"{start:09d}-{end:09d}.parquet"
-        if batch is None or not part.exists():
+        name = f"{start:09d}-{start + len(rows):09d}"
+        part = None if batch is None else _finished(checkpoint_dir, name, rows)
+        if part is None:
             trajectories = [
                 parse_record(Trajectory, from_arrow(row, Trajectory), source, start + number)
-                for number, row in enumerate(rows.to_pylist(), start=1)
+                for number, row in enumerate(rows, start=1)
             ]
-            judged = None
-            if verdicts is not None:
-                judged = [_verdicts_on(trajectory, verdicts) for trajectory in trajectories]
-            write_parquet(part, with_rewards(trajectories, scorer, judged), Trajectory)
+            on_steps = None if judged is None else [judged.on(item) for item in trajectories]
+            scored = with_rewards(trajectories, scorer, on_steps)
+            part = write_checkpoint(checkpoint_dir, name, scored, Trajectory)
         parts.append(part)
     return _join_batches(parts, output)
+
+
+def _batches(
+    source: Path, shard: tuple[int, int], size: int | None
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """(number of the first row, rows) over the shard's rows; one batch in memory at a time."""
+    number, shards = shard
+    first, last = 0, None
+    if shards > 1:
+        total = sum(1 for _ in iterate_parquet(source, ["trajectory_id"]))
+        first, last = total * number // shards, total * (number + 1) // shards
+    remaining = islice(iterate_parquet(source), first, last)
+    while rows := list(islice(remaining, size)):
+        yield first, rows
+        first += len(rows)
+
+
+def _finished(checkpoint_dir: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path | None:
+    """The checkpoint of these rows, if there is one that is intact."""
+    expected = [row["trajectory_id"] for row in rows]
+    for part in intact(checkpoint_dir, name):
+        table = read_checkpoint(part, ["trajectory_id"])
+        if table["trajectory_id"].to_pylist() == expected:
+            return part
+        logging.getLogger(__name__).warning(
+            "%s holds other trajectories than its rows of the input; it is not used", part
+        )
+    return None
+
+
+class _Verdicts:
+    """The verdicts of a file, read along with the trajectories in their order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._groups = groupby(iterate_records(path, Verdict), key=lambda verdict: verdict.id)
+        self._current: tuple[str | None, list[Verdict]] = (None, [])
+
+    def on(self, trajectory: Trajectory) -> Sequence[Verdict]:
+        """The verdicts on the steps of a trajectory, in order.
+
+        Verdicts on trajectories before it are skipped. Raises InputError when a step has none.
+        """
+        if trajectory.stop == "retrieval_error" or not trajectory.steps:
+            return ()
+        while self._current[0] != trajectory.trajectory_id:
+            name, group = next(self._groups, (None, ()))
+            if name is None:
+                self._current = (None, [])
+                break
+            self._current = (name, list(group))
+        verdicts = sorted(self._current[1], key=lambda verdict: verdict.step)
+        if [verdict.step for verdict in verdicts] != list(range(len(trajectory.steps))):
+            raise InputError.at(
+                self._path,
+                None,
+                f"trajectory {trajectory.trajectory_id} has {len(trajectory.steps)} steps and "
+                f"{len(verdicts)} verdicts; expected one verdict per step, in the order of the "
+                "trajectories; rerun the stage judge of this round",
+            )
+        return verdicts
 
 
 def with_rewards(
@@ -90,7 +153,8 @@ def with_rewards(
 ) -> list[Trajectory]:
     """The same trajectories with ``rewards`` filled, null where retrieval failed.
 
-    ``verdicts``: on the steps of every trajectory, in order.
+    ``verdicts``: on the steps of every trajectory, in order. Raises InputError for a reward that is
+    not finite.
     """
     places = [
         place
@@ -100,64 +164,40 @@ def with_rewards(
     judged = None if verdicts is None else [verdicts[place] for place in places]
     terms = scorer([trajectories[place] for place in places], judged)
     for place, rewards in zip(places, terms, strict=True):
-        trajectories[place].rewards = dict(rewards)
+        trajectories[place].rewards = _finite(dict(rewards), trajectories[place])
     return list(trajectories)
 
 
-def _verdicts_on(
-    trajectory: Trajectory, verdicts: Mapping[str, Sequence[Verdict]]
-) -> Sequence[Verdict]:
-    of_steps = verdicts.get(trajectory.trajectory_id, ())
-    if trajectory.stop != "retrieval_error" and len(of_steps) != len(trajectory.steps):
+def _finite(rewards: dict[str, Any], trajectory: Trajectory) -> dict[str, Any]:
+    try:
+        json.dumps(rewards, allow_nan=False)
+    except ValueError:
         raise InputError(
-            f"trajectory {trajectory.trajectory_id} has {len(trajectory.steps)} steps and "
-            f"{len(of_steps)} verdicts; rerun the stage judge of this round"
-        )
-    return of_steps
-
-
-def _batches(
-    source: Path, shard: tuple[int, int], size: int | None
-) -> Iterator[tuple[int, int, Any]]:
-    """(first row, end, Arrow rows) over the shard's rows; one batch in memory at a time."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(source) as file:
-        rows = file.metadata.num_rows
-        number, shards = shard
-        first, last = rows * number // shards, rows * (number + 1) // shards
-        if size is None:
-            if first < last:
-                yield first, last, file.read().slice(first, last - first)
-            return
-        at = 0
-        for part in file.iter_batches(batch_size=size):
-            start, end = max(first, at), min(last, at + part.num_rows)
-            if start < end:
-                yield start, end, part.slice(start - at, end - start)
-            at += part.num_rows
+            f"trajectory {trajectory.trajectory_id}: the rewards {rewards} hold a number that is not "
+            "finite; check the model that scores (rewards.reranker) and the weights of the rewards"
+        ) from None
+    return rewards
 
 
 def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
     """Join scored batches into one file with the sums of their terms; returns row counts."""
-    import pyarrow.parquet as pq
-
-    write_parquet(output / FILE, [], Trajectory)
-    schema = pq.read_schema(output / FILE)
     sums: dict[str, dict[str, float]] = {}
     counts = {"trajectories": 0, "retrieval_error": 0}
-    with parquet_writer(output / FILE, schema) as writer:
+
+    def tables() -> Iterator[pa.Table]:
         for part in parts:
-            table = pq.read_table(part)
-            writer.write_table(table)
+            table = read_checkpoint(part)
             _add(table.select(["dataset", "rewards"]).to_pylist(), sums, counts)
+            yield table
+
+    write_tables(output / FILE, tables(), Trajectory)
     # Sums and counts, not means: the shards of a stage are added up.
     write_json(output / "statistics.json", {**counts, "datasets": sums})
     return counts
 
 
 def _add(
-    rows: Sequence[dict[str, Any]], sums: dict[str, dict[str, float]], counts: dict[str, int]
+    rows: Iterable[dict[str, Any]], sums: dict[str, dict[str, float]], counts: dict[str, int]
 ) -> None:
     for row in rows:
         counts["trajectories"] += 1

@@ -1,7 +1,8 @@
 """Rewards to advantages: a weight per token for policy-gradient training (ProGraph-R1 3.3, eq. 5, 16).
 
 Input: scored trajectories. Output: trajectories with ids, a mask over model-written tokens, the
-log-probabilities at sampling time, and an advantage per token.
+log-probabilities at sampling time, and an advantage per token. The trajectories are read twice, once
+for the rewards and once for the tokens, so that they are never in memory together.
 
 - Per step: the reward R_t is standardized by the mean and the standard deviation over all steps of
   all trajectories of its question. Every model-written token of step t has this advantage.
@@ -14,20 +15,25 @@ retrieval call failed) or without model-written tokens are left out as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.core.errors import TrainingError
 from pipeline.core.records import Trajectory
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import mismatch
 from pipeline.rollout.turns import turns_of
-from pipeline.training.checks import check_control_tokens
+from pipeline.training.checks import check_control_tokens, check_ids
+from pipeline.training.encoded_file import EncodedFile
 
 Per = Literal["step", "trajectory"]
+LARGEST_LOGPROB = 1e-3  # nats: above 0 by rounding only
 LEAST_SPREAD = 1e-8  # standard deviation of a question's rewards below which they count as equal
 
 
@@ -51,50 +57,109 @@ class EncodedTrajectory:
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.completion_ids)
 
+    @property
+    def tokens(self) -> int:
+        return self.length
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.mask)
+
+
+def questions_of(trajectories: Sequence[EncodedTrajectory]) -> Sequence[str]:
+    """The question of every trajectory."""
+    if isinstance(trajectories, EncodedFile):
+        return trajectories.column("question")
+    return [trajectory.question for trajectory in trajectories]
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Standardized rewards of a file of trajectories, by the position of each trajectory.
+
+    ``values`` holds the advantages of all trajectories one after another: those of trajectory i from
+    ``starts[i]`` to ``starts[i + 1]``, one per turn or a single one. A trajectory that is left out has
+    none. 8 bytes a value, so that all trajectories of a round fit into memory.
+    """
+
+    starts: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def of(self, position: int) -> list[float]:
+        """The advantages of one trajectory; empty when it is left out."""
+        advantages: list[float] = self.values[
+            self.starts[position] : self.starts[position + 1]
+        ].tolist()
+        return advantages
+
+
+def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> Advantages:
+    """The advantages of trajectories, standardized over the trajectories of each question.
+
+    Raises TrainingError when a trajectory lacks the rewards that ``per`` needs, or one is not finite.
+    """
+    questions: dict[str, int] = {}
+    groups = array("q")  # of every trajectory; -1: left out
+    sizes = array("q")
+    rewards = array("d")
+    for number, trajectory in enumerate(trajectories, start=1):
+        written = any(writer == "model" for *_, writer in trajectory.token_spans)
+        terms = []
+        if trajectory.rewards is not None and written:
+            terms = _rewards(trajectory, per, number)
+        groups.append(questions.setdefault(trajectory.question_id, len(questions)) if terms else -1)
+        sizes.append(len(terms))
+        rewards.extend(terms)
+    starts = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))]).astype(np.int64)
+    values = np.array(rewards, dtype=np.float64)
+    kept = np.zeros(len(sizes), dtype=bool)
+    group_of = np.array(groups, dtype=np.int64)
+    order = np.argsort(group_of, kind="stable")
+    bounds = np.searchsorted(group_of[order], np.arange(len(questions) + 1))
+    for group in range(len(questions)):
+        members = order[bounds[group] : bounds[group + 1]]
+        places = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in members])
+        spread = float(values[places].std())
+        if spread >= LEAST_SPREAD:
+            values[places] = (values[places] - float(values[places].mean())) / spread
+            kept[members] = True
+    lengths = np.where(kept, np.diff(starts), 0)
+    values = values[np.repeat(kept, np.diff(starts))]
+    return Advantages(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), values)
+
 
 def encode_trajectories(
-    tokenizer: Tokenizer, trajectories: Sequence[Trajectory], per: Per
-) -> tuple[list[EncodedTrajectory], int]:
-    """Encoded trajectories in order, and the number left out.
+    tokenizer: Tokenizer,
+    trajectories: Iterable[Trajectory],
+    advantages: Advantages,
+    vocabulary: int | None = None,
+) -> Iterator[EncodedTrajectory]:
+    """The trajectories with advantages, encoded, in order.
 
-    Raises TrainingError when a trajectory lacks the rewards that ``per`` needs, lacks the
-    log-probability of a model-written token, or has ids, spans and text that disagree.
+    ``advantages`` are those of the same trajectories in the same order, and ``vocabulary`` is the
+    number of token ids of the model (None: unknown). Raises TrainingError when a trajectory has an id
+    that is not in the vocabulary, lacks the log-probability of a model-written token, or has ids,
+    spans and text that disagree.
     """
-    questions: dict[str, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        written = any(writer == "model" for *_, writer in trajectory.token_spans)
-        if trajectory.rewards is not None and written:
-            questions.setdefault(trajectory.question_id, []).append(trajectory)
-    advantages: dict[str, list[float]] = {}
-    for group in questions.values():
-        group_rewards = [_rewards(trajectory, per) for trajectory in group]
-        flat = np.array([value for rewards in group_rewards for value in rewards])
-        spread = float(flat.std())
-        if spread < LEAST_SPREAD:
-            continue
-        mean = float(flat.mean())
-        for trajectory, rewards in zip(group, group_rewards, strict=True):
-            standardized = [(value - mean) / spread for value in rewards]
-            advantages[trajectory.trajectory_id] = standardized
-    encoded = [
-        _encoded(tokenizer, trajectory, advantages[trajectory.trajectory_id])
-        for trajectory in trajectories
-        if trajectory.trajectory_id in advantages
-    ]
-    return encoded, len(trajectories) - len(encoded)
+    for position, trajectory in enumerate(trajectories):
+        turn_advantages = advantages.of(position)
+        if turn_advantages:
+            name = f"record {position + 1}, trajectory {trajectory.trajectory_id}"
+            yield _encoded(tokenizer, trajectory, turn_advantages, vocabulary, name)
 
 
-def _rewards(trajectory: Trajectory, per: Per) -> list[float]:
+def _rewards(trajectory: Trajectory, per: Per, number: int) -> list[float]:
     """The reward of each turn, or a single reward for all turns.
 
-    Raises TrainingError when the trajectory lacks the rewards that ``per`` needs.
+    Raises TrainingError when the trajectory lacks the rewards that ``per`` needs, or one is not
+    finite; ``number`` is its number in the file.
     """
     terms = trajectory.rewards or {}
-    name = f"trajectory {trajectory.trajectory_id}"
+    name = f"record {number}, trajectory {trajectory.trajectory_id}"
     if per == "trajectory":
         if not isinstance(terms.get("total"), int | float):
             raise TrainingError(f"{name} has no total reward; score it again")
-        return [float(terms["total"])]
+        return _finite([float(terms["total"])], name)
     steps, turns = terms.get("steps", []), len(turns_of(trajectory))
     try:
         totals = [float(step["total"]) for step in steps]
@@ -105,13 +170,26 @@ def _rewards(trajectory: Trajectory, per: Per) -> list[float]:
             f"{name} has {len(totals)} step rewards for {turns} turns; score it with "
             "rewards.kind prograph, or set grpo.per: trajectory"
         )
-    return totals
+    return _finite(totals, name)
+
+
+def _finite(rewards: list[float], name: str) -> list[float]:
+    for reward in rewards:
+        if not math.isfinite(reward):
+            raise TrainingError(f"{name} has the reward {reward}; score it again")
+    return rewards
 
 
 def _encoded(
-    tokenizer: Tokenizer, trajectory: Trajectory, turn_advantages: Sequence[float]
+    tokenizer: Tokenizer,
+    trajectory: Trajectory,
+    turn_advantages: Sequence[float],
+    vocabulary: int | None,
+    name: str,
 ) -> EncodedTrajectory:
-    name, ids = f"trajectory {trajectory.trajectory_id}", trajectory.token_ids
+    ids = trajectory.token_ids
+    check_ids(trajectory.prompt_ids, vocabulary, f"{name}: prompt", "sample it again")
+    check_ids(ids, vocabulary, name, "sample it again")
     problem = mismatch(tokenizer, trajectory.output, trajectory.spans, ids, trajectory.token_spans)
     if problem is not None:
         raise TrainingError(f"{name}: {problem}; sample it again")
@@ -129,6 +207,11 @@ def _encoded(
             if logprob is None:
                 raise TrainingError(
                     f"{name}: token {at} is model-written but has no log-probability; sample it again"
+                )
+            if not -math.inf < logprob <= LARGEST_LOGPROB:
+                raise TrainingError(
+                    f"{name}: token {at} has the log-probability {logprob}; expected a finite number "
+                    "of at most 0; sample it again"
                 )
             mask[at], old_logprobs[at], advantages[at] = 1, logprob, advantage
     checked = [None if written else token for token, written in zip(ids, mask, strict=True)]

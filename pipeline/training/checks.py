@@ -15,7 +15,23 @@ from pipeline.grammars.spans import pieces
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.grammars.tokens import control_ids, decode
 
+_IDS = 2**31  # ids are stored in 32 bits
 WRITERS: tuple[Writer, ...] = ("model", "observation")
+
+
+def check_ids(ids: Sequence[int], vocabulary: int | None, name: str, remedy: str) -> None:
+    """Raise TrainingError when there are no ids, or one is not in a vocabulary of this size.
+
+    With None the size is unknown, and only ids that no vocabulary has are refused.
+    """
+    if not ids:
+        raise TrainingError(f"{name}: no token ids; {remedy}")
+    size = _IDS if vocabulary is None else vocabulary
+    if min(ids) < 0 or max(ids) >= size:
+        at, token = next((at, token) for at, token in enumerate(ids) if not 0 <= token < size)
+        raise TrainingError(
+            f"{name}: token {at} has the id {token}; expected 0 to {size - 1}; {remedy}"
+        )
 
 
 def check_mask(

@@ -14,16 +14,23 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.core.errors import ConfigError
+from pipeline.training.encode import Encoded
+from pipeline.training.encoded_file import EncodedFile
 from pipeline.training.trl_types import Batch, Collator, Dataset, DatasetRow
 
 if TYPE_CHECKING:
     import torch
 
 
-def column_dataset(records: Sequence[object], columns: Sequence[str]) -> Dataset:
-    """A ``datasets.Dataset`` with one row per record; ``columns`` are attributes of the records."""
+def column_dataset(records: Sequence[Encoded], columns: Sequence[str]) -> Dataset:
+    """A ``datasets.Dataset`` with one row per record; ``columns`` are attributes of the records.
+
+    The rows of an `EncodedFile` stay in its file.
+    """
     import datasets
 
+    if isinstance(records, EncodedFile):
+        return records.dataset.select_columns(list(columns))
     dataset: Dataset = datasets.Dataset.from_dict(
         {name: [getattr(record, name) for record in records] for name in columns}
     )
@@ -55,9 +62,8 @@ class StepSortedSampler:
         groups: Sequence[str] = (),
     ) -> None:
         self.lengths = lengths
-        members: dict[str | int, list[int]] = {}
-        names: Sequence[str | int] = groups or range(len(lengths))
-        for index, name in enumerate(names):
+        members: dict[str, list[int]] = {}
+        for index, name in enumerate(groups):
             members.setdefault(name, []).append(index)
         self.group_members = list(members.values())
         self.step = step
@@ -77,8 +83,10 @@ class StepSortedSampler:
         import torch
 
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        shuffled = torch.randperm(len(self.group_members), generator=generator).tolist()
-        order = [index for group in shuffled for index in self.group_members[group]]
+        units = len(self.group_members) or len(self.lengths)
+        order: list[int] = torch.randperm(units, generator=generator).tolist()
+        if self.group_members:
+            order = [index for group in order for index in self.group_members[group]]
         for start in range(0, len(order), self.step):
             batch = order[start : start + self.step]
             # Longest first: if memory runs out, it does so in the first micro-batch.

@@ -32,8 +32,9 @@ from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset, pair_collator
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedPair
+from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import DROP, History, history_callback
-from pipeline.training.lora import load_reference, padding_id
+from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
@@ -86,7 +87,7 @@ def dpo_trainer(
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
-    lengths = [pair.length for pair in pairs]
+    lengths = lengths_of(pairs)
     trainer: DpoTrainer = sorted_steps(_recorded_ids_trainer(), lengths, settings, seed)(
         model=model,
         args=arguments,
@@ -98,10 +99,11 @@ def dpo_trainer(
     install_lean_forward(trainer)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
-        load_reference(policy, reference_adapter, REFERENCE)
+        load_weights(policy, reference_adapter, REFERENCE)
     stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
-    logps_P2 = np.load(stored) if stored.exists() else pair_reference_logps(trainer, pairs)
-    on_main(trainer, lambda: _store(stored, logps_P2))
+    found_P2 = _stored_logps(stored, len(pairs))
+    logps_P2 = pair_reference_logps(trainer, pairs) if found_P2 is None else found_P2
+    on_main(trainer, lambda: save_array(stored, logps_P2))
     policy.delete_adapter(REFERENCE)
     trainer.train_dataset = trainer.train_dataset.add_column(
         "ref_chosen_logps", logps_P2[:, 0].tolist()
@@ -122,8 +124,8 @@ def pair_reference_logps(trainer: DpoTrainer, pairs: Sequence[EncodedPair]) -> N
         chosen, rejected = (side.float().tolist() for side in sides)
         return list(zip(chosen, rejected, strict=True))
 
-    lengths = [pair.length for pair in pairs]
-    logps = reference_logps(trainer, column_dataset(pairs, COLUMNS), lengths, sums)
+    dataset = column_dataset(pairs, COLUMNS)
+    logps = reference_logps(trainer, dataset, lengths_of(pairs), sums)
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
@@ -183,6 +185,11 @@ def _content_name(reference: str, pairs: Sequence[EncodedPair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _store(path: Path, logps_P2: NDArray[np.float64]) -> None:
-    if not path.exists():
-        save_array(path, logps_P2)
+def _stored_logps(path: Path, pairs: int) -> NDArray[np.float64] | None:
+    """The log-probabilities of an earlier start of this training; None when there are none to use."""
+    try:
+        logps_P2: NDArray[np.float64] = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    complete = logps_P2.shape == (pairs, 2) and bool(np.isfinite(logps_P2).all())
+    return logps_P2 if complete else None

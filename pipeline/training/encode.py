@@ -12,7 +12,7 @@ training penalizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from pipeline.grammars.tokens import control_ids, decode, prompt_text
 from pipeline.training.checks import (
     WRITERS,
     check_control_tokens,
+    check_ids,
     check_mask,
     check_prompt,
     difference,
@@ -45,6 +46,14 @@ class EncodedSft:
     def length(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def tokens(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        return len(self.labels) - self.labels.count(IGNORED)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedPair:
@@ -61,41 +70,64 @@ class EncodedPair:
     def length(self) -> int:
         return len(self.prompt_ids) + max(len(self.chosen_ids), len(self.rejected_ids))
 
+    @property
+    def tokens(self) -> int:
+        return 2 * len(self.prompt_ids) + len(self.chosen_ids) + len(self.rejected_ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.chosen_mask) + sum(self.rejected_mask)
+
 
 class Encoded(Protocol):
-    """A record with a name and a length in tokens."""
+    """A record with a name.
+
+    ``length`` is that of its longest sequence. ``tokens`` and ``trained_tokens`` count all its
+    sequences, the latter only the tokens that the loss reads.
+    """
 
     @property
     def id(self) -> str: ...
     @property
     def length(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def trained_tokens(self) -> int: ...
 
 
 E = TypeVar("E", bound=Encoded)
 
 
-def encode_sft(tokenizer: Tokenizer, examples: Sequence[SftExample]) -> list[EncodedSft]:
+def encode_sft(
+    tokenizer: Tokenizer, examples: Sequence[SftExample], first: int = 1
+) -> list[EncodedSft]:
     """Tokenize and mask supervised examples, in order.
 
-    ``tokenizer`` must have a chat template and an end-of-turn token. Raises TrainingError when the
-    spans of an example leave a gap, it has no model-written token, its ids hold a doubled or misplaced
-    control token, or its decoded mask differs from its text.
+    ``tokenizer`` must have a chat template and an end-of-turn token. ``first`` is the number of the
+    first example in its file. Raises TrainingError when the spans of an example leave a gap, it has no
+    model-written token, its ids hold a doubled or misplaced control token, or its decoded mask differs
+    from its text.
     """
-    for example in examples:
+    names = [
+        f"record {number}, example {example.example_id}"
+        for number, example in enumerate(examples, start=first)
+    ]
+    for example, name in zip(examples, names, strict=True):
         problem = cover_error(example.spans, len(example.completion))
         if problem is not None:
-            raise TrainingError(f"example {example.example_id}: {problem}; build sft-data again")
+            raise TrainingError(f"{name}: {problem}; build sft-data again")
     prompts = [prompt_text(tokenizer, example.prompt) for example in examples]
     prompt_ids = _ids(tokenizer, prompts)
     piece_ids = {
         writer: iter(_ids(tokenizer, _texts(examples, writer), plain=writer == "observation"))
         for writer in WRITERS
     }
-    for example, ids, text in zip(examples, prompt_ids, prompts, strict=True):
-        check_prompt(tokenizer, ids, text, f"example {example.example_id}")
+    for name, ids, text in zip(names, prompt_ids, prompts, strict=True):
+        check_prompt(tokenizer, ids, text, name)
     return [
-        _join(tokenizer, example, ids, [next(piece_ids[writer]) for *_, writer in example.spans])
-        for example, ids in zip(examples, prompt_ids, strict=True)
+        _join(tokenizer, example, name, ids, [next(piece_ids[w]) for *_, w in example.spans])
+        for example, name, ids in zip(examples, names, prompt_ids, strict=True)
     ]
 
 
@@ -113,9 +145,8 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[str], plain: bool = False) -> lis
 
 
 def _join(
-    tokenizer: Tokenizer, example: SftExample, prompt: list[int], parts: list[list[int]]
+    tokenizer: Tokenizer, example: SftExample, name: str, prompt: list[int], parts: list[list[int]]
 ) -> EncodedSft:
-    name = f"example {example.example_id}"
     ids, labels, token_spans = list(prompt), [IGNORED] * len(prompt), []
     for (_, _, writer), part in zip(example.spans, parts, strict=True):
         token_spans.append((len(ids) - len(prompt), len(ids) - len(prompt) + len(part), writer))
@@ -131,34 +162,53 @@ def _join(
     return EncodedSft(example.example_id, [*ids, eos], [*labels, eos])
 
 
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[EncodedPair]:
+def encode_pairs(
+    tokenizer: Tokenizer, pairs: Sequence[Pair], vocabulary: int | None = None, first: int = 1
+) -> list[EncodedPair]:
     """Masks over the recorded ids of preference pairs, in order.
 
-    Raises TrainingError when token spans do not cover the ids, a side has no model-written token,
-    control tokens are doubled or misplaced (except those that the policy sampled into a rejected
-    trajectory), or the decoded ids differ from the recorded text.
+    ``vocabulary`` is the number of token ids of the model (None: unknown) and ``first`` the number of
+    the first pair in its file. Raises TrainingError when an id is not in the vocabulary,
+    token spans do not cover the ids, a side has no model-written token, control tokens are doubled or
+    misplaced (except those that the policy sampled into a rejected trajectory), or the decoded ids
+    differ from the recorded text.
     """
     return [
-        EncodedPair(
-            f"{pair.chosen_id}>{pair.rejected_id}",
-            pair.prompt_ids,
-            pair.chosen_ids,
-            pair.rejected_ids,
-            _mask(tokenizer, pair, "chosen"),
-            _mask(tokenizer, pair, "rejected"),
-        )
-        for pair in pairs
+        _encode_pair(tokenizer, pair, vocabulary, f"record {number}, pair")
+        for number, pair in enumerate(pairs, start=first)
     ]
 
 
-def _mask(tokenizer: Tokenizer, pair: Pair, side: Literal["chosen", "rejected"]) -> list[int]:
+def _encode_pair(
+    tokenizer: Tokenizer, pair: Pair, vocabulary: int | None, name: str
+) -> EncodedPair:
+    name = f"{name} {pair.chosen_id} > {pair.rejected_id}"
+    check_ids(pair.prompt_ids, vocabulary, f"{name}: prompt", "build the pairs again")
+    return EncodedPair(
+        f"{pair.chosen_id}>{pair.rejected_id}",
+        pair.prompt_ids,
+        pair.chosen_ids,
+        pair.rejected_ids,
+        _mask(tokenizer, pair, "chosen", vocabulary, name),
+        _mask(tokenizer, pair, "rejected", vocabulary, name),
+    )
+
+
+def _mask(
+    tokenizer: Tokenizer,
+    pair: Pair,
+    side: Literal["chosen", "rejected"],
+    vocabulary: int | None,
+    name: str,
+) -> list[int]:
     """The mask of one side, after all checks of its ids."""
     ids, spans, messages = (
         (pair.chosen_ids, pair.chosen_spans, pair.chosen)
         if side == "chosen"
         else (pair.rejected_ids, pair.rejected_spans, pair.rejected)
     )
-    name = f"pair {pair.chosen_id} > {pair.rejected_id}: {side}"
+    name = f"{name}: {side}"
+    check_ids(ids, vocabulary, name, "build the pairs again")
     problem = cover_error(spans, len(ids))
     if problem is not None:
         raise TrainingError(f"{name}: {problem}; build the pairs again")
@@ -192,46 +242,70 @@ def _text(tokenizer: Tokenizer, ids: list[int], spans: Sequence[Span]) -> str:
     return "".join(decode(tokenizer, ids[start:end]) for start, end, _ in spans)
 
 
-def within_length(
-    encoded: Sequence[E], max_length: int, over_long: Literal["refuse", "drop"], block: str
-) -> tuple[list[E], int]:
-    """The records of at most ``max_length`` tokens, and the number of dropped ones.
+class WithinLength:
+    """The records of at most ``max_length`` tokens.
 
     Records are never truncated: a trajectory without its end would teach the model not to end.
-    ``block`` is the configuration block ("sft", "dpo" or "grpo") for error messages. Raises
-    TrainingError when ``over_long`` is "refuse" and a record is too long, or when all are too long.
+    ``block`` is the configuration block ("sft", "dpo" or "grpo") for error messages. After the last
+    record, TrainingError is raised when ``over_long`` is "refuse" and a record was too long, or when
+    all were too long.
     """
-    kept = [item for item in encoded if item.length <= max_length]
-    dropped = len(encoded) - len(kept)
-    if dropped and over_long == "refuse":
-        longest = max(encoded, key=lambda item: item.length)
-        raise TrainingError(
-            f"{block}.max_length is {max_length}, but {dropped} of {len(encoded)} sequences are "
-            f"longer (the longest, {longest.id}, has {longest.length} tokens); raise "
-            f"{block}.max_length, or set {block}.over_long: drop to leave them out"
-        )
-    if encoded and not kept:
-        raise TrainingError(
-            f"{block}.max_length is {max_length}, but all sequences are longer (the shortest has "
-            f"{min(item.length for item in encoded)} tokens); raise {block}.max_length"
-        )
-    return kept, dropped
+
+    def __init__(self, max_length: int, over_long: Literal["refuse", "drop"], block: str) -> None:
+        self.max_length = max_length
+        self.over_long = over_long
+        self.block = block
+        self.dropped = 0
+
+    def __call__(self, records: Iterable[E]) -> Iterator[E]:
+        """Yield the records that are short enough."""
+        kept = 0
+        longest, shortest = ("", 0), 0
+        for record in records:
+            if record.length <= self.max_length:
+                kept += 1
+                yield record
+                continue
+            self.dropped += 1
+            shortest = min(shortest or record.length, record.length)
+            longest = max(longest, (record.id, record.length), key=lambda named: named[1])
+        if self.dropped and self.over_long == "refuse":
+            raise TrainingError(
+                f"{self.block}.max_length is {self.max_length}, but {self.dropped} of "
+                f"{kept + self.dropped} sequences are longer (the longest, {longest[0]}, has "
+                f"{longest[1]} tokens); raise {self.block}.max_length, or set "
+                f"{self.block}.over_long: drop to leave them out"
+            )
+        if self.dropped and not kept:
+            raise TrainingError(
+                f"{self.block}.max_length is {self.max_length}, but all sequences are longer (the "
+                f"shortest has {shortest} tokens); raise {self.block}.max_length"
+            )
 
 
-def distinct(
-    pairs: Sequence[EncodedPair], over_long: Literal["refuse", "drop"]
-) -> tuple[list[EncodedPair], int]:
-    """The pairs whose sides differ, and the number of dropped ones.
+class Distinct:
+    """The pairs whose sides differ.
 
-    An identical pair has no gradient but counts in means. Raises TrainingError for such a pair when
-    ``over_long`` (the setting for unusable records) is "refuse".
+    An identical pair has no gradient but counts in means. After the last pair, TrainingError is
+    raised for such a pair when ``over_long`` (the setting for unusable records) is "refuse".
     """
-    kept = [pair for pair in pairs if pair.chosen_ids != pair.rejected_ids]
-    dropped = len(pairs) - len(kept)
-    if dropped and over_long == "refuse":
-        first = next(pair for pair in pairs if pair.chosen_ids == pair.rejected_ids)
-        raise TrainingError(
-            f"{dropped} of {len(pairs)} pairs have identical chosen and rejected ids (first: "
-            f"{first.id}); build the pairs again, or set dpo.over_long: drop"
-        )
-    return kept, dropped
+
+    def __init__(self, over_long: Literal["refuse", "drop"]) -> None:
+        self.over_long = over_long
+        self.dropped = 0
+
+    def __call__(self, records: Iterable[EncodedPair]) -> Iterator[EncodedPair]:
+        """Yield the pairs whose sides differ."""
+        kept, first = 0, ""
+        for pair in records:
+            if pair.chosen_ids != pair.rejected_ids:
+                kept += 1
+                yield pair
+            else:
+                first = first or pair.id
+                self.dropped += 1
+        if self.dropped and self.over_long == "refuse":
+            raise TrainingError(
+                f"{self.dropped} of {kept + self.dropped} pairs have identical chosen and rejected "
+                f"ids (first: {first}); build the pairs again, or set dpo.over_long: drop"
+            )

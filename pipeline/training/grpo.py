@@ -20,14 +20,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.config.policy import Grpo
 from pipeline.core.errors import ConfigError
 from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.advantages import EncodedTrajectory, questions_of
 from pipeline.training.collate import column_dataset, trajectory_collator
 from pipeline.training.cpu_forward import install_lean_forward
+from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
-from pipeline.training.lora import load_reference, padding_id
+from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftModel, TrainerClass
@@ -84,10 +88,10 @@ def grpo_trainer(
         disable_dropout=False,
     )
     check_processes(arguments, settings, "grpo")
-    lengths = [trajectory.length for trajectory in trajectories]
+    lengths = lengths_of(trajectories)
     # The advantages of a question sum to zero. Within one optimizer step they cancel on the tokens
     # that its trajectories share.
-    questions = [trajectory.question for trajectory in trajectories]
+    questions = questions_of(trajectories)
     trainer_class = sorted_steps(_cached_batch_trainer(), lengths, settings, seed, questions)
     trainer: GrpoTrainer = trainer_class(
         model=model,
@@ -102,7 +106,7 @@ def grpo_trainer(
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if settings.beta:
         if reference_adapter is not None:
-            load_reference(policy, reference_adapter, REFERENCE)
+            load_weights(policy, reference_adapter, REFERENCE)
         logps = token_reference_logps(trainer, trajectories)
         policy.delete_adapter(REFERENCE)
         trainer.train_dataset = trainer.train_dataset.add_column("reference", logps)
@@ -111,27 +115,27 @@ def grpo_trainer(
 
 def token_reference_logps(
     trainer: GrpoTrainer, trajectories: Sequence[EncodedTrajectory], adapter: str = REFERENCE
-) -> list[list[float]]:
+) -> list[NDArray[np.float32]]:
     """log p (nats) of every completion token under ``adapter``, 0 for tokens of observations."""
     import torch
     from trl.trainer.utils import use_adapter
 
     policy = trainer.accelerator.unwrap_model(trainer.model)
 
-    def token_values(batch: Batch, indices: list[int]) -> list[list[float]]:
+    def token_values(batch: Batch, indices: list[int]) -> list[NDArray[np.float32]]:
         with torch.no_grad(), use_adapter(policy, adapter_name=adapter):
             logps_BT = trainer.token_logps(trainer.model, batch).float()
-        rows = zip((trajectories[index] for index in indices), logps_BT.tolist(), strict=True)
+        rows = zip((trajectories[index] for index in indices), logps_BT.cpu().numpy(), strict=True)
         return [_completion(trajectory, logps_T) for trajectory, logps_T in rows]
 
-    lengths = [trajectory.length for trajectory in trajectories]
-    return reference_logps(trainer, column_dataset(trajectories, COLUMNS), lengths, token_values)
+    dataset = column_dataset(trajectories, COLUMNS)
+    return reference_logps(trainer, dataset, lengths_of(trajectories), token_values)
 
 
-def _completion(trajectory: EncodedTrajectory, logps_T: list[float]) -> list[float]:
+def _completion(trajectory: EncodedTrajectory, logps_T: NDArray[np.float32]) -> NDArray[np.float32]:
     """The completion's part of log-probabilities, which start at the second token of the prompt."""
     start = len(trajectory.prompt_ids) - 1
-    return logps_T[start : start + len(trajectory.completion_ids)]
+    return logps_T[start : start + len(trajectory.completion_ids)].copy()
 
 
 def _no_reward(**_: object) -> list[float]:

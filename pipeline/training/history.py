@@ -2,7 +2,7 @@
 
 Input: the numbers that a TRL trainer logs. Output: ``log.json`` with ``history`` (one row per logging
 step: step, epoch, loss and its terms, chosen and rejected log-probabilities, margins, accuracies,
-lengths) and ``summary``. DPO may lower the log-probability of *chosen* answers as long as rejected
+lengths), the mean loss, and what training changed. DPO may lower the log-probability of *chosen* answers as long as rejected
 ones fall faster, which ends in repetition and collapse. A run whose chosen answers fall too far below
 the reference is therefore stopped with an error.
 """
@@ -12,21 +12,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
-from pipeline.training.trl_types import TrainerState
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback, TrainerControl, TrainerState
 
 WINDOW = 5  # logged rows that the stop rule averages: one batch of 16 pairs is too noisy
+RECORDER = "Recorder"  # the name of the callback in checkpoints
+_TIMES = ("step_time",)  # seconds, which differ between equal runs
 DROP = "logps/chosen_below_reference"
 
 
 class History:
-    """Rows of a training run and its stop rule.
+    """Rows of a training run, its stop rule and its learning rates.
+
+    ``steps`` is the number of optimizer steps so far and ``highest_rate`` the highest learning rate
+    that one of them used.
 
     Args:
         max_chosen_drop: nats per sequence that log p(chosen) may lie below the reference, as the
@@ -36,7 +40,8 @@ class History:
     def __init__(self, max_chosen_drop: float | None = None) -> None:
         self.max_chosen_drop = max_chosen_drop
         self.rows: list[dict[str, float]] = []
-        self.summary: dict[str, float] = {}
+        self.steps = 0
+        self.highest_rate = 0.0
 
     def add(self, step: int, logs: Mapping[str, object]) -> None:
         """Record one log call.
@@ -44,22 +49,21 @@ class History:
         Raises TrainingError when the loss or the gradient norm is not finite, or when the stop rule
         applies.
         """
-        numbers = {key: float(value) for key, value in logs.items() if _is_number(value)}
-        if "train_runtime" in numbers:
-            self.summary = numbers
-            return
-        if "loss" not in numbers:
+        if "loss" not in logs:
             return
         for key in ("loss", "grad_norm"):
-            if not math.isfinite(numbers.get(key, 0.0)):
+            value = logs.get(key, 0.0)
+            if not (_is_number(value) and math.isfinite(value)):
                 raise TrainingError(
-                    f"{key} is {numbers[key]} at step {step}; lower the learning rate, or train "
-                    "in float32"
+                    f"{key} is {value} at step {step}; lower the learning rate, or train in float32"
                 )
-        # Averages over zero tokens (such as the clipped ones of a batch) are NaN and are omitted.
-        finite = {key: value for key, value in numbers.items() if math.isfinite(value)}
-        self.rows.append({"step": step, **finite})
+        self.rows.append(_row(step, logs))
         self._check_drop(step)
+
+    def count_step(self, step: int, rate: float) -> None:
+        """Count an optimizer step that used a learning rate."""
+        self.steps = step
+        self.highest_rate = max(self.highest_rate, rate)
 
     def _check_drop(self, step: int) -> None:
         recent = [row[DROP] for row in self.rows[-WINDOW:] if DROP in row]
@@ -74,17 +78,39 @@ class History:
                 "dpo.beta or dpo.eta"
             )
 
-    def resume(self, state: TrainerState) -> None:
-        """Restore the rows from a checkpoint's trainer state."""
-        self.rows = [
-            {key: float(value) for key, value in row.items() if _is_number(value)}
-            for row in state.log_history
-            if "loss" in row
-        ]
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Restore everything from the JSON of a checkpoint's trainer state."""
+        self.rows = [_row(row["step"], row) for row in state["log_history"] if "loss" in row]
+        self.steps = state["global_step"]
+        self.highest_rate = state["stateful_callbacks"][RECORDER]["attributes"]["highest_rate"]
+
+    def mean_loss(self) -> float:
+        """The mean loss over all steps; a row is the mean of the steps since the row before."""
+        total, before = 0.0, 0.0
+        for row in self.rows:
+            total += row["loss"] * (row["step"] - before)
+            before = row["step"]
+        return total / before if before else 0.0
 
     def write(self, path: Path, **extra: object) -> None:
-        """Write ``{"history": rows, "summary": ..., **extra}`` as JSON."""
-        write_json(path, {"history": self.rows, "summary": self.summary, **extra})
+        """Write ``{"history": rows, "mean_loss": ..., **extra}`` as JSON.
+
+        It holds no times, so that equal runs give equal bytes.
+        """
+        write_json(path, {"history": self.rows, "mean_loss": self.mean_loss(), **extra})
+
+
+def _row(step: int, logs: Mapping[str, object]) -> dict[str, float]:
+    """A row of the log, ``step`` first and then by name, as a checkpoint has it too.
+
+    Averages over zero tokens (of clipped ones, for example) are NaN and omitted.
+    """
+    numbers = {
+        key: float(value)
+        for key, value in sorted(logs.items())
+        if _is_number(value) and math.isfinite(value) and key not in ("step", *_TIMES)
+    }
+    return {"step": step, **numbers}
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -92,14 +118,25 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def history_callback(history: History) -> TrainerCallback:
-    """A Trainer callback that records into ``history``."""
+    """A Trainer callback that records into ``history``, in checkpoints too."""
     from transformers import TrainerCallback
+    from transformers.trainer_callback import ExportableState
 
-    class Recorder(TrainerCallback):
-        def on_train_begin(
-            self, args: object, state: TrainerState, control: object, **_: object
+    class Recorder(TrainerCallback, ExportableState):
+        def state(self) -> dict[str, dict[str, float]]:
+            return {"args": {}, "attributes": {"highest_rate": history.highest_rate}}
+
+        def on_optimizer_step(
+            self, args: object, state: TrainerState, control: object, **kwargs: Any
         ) -> None:
-            history.resume(state)
+            rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+            history.count_step(state.global_step + 1, rate)
+
+        def on_step_end(
+            self, args: object, state: TrainerState, control: TrainerControl, **_: object
+        ) -> None:
+            if state.global_step >= state.max_steps:
+                control.should_log = True  # the last row may cover fewer steps
 
         def on_log(
             self,
@@ -111,4 +148,5 @@ def history_callback(history: History) -> TrainerCallback:
         ) -> None:
             history.add(state.global_step, dict(logs or {}))
 
+    Recorder.__name__ = RECORDER
     return Recorder()

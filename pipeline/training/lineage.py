@@ -14,8 +14,9 @@ import json
 from pathlib import Path
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError, TrainingError
+from pipeline.core.errors import TrainingError
 from pipeline.core.policy_files import LINEAGE, lineage_fields
+from pipeline.core.record_io import parse_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Lineage:
     ``policy`` is its fingerprint, ``base_sha`` the base model's `model_hash`, ``parent`` the policy that
     the round continued, and ``reference`` the policy whose log-probabilities the loss used. Policy 0
     has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo". ``counts`` are the numbers
-    of records and tokens of the training run.
+    of records and tokens of the training run, and ``training`` what it changed: the number of steps,
+    the highest learning rate and the change of the adapter (None before version 0.3).
     """
 
     policy: str
@@ -38,6 +40,7 @@ class Lineage:
     settings: dict[str, object]
     seed: int
     counts: dict[str, int]
+    training: dict[str, float] | None = None
 
     def write(self, directory: Path) -> None:
         write_json(directory / LINEAGE, dataclasses.asdict(self))
@@ -45,13 +48,7 @@ class Lineage:
 
 def read_lineage(directory: Path) -> Lineage:
     """The lineage of a policy directory. Raises InputError when it is missing or malformed."""
-    fields = lineage_fields(directory)
-    try:
-        return Lineage(**fields)
-    except TypeError as error:
-        raise InputError.at(
-            directory / LINEAGE, None, f"malformed lineage of a policy: {error}"
-        ) from None
+    return parse_record(Lineage, lineage_fields(directory), directory / LINEAGE, None)
 
 
 def check_base(lineage: Lineage, base_sha: str) -> None:

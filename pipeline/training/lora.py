@@ -14,11 +14,16 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
+from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, DependencyError, InputError, TrainingError
+from pipeline.core.input_files import read_json
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.trl_types import CausalModel, PeftModel
 
+ADAPTER_SETTINGS = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_AGAIN = "train that policy again"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -138,9 +143,11 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=dtype,
         )
+    from safetensors import SafetensorError
+
     try:
         model: CausalModel = AutoModelForCausalLM.from_pretrained(directory, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DependencyError(f"{directory}: the model cannot be loaded: {error}") from None
     if settings.quantization == "none":
         return model  # the trainer moves it to its device
@@ -150,6 +157,17 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
         model, use_gradient_checkpointing=settings.gradient_checkpointing
     )
     return prepared
+
+
+def vocabulary_size(directory: Path) -> int:
+    """The number of token ids of a base model. Raises DependencyError when it cannot be read."""
+    from transformers import AutoConfig
+
+    try:
+        size: int = AutoConfig.from_pretrained(directory).get_text_config().vocab_size
+    except (OSError, ValueError) as error:
+        raise DependencyError(f"{directory}: the model's config.json: {error}") from None
+    return size
 
 
 def check_positions(model: CausalModel, longest: int, block: str) -> None:
@@ -188,16 +206,25 @@ def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
 def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel:
     """The previous policy with its adapter trainable and the dropout of ``lora``.
 
-    Raises InputError when the adapter is missing, ConfigError when its shape differs from ``lora``.
+    Raises InputError when the adapter is missing or damaged, ConfigError when its shape differs from
+    ``lora``.
     """
     from peft import LoraConfig
     from peft import PeftModel as LoadedPeftModel
 
-    if not (adapter / "adapter_config.json").is_file():
+    if not (adapter / ADAPTER_SETTINGS).is_file():
         raise InputError.at(
-            adapter, None, "no adapter in this directory (adapter_config.json is missing)"
+            adapter, None, f"no adapter in this directory ({ADAPTER_SETTINGS} is missing); {_AGAIN}"
         )
-    saved = LoraConfig.from_pretrained(adapter)
+    read_json(adapter / ADAPTER_SETTINGS)
+    check_weights(adapter)
+    try:
+        saved = LoraConfig.from_pretrained(adapter)
+        sorted(saved.target_modules)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InputError.at(
+            adapter / ADAPTER_SETTINGS, None, f"not the settings of a LoRA adapter: {error}"
+        ) from None
     saved_shape = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
     shape = (lora.r, lora.alpha, sorted(lora.targets))
     if saved_shape != shape:
@@ -207,20 +234,60 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
         )
     saved.lora_dropout = lora.dropout
     saved.inference_mode = False
-    policy: PeftModel = LoadedPeftModel.from_pretrained(
-        model, adapter, config=saved, is_trainable=True
-    )
+    try:
+        policy: PeftModel = LoadedPeftModel.from_pretrained(
+            model, adapter, config=saved, is_trainable=True
+        )
+    except (RuntimeError, KeyError) as error:
+        raise _does_not_fit(adapter, error) from None
     return policy
 
 
-def load_reference(model: PeftModel, adapter: Path, name: str) -> None:
-    """Overwrite the frozen adapter ``name`` of a PEFT model with the weights in ``adapter``."""
+def load_weights(model: PeftModel, adapter: Path, name: str) -> None:
+    """Overwrite the adapter ``name`` of a PEFT model with the weights in ``adapter``.
+
+    Raises InputError when they are missing, damaged or of another shape.
+    """
     from peft import load_peft_weights, set_peft_model_state_dict
 
-    set_peft_model_state_dict(model, load_peft_weights(adapter, device="cpu"), adapter_name=name)
+    check_weights(adapter)
+    weights = load_peft_weights(adapter, device="cpu")
+    try:
+        set_peft_model_state_dict(model, weights, adapter_name=name)
+    except (RuntimeError, KeyError) as error:
+        raise _does_not_fit(adapter, error) from None
+
+
+def _does_not_fit(adapter: Path, error: Exception) -> InputError:
+    cause = str(error).strip().splitlines()[0]
+    return InputError.at(
+        adapter / ADAPTER_WEIGHTS, None, f"the weights do not fit the base model: {cause}; {_AGAIN}"
+    )
+
+
+def check_weights(adapter: Path) -> None:
+    """Raise InputError when the weights of an adapter are missing, damaged or not finite."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = adapter / ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise InputError.at(path, None, f"no such file, so there is no adapter; {_AGAIN}")
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError.at(
+            path, None, f"not a readable safetensors file: {error}; {_AGAIN}"
+        ) from None
+    for name, value in sorted(weights.items()):
+        if not bool(value.isfinite().all()):
+            raise InputError.at(path, None, f"{name} holds NaN or infinity; {_AGAIN}")
 
 
 def save_adapter(model: PeftModel, directory: Path) -> None:
     """Write the trained adapter, without the base model, in PEFT's format."""
     model.save_pretrained(directory, selected_adapters=["default"], save_embedding_layers=False)
     (directory / "README.md").unlink(missing_ok=True)  # PEFT writes an unfilled model card
+    settings = read_json(directory / ADAPTER_SETTINGS)
+    settings["target_modules"].sort()  # PEFT holds a set, whose order differs between processes
+    write_json(directory / ADAPTER_SETTINGS, settings)

@@ -16,6 +16,7 @@ from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedSft
+from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import PeftModel, TrlTrainer
@@ -49,7 +50,7 @@ def sft_trainer(
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip
     check_processes(arguments, settings, "sft")
-    lengths = [example.length for example in examples]
+    lengths = lengths_of(examples)
     trainer: TrlTrainer = sorted_steps(SFTTrainer, lengths, settings, seed)(
         model=model,
         args=arguments,
@@ -65,7 +66,8 @@ def heldout_loss(trainer: TrlTrainer, examples: Sequence[EncodedSft]) -> dict[st
     """Mean loss (nats) and token accuracy over held-out examples; empty when there are none."""
     if not examples:
         return {}
-    ordered = sorted(examples, key=lambda example: -example.length)
+    lengths = lengths_of(examples)
+    ordered = [examples[at] for at in sorted(range(len(examples)), key=lambda at: -lengths[at])]
     metrics = trainer.evaluate(column_dataset(ordered, COLUMNS))
     return {
         name: float(metrics[f"eval_{name}"])

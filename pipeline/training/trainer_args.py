@@ -8,16 +8,28 @@ of NaN losses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.config.policy import Trainer
 from pipeline.core.errors import TrainingError
+from pipeline.core.input_files import read_json
+from pipeline.training.checkpoints import (
+    CHECKPOINTS,
+    STATE,
+    checkpoint_callback,
+    delete_others,
+    last_checkpoint,
+)
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
-from pipeline.training.lora import pick_device
+from pipeline.training.history import History
+from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.trl_types import TrainerClass, TrainingArguments, TrlTrainer
 
-CHECKPOINTS = 10  # per training run, so that a killed run loses at most a tenth of its steps
+CHECKPOINTS_PER_RUN = (
+    10  # at least per training run, so that a killed run loses at most a tenth of its steps
+)
 
 
 def shared_arguments(
@@ -26,22 +38,26 @@ def shared_arguments(
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device.
+    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device, and
+    TrainingError when there is no optimizer step.
     """
     device = pick_device(settings, block)
     accumulation = accumulation_steps(
         settings.batch_size, settings.per_device_batch_size, settings.processes, block
     )
-    steps = max(1, round(epochs * records / settings.batch_size))
+    steps = optimizer_steps(records, settings.batch_size, epochs, block)
+    logging_steps = max(1, steps // 200)
+    # Every checkpoint closes a logged row, so that a continued run logs the same rows.
+    save_steps = max(1, steps // CHECKPOINTS_PER_RUN // logging_steps) * logging_steps
     return {
-        "output_dir": str(checkpoint_dir / "checkpoints"),
+        "output_dir": str(checkpoint_dir / CHECKPOINTS),
         "per_device_train_batch_size": settings.per_device_batch_size,
         "per_device_eval_batch_size": settings.per_device_batch_size,
         "gradient_accumulation_steps": accumulation,
         "num_train_epochs": epochs,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": settings.warmup_ratio,  # a value below 1 is a share of all steps
+        "warmup_steps": warmup_steps(settings.warmup_ratio, steps),
         "lr_scheduler_type": settings.scheduler,
         "bf16": settings.dtype == "bfloat16",
         "use_cpu": device == "cpu",
@@ -53,14 +69,39 @@ def shared_arguments(
         "max_length": None,  # records that are too long were rejected or dropped before
         "seed": seed,
         "data_seed": seed,
-        "logging_steps": max(1, steps // 200),
+        "logging_steps": logging_steps,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
         "report_to": "none",
         "save_strategy": "steps",
-        "save_steps": max(1, steps // CHECKPOINTS),
-        "save_total_limit": 1,
+        "save_steps": save_steps,
+        "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
     }
+
+
+def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) -> int:
+    """The number of optimizer steps of a training run; the last batch of an epoch may be smaller.
+
+    Raises TrainingError when there is none.
+    """
+    steps = math.ceil(epochs * math.ceil(records / batch_size))
+    if steps < 1:
+        name = "round_epochs" if block == "dpo" else "epochs"
+        raise TrainingError(
+            f"{block}.{name} is {epochs:g}, so {records} records give no optimizer step and nothing "
+            "would be trained; set it above 0"
+        )
+    return steps
+
+
+def warmup_steps(ratio: float, steps: int) -> int:
+    """The number of steps before the learning rate reaches its maximum; the first of them has rate 0.
+
+    This is ``ratio * steps``, rounded up. A share below one step is no warm-up, because a single step
+    of warm-up has rate 0 and would only discard a batch. At least the last step is not warm-up.
+    """
+    share = steps * ratio
+    return 0 if share < 1 else min(math.ceil(share), steps - 1)
 
 
 def check_processes(arguments: TrainingArguments, settings: Trainer, block: str) -> None:
@@ -103,22 +144,30 @@ def sorted_steps(
     return StepSorted
 
 
-def last_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The newest complete checkpoint or None; the trainer state is the last file of a checkpoint."""
-    complete = [
-        path.parent
-        for path in (checkpoint_dir / "checkpoints").glob("checkpoint-*/trainer_state.json")
-    ]
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+def train(trainer: TrlTrainer, history: History, checkpoint_dir: Path) -> None:
+    """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
 
-
-def train(trainer: TrlTrainer, checkpoint_dir: Path) -> None:
-    """Train from the last checkpoint in ``checkpoint_dir``, or from the beginning."""
+    ``history`` is that of the trainer's `pipeline.training.history.history_callback`.
+    """
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
+    trainer.add_callback(checkpoint_callback(checkpoint_dir))
     checkpoint = last_checkpoint(checkpoint_dir)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+    if trainer.is_world_process_zero():
+        delete_others(checkpoint_dir, kept=checkpoint)
+    if checkpoint is None:
+        trainer.train(resume_from_checkpoint=None)
+        return
+    state = read_json(checkpoint / STATE)
+    history.resume(state)
+    if history.steps == state["max_steps"]:
+        # Trainer would take one more step when the last epoch is not a whole one.
+        load_weights(trainer.accelerator.unwrap_model(trainer.model), checkpoint, "default")
+        return
+    if "num_tokens" in history.rows[-1]:  # TRL counts from 0 again
+        trainer._total_train_tokens = int(history.rows[-1]["num_tokens"])
+    trainer.train(resume_from_checkpoint=str(checkpoint))
 
 
 def on_main(trainer: TrlTrainer, action: Callable[[], None]) -> None:

@@ -6,9 +6,9 @@ does not follow them. Their objects are named here once, as Protocols of what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +73,8 @@ class CausalModel(Protocol):
 class PeftModel(Protocol):
     """A causal language model with LoRA adapters; the adapter "default" is trained."""
 
+    def named_parameters(self) -> Iterable[tuple[str, torch.nn.Parameter]]: ...
+
     def __call__(self, **inputs: object) -> FusedOutput: ...
 
     def eval(self) -> object: ...
@@ -89,7 +91,18 @@ class PeftModel(Protocol):
 class Dataset(Protocol):
     """A ``datasets.Dataset``: one record per row."""
 
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[DatasetRow]: ...
+
+    @overload
     def __getitem__(self, index: int) -> DatasetRow: ...
+    @overload
+    def __getitem__(self, index: str) -> Sequence[Any]: ...
+
+    def remove_columns(self, column_names: list[str]) -> Dataset: ...
+
+    def select_columns(self, column_names: list[str]) -> Dataset: ...
 
     def add_column(self, name: str, column: Sequence[object]) -> Dataset: ...
 
@@ -126,6 +139,7 @@ class TrlTrainer(Protocol):
 
     train_dataset: Dataset
     data_collator: Collator
+    _total_train_tokens: int  # logged as ``num_tokens``; only in trainers that log it
 
     @property
     def args(self) -> TrainingArguments: ...
@@ -139,6 +153,8 @@ class TrlTrainer(Protocol):
     def train(self, *, resume_from_checkpoint: str | None) -> object: ...
 
     def evaluate(self, eval_dataset: Dataset) -> dict[str, float]: ...
+
+    def add_callback(self, callback: object) -> None: ...
 
     def remove_callback(self, callback: type) -> None: ...
 
@@ -161,13 +177,3 @@ class GrpoTrainer(TrlTrainer, Protocol):
     """The ``GRPOTrainer`` of `pipeline.training.grpo`."""
 
     def token_logps(self, model: PeftModel, inputs: Batch) -> torch.Tensor: ...
-
-
-class TrainerState(Protocol):
-    """The state of a trainer; ``log_history`` holds the numbers logged so far."""
-
-    @property
-    def global_step(self) -> int: ...
-
-    @property
-    def log_history(self) -> Sequence[Mapping[str, object]]: ...

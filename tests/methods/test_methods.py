@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAY_NAME_METHODS = {
     "pipeline/core/methods.py": "the registry",
     "pipeline/rollout/importers.py": "formats of other systems' result files",
+    "pipeline/rollout/imported_text.py": "layouts of other systems' outputs",
     "pipeline/config/knowledge.py": "prograph is also a variant of retrieval",
     "pipeline/retrieval/hypergraph.py": "prograph is also a variant of retrieval",
     "pipeline/retrieval/retriever.py": "prograph is also a variant of retrieval",

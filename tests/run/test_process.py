@@ -1,4 +1,4 @@
-"""A process ends when its parent is killed."""
+"""A process ends when its parent is killed, also when the parent ends first."""
 
 import os
 import signal
@@ -7,10 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+from pipeline.run.process import MODULE, child_environment
+
+ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
-import subprocess, sys, time
-from pipeline.run.process import die_with_parent
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec_fn=die_with_parent)
+import os, subprocess, sys, time
+from pipeline.run.process import MODULE, child_environment
+environment = {**os.environ, **child_environment()}
+child = subprocess.Popen([sys.executable, "-m", MODULE, "http.server", "0"], env=environment, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -24,16 +28,32 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_child_ends_when_its_parent_is_killed():
-    root = Path(__file__).resolve().parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=root)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert running(child)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    deadline = time.monotonic() + 30
-    while running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running(child)
+def test_a_child_in_another_session_ends_when_its_parent_is_killed():
+    """The kill may come before or after the child has run its first statement."""
+    for delay in (0.0, 0.5):
+        parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=ROOT)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(delay)
+        assert running(child)
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+        deadline = time.monotonic() + 30
+        while running(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not running(child)
+
+
+def start(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run ``python -m this`` as a child."""
+    return subprocess.run(
+        [sys.executable, "-m", MODULE, "this"],
+        env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_child_whose_parent_has_ended_does_not_start():
+    assert "Zen" in start(dict(child_environment())).stdout
+    orphan = start({"STEEP_PARENT": "1"})
+    assert (orphan.returncode, orphan.stdout) == (-signal.SIGTERM, "")

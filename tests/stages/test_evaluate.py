@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
+from pipeline.core.verdicts import Verdict
 from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import run
+from pipeline.stages.evaluate import merge_policies, run
 from tests.llm.small_models import small_adapter, small_model
-from tests.stages.fabricated_run import configuration
+from tests.stages.fabricated_run import configuration, trajectory, write_evaluation
 
 
 def question(name: str, part: str | None) -> Question:
@@ -65,3 +66,15 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
 def test_a_split_without_questions_is_refused_before_a_model_is_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no questions to evaluate on; add files to data\.test"):
         run(context(tmp_path, [], configuration()))
+
+
+def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path: Path) -> None:
+    evaluated = write_evaluation(tmp_path / "sft", [trajectory("q1", "Ostar")])
+    of_another = Verdict("of another", 0, "over", "no", "m", "k")
+    write_parquet(tmp_path / "judged" / "verdicts.parquet", [of_another], Verdict)
+    judged = {"sft": tmp_path / "judged"}
+    with pytest.raises(StoreError, match="verdicts on trajectory of another, which"):
+        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2, judged=judged)
+    (evaluated / "rows.json").write_text('{"split": "test", "seconds": {}}')
+    with pytest.raises(StoreError, match=r"rows\.json: no outcomes; rerun evaluate-policy"):
+        merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=2)

@@ -84,6 +84,19 @@ def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
     assert {value.id for value in item} == {"c0", "c1", "c0:0", "c1:0"}
 
 
+@pytest.mark.parametrize("flip", [True, False], ids=["flipped bit", "cut off"])
+def test_a_damaged_block_of_vectors_is_embedded_again(model, tmp_path, upstream, caplog, flip):
+    stage = context(model, tmp_path, upstream)
+    run(stage)
+    expected = (stage.output / "chunks.npy").read_bytes()
+    [block] = stage.checkpoint_dir.glob("chunks-*.npy")
+    content = block.read_bytes()
+    block.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if flip else content[:-1])
+    run(stage)
+    assert (stage.output / "chunks.npy").read_bytes() == expected
+    assert f"{block} is damaged" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("variant", "subquery", "kinds"),
     [
@@ -132,10 +145,8 @@ def test_variant_none_needs_no_index(model, tmp_path):
 def test_finished_blocks_are_not_embedded_again_after_an_interruption(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
     run(stage)
-    block = next(stage.checkpoint_dir.glob("chunks-*.npy"))
-    np.save(block, np.full((2, 32), 0.5, dtype=np.float32))
-    run(stage)
-    assert np.load(stage.output / "chunks.npy").tolist() == [[0.5] * 32] * 2
+    shutil.rmtree(tmp_path / "cache")
+    assert run(stage)["newly embedded"] == 0
 
 
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,46 @@ def test_trajectories_without_rewards_and_repeated_ids_are_refused(tmp_path: Pat
         run_stage(tmp_path, [scored(0, 0, good=True, rewards=None)])
     with pytest.raises(InputError, match="two trajectories are called q0/0"):
         run_stage(tmp_path, [scored(0, 0, good=True)] * 2)
+
+
+def test_trajectories_of_a_question_that_are_apart_are_refused(tmp_path: Path) -> None:
+    apart = [scored(0, 0, good=False), scored(1, 0, good=True), scored(0, 1, good=True)]
+    with pytest.raises(InputError, match=r"trajectories.parquet:3: question q0 occurs again"):
+        run_stage(tmp_path, apart)
+
+
+def test_one_id_in_two_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two trajectories are called same"):
+        run_stage(tmp_path, [scored(q, 0, good=True, trajectory_id="same") for q in range(2)])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", True])
+def test_rewards_that_are_no_finite_number_are_refused(tmp_path: Path, value: Any) -> None:
+    rewards = {"outcome": 1.0, "format": 1.0, "process": value}
+    with pytest.raises(InputError, match=r"rewards.*(finite|NaN|Infinity)"):
+        run_stage(tmp_path, [scored(0, 0, good=True, rewards=rewards)])
+
+
+@pytest.mark.parametrize(
+    "trajectories",
+    [[], [scored(0, n, good=True, stop="retrieval_error", rewards=None) for n in range(2)]],
+    ids=["none", "all with a retrieval error"],
+)
+def test_without_usable_trajectories_there_are_no_pairs(
+    tmp_path: Path, trajectories: list[Trajectory]
+) -> None:
+    output = run_stage(tmp_path, trajectories)
+    assert read_records(output / "pairs.parquet", Pair) == []
+    counts = json.loads((output / "funnel.json").read_text())
+    assert sum(counts["bins"].values()) == len(trajectories) == counts["bins"]["retrieval-error"]
+
+
+def test_a_limit_keeps_the_pairs_that_were_drawn_before_the_stage_read_in_passes(
+    tmp_path: Path,
+) -> None:
+    """Seed "7:2", 5 of 20 pairs: the draw decides which rows of a finished run are kept."""
+    trajectories = [scored(q, s, good=s == 1) for q in range(20) for s in range(2)]
+    output = run_stage(tmp_path, trajectories, limit=5)
+    numbers = sorted(random.Random("7:2").sample(range(20), 5))
+    drawn = [pair.question_id for pair in read_records(output / "pairs.parquet", Pair)]
+    assert drawn == [f"q{number}" for number in numbers]

@@ -177,7 +177,7 @@ def test_a_broken_upstream_file_is_named_in_the_error(tmp_path: Path) -> None:
     context = write_run(tmp_path, rounds=1)
     broken = context.inputs["pair-1"] / "funnel.json"
     broken.write_text("{")
-    with pytest.raises(StoreError, match=r"pair-1/funnel\.json: not JSON .*--force"):
+    with pytest.raises(StoreError, match=r"pair-1/funnel\.json:1: not valid JSON.*--force"):
         run(context)
 
 

@@ -4,13 +4,15 @@ The retrieval variant is ``none``, so no index is needed; tests of the sampler c
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline import config
-from pipeline.core.errors import InputError
+from pipeline.core.errors import EngineError, InputError, StoreError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.graph.build import Extracted
@@ -20,6 +22,7 @@ from pipeline.rollout.settings import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.policy import rollout_settings
 from pipeline.stages.policy_rollout import roll_out_policy
+from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.sample import run
 from pipeline.stages.score import run as score
 from tests.llm.small_models import small_adapter, small_model
@@ -102,17 +105,128 @@ def test_the_shards_together_give_the_trajectories_of_one_run(context: StageCont
     assert union == expected
 
 
-def test_a_killed_run_continues_after_its_last_checkpoint(context: StageContext, tmp_path: Path):
+def checkpoints(context: StageContext) -> list[Path]:
+    """The checkpoint files, in the order of the questions that they hold."""
+    files = context.checkpoint_dir.glob("paths/*/paths-*.parquet")
+    return sorted(files, key=lambda file: pq.read_table(file)["question_id"][0].as_py())
+
+
+def output_bytes(context: StageContext) -> bytes:
+    return (context.output / "trajectories.parquet").read_bytes()
+
+
+def test_a_killed_run_rolls_out_only_what_no_checkpoint_holds(context: StageContext):
     run(context)
-    expected = trajectories(context)
-    files = sorted((context.checkpoint_dir / "paths").glob("paths-*.parquet"))
+    expected = output_bytes(context)
+    files = checkpoints(context)
     assert len(files) == 4  # 7 questions, 2 per batch
     kept = {file: file.stat().st_mtime_ns for file in files[:2]}
     for file in files[2:]:
         file.unlink()
     run(context)
-    assert trajectories(context) == expected
+    assert output_bytes(context) == expected
     assert {file: file.stat().st_mtime_ns for file in files[:2]} == kept
+
+
+def damaged(content: bytes) -> list[bytes]:
+    """Cut off, empty, and with one flipped bit in the middle of the data."""
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    return [content[:middle], b"", flipped]
+
+
+def test_deleted_and_damaged_checkpoints_are_rolled_out_again(
+    context: StageContext, caplog: pytest.LogCaptureFixture
+):
+    run(context)
+    expected = output_bytes(context)
+    checkpoints(context)[0].unlink()
+    run(context)
+    assert output_bytes(context) == expected
+    for number in range(3):
+        first, *_ = checkpoints(context)
+        first.write_bytes(damaged(first.read_bytes())[number])
+        (context.output / "trajectories.parquet").unlink()
+        (first.parent / "seconds.json").write_text(["", "[]", '{"total": null}'][number])
+        run(context)
+        assert output_bytes(context) == expected
+        assert f"{first} is damaged" in caplog.text
+        assert "not the seconds of earlier attempts" in caplog.text
+
+
+def test_two_runs_in_one_directory_give_each_trajectory_once(context: StageContext):
+    """Each run holds checkpoints that the other does not know, of overlapping questions."""
+    run(context)
+    expected = output_bytes(context)
+    for file in checkpoints(context)[1:]:
+        file.unlink()
+    other = context.checkpoint_dir.with_name("other")
+    shutil.copytree(context.checkpoint_dir, other)
+    run(with_sampling(context, batch=3))
+    run(with_sampling(replace(context, checkpoint_dir=other), batch=4))
+    shutil.copytree(other, context.checkpoint_dir, dirs_exist_ok=True)
+    assert len(checkpoints(context)) > 3
+    run(context)
+    assert output_bytes(context) == expected
+
+
+def test_checkpoints_that_vanish_while_the_stage_runs_are_named(
+    context: StageContext, tmp_path: Path
+):
+    sampled, _ = roll_out_policy(
+        context, QUESTIONS, context.inputs["policy"], temperature=1.0, samples=2
+    )
+    for file in checkpoints(context):
+        file.unlink()
+    with pytest.raises(StoreError, match=r"paths-.* although the stage had listed it.*rerun"):
+        list(sampled)
+
+
+def with_sampling(context: StageContext, **settings: int) -> StageContext:
+    values = context.config.model_dump()
+    values["sampling"] |= settings
+    return replace(context, config=config.Config.model_validate(values))
+
+
+def test_bytes_do_not_depend_on_the_batches_of_the_checkpoints(context: StageContext):
+    run(context)
+    expected = output_bytes(context)
+    for batch in (1, 3, 100):
+        shutil.rmtree(context.checkpoint_dir)
+        run(with_sampling(context, batch=batch))
+        assert output_bytes(context) == expected
+
+
+def test_checkpoints_with_another_number_of_samples_are_not_used(
+    context: StageContext, caplog: pytest.LogCaptureFixture
+):
+    fewer = with_sampling(context, samples=3)
+    roll_out_policy(fewer, QUESTIONS, context.inputs["policy"], temperature=1.0, samples=3)
+    assert run(context) == {"questions": 7, "trajectories": 14}
+    assert "6 of its 6 trajectories are not used" in caplog.text
+
+
+def test_checkpoints_of_another_temperature_are_not_used(context: StageContext):
+    """The Python interface lets callers use one directory for several roll-outs."""
+    sampled = [
+        list(
+            roll_out_policy(
+                context, QUESTIONS, context.inputs["policy"], temperature=temperature, samples=1
+            )[0]
+        )
+        for temperature in (0.0, 5.0)
+    ]
+    assert [t.token_ids for t in sampled[0]] != [t.token_ids for t in sampled[1]]
+
+
+def test_a_checkpoint_holds_finite_log_probabilities(tmp_path: Path):
+    """A record that cannot be read back would end every rerun."""
+    written = RolloutCheckpoints(tmp_path, ["q"], samples=1, batch=1)
+    broken = Trajectory(
+        "q/0", "q", "toy", "?", "single", [], [], "tearag", "x", logprobs=[None, float("nan")]
+    )
+    with pytest.raises(EngineError, match="token 1 of q/0 has log-probability nan"):
+        written.add(broken, RolloutTimer(0.0, None, None, {}))
 
 
 def test_the_adapter_changes_the_samples(context: StageContext, inputs: dict[str, Path]):

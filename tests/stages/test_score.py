@@ -13,15 +13,16 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import ROWS_PER_GROUP, read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Lexical
-from pipeline.core.verdicts import Verdict, by_trajectory
+from pipeline.core.verdicts import Verdict
 from pipeline.methods.hiprag import decision_scorer
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.rewards.tearag import PAPER
-from pipeline.stages.score import score_file
+from pipeline.stages.checkpoint_files import write_checkpoint
+from pipeline.stages.score import score_file, with_rewards
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
@@ -79,18 +80,55 @@ def test_a_killed_run_continues_from_its_checkpoints_with_the_same_result(tmp_pa
     for path in (tmp_path / "checkpoints").iterdir():
         path.unlink()
     whole = _run(tmp_path, Lexical(), "whole")
-    assert pq.read_table(resumed / "trajectories.parquet").equals(
-        pq.read_table(whole / "trajectories.parquet")
-    )
+    assert _bytes(resumed) == _bytes(whole)
     assert (resumed / "statistics.json").read_text() == (whole / "statistics.json").read_text()
 
 
-def test_another_batch_size_does_not_reuse_other_rows(tmp_path: Path) -> None:
+def _bytes(output: Path) -> bytes:
+    return (output / "trajectories.parquet").read_bytes()
+
+
+def test_bytes_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
+    """With more rows than a row group has, and checkpoints of other batch sizes at hand."""
+    _sampled(tmp_path / "sampled.parquet", count=2 * ROWS_PER_GROUP + 7)
+    outputs = [_run(tmp_path, Lexical(), f"{size}", batch=size) for size in (700, 1000, 5000)]
+    assert len({_bytes(output) for output in outputs}) == 1
+    file = pq.ParquetFile(outputs[0] / "trajectories.parquet")
+    groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+    assert groups == [ROWS_PER_GROUP, ROWS_PER_GROUP, 7]
+
+
+def test_a_damaged_or_foreign_checkpoint_is_scored_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = _run(tmp_path, Lexical(), "first")
-    second = _run(tmp_path, Lexical(), "second", batch=3)
-    assert pq.read_table(first / "trajectories.parquet").equals(
-        pq.read_table(second / "trajectories.parquet")
+    parts = sorted((tmp_path / "checkpoints").iterdir())
+    parts[0].write_bytes(parts[0].read_bytes()[:-9])
+    of_other_rows = write_checkpoint(
+        tmp_path / "checkpoints", "000000002-000000004", [], Trajectory
     )
+    parts[1].unlink()
+    assert _bytes(_run(tmp_path, DyingSimilarity(2), "again")) == _bytes(first)
+    assert f"{parts[0]} is damaged" in caplog.text
+    assert f"{of_other_rows} holds other trajectories" in caplog.text
+
+
+def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    [trajectory] = read_records(_sampled(tmp_path / "one.parquet", count=1), Trajectory)
+    with pytest.raises(InputError, match=r"trajectory t0: the rewards .* not finite"):
+        with_rewards([trajectory], lambda trajectories, verdicts: [{"total": float("nan")}])
+
+
+def test_trajectories_that_all_lack_retrieval_have_no_rewards(tmp_path: Path) -> None:
+    _sampled(tmp_path / "sampled.parquet", count=4)
+    rows = read_records(tmp_path / "sampled.parquet", Trajectory)
+    for row in rows:
+        row.stop = "retrieval_error"
+    write_parquet(tmp_path / "sampled.parquet", rows, Trajectory)
+    output = _run(tmp_path, Lexical(), "out")
+    assert json.loads((output / "statistics.json").read_text()) == {
+        "trajectories": 4, "retrieval_error": 4, "datasets": {},
+    }  # fmt: skip
 
 
 def test_shards_cover_all_rows_in_order(tmp_path: Path) -> None:
@@ -133,15 +171,22 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
     def scored(verdicts: list[Verdict], name: str) -> list[Trajectory]:
         output = tmp_path / name
         output.mkdir()
-        judged = by_trajectory(verdicts)
-        score_file(source, output, output, decision_scorer(EQ_1), batch=8, verdicts=judged)
+        file = output / "verdicts.parquet"
+        write_parquet(file, verdicts, Verdict)
+        score_file(source, output, output, decision_scorer(EQ_1), batch=1, verdicts=file)
         return read_records(output / "trajectories.parquet", Trajectory)
 
     over = Verdict("a", 0, "over", "yes", "m", "k")
-    first, broken = scored([Verdict("a", 1, "under", "unknown", "m", "k"), over], "whole")
+    other = Verdict("of another trajectory", 0, "over", "no", "m", "k")
+    under = Verdict("a", 1, "under", "unknown", "m", "k")
+    first, broken = scored([other, under, over], "whole")
     assert first.rewards is not None
     assert (first.rewards["n"], first.rewards["n_corr"]) == (1, 0)
     assert [step["verdict"] for step in first.rewards["steps"]] == ["yes", "unknown"]
     assert broken.rewards is None
     with pytest.raises(InputError, match="a has 2 steps and 1 verdicts"):
         scored([over], "half")
+    with pytest.raises(InputError, match="a has 2 steps and 2 verdicts"):
+        scored([over, over], "twice")
+    with pytest.raises(InputError, match="a has 2 steps and 0 verdicts"):
+        scored([other], "none")

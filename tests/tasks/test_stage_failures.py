@@ -7,10 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.errors import ConfigError
 from tasks.base import MEMORY_SETTINGS
 from tasks.run import RunFailed, run, task_for
-from tests.tasks.counting_tasks import ROOT, Ends, First, Second, executions, task
+from tests.tasks.counting_tasks import ROOT, Ends, First, task
 
 LOG = r"ends: .* \(log: .*/logs/ends\.log\)"
 
@@ -96,37 +96,30 @@ def test_a_temporary_directory_that_cannot_be_written_is_explained(workspace, mo
         run(task(First, workspace))
 
 
-@pytest.mark.parametrize("place", ["runs", "runs/embedded", "runs/embedded/store"])
+@pytest.mark.parametrize(
+    "place", ["runs", "runs/embedded", "runs/embedded/store", "runs/embedded/logs"]
+)
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_a_file_in_the_place_of_a_directory_is_refused_before_anything_runs(workspace, place, kind):
     path = workspace / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("") if kind == "file" else path.symlink_to(workspace / "absent")
-    expected = "is a file" if kind == "file" else "is a link to nothing"
     config, runs = str(ROOT / "configs/embedded.yaml"), f"runs_dir={workspace / 'runs'}"
-    with pytest.raises(ConfigError, match=f"{place} {expected}, and the run needs a directory"):
+    with pytest.raises(ConfigError, match=rf"{place} is (a|not a) .*directory"):
         task_for("world", config, (runs,))
 
 
-def test_a_log_directory_that_is_a_file_stops_the_run_first(workspace):
-    (workspace / "runs" / "embedded").mkdir(parents=True)
-    (workspace / "runs" / "embedded" / "logs").write_text("")
-    with pytest.raises(StoreError, match=r"logs: a file is in the place of a folder"):
-        run(task(Second, workspace))
-    assert executions(workspace) == []
-
-
 def test_errors_of_luigis_own_process_are_reported(workspace):
-    """An input disappears between the checks and the start of the stage that reads it."""
+    """The system has no process left for the stage."""
 
-    class Vanishing(Second):
-        stage = "vanishing"
+    class Crowded(First):
+        stage = "crowded"
 
         def run(self):
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    with pytest.raises(RunFailed, match=r"vanishing: .*no process could be started") as caught:
-        run(task(Vanishing, workspace), workers=2)
+    with pytest.raises(RunFailed, match=r"crowded: .*no process could be started") as caught:
+        run(task(Crowded, workspace), workers=2)
     assert caught.value.exit_status == 2
 
 

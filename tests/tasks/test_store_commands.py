@@ -107,5 +107,5 @@ def test_a_file_as_runs_dir_is_one_sentence(tmp_path, command):
     (tmp_path / "runs [").write_text("")  # the first part of RUNS
     done = steep(*command, cwd=tmp_path)
     assert done.returncode == 2
-    assert "runs [ is a file, and the run needs a directory there" in done.stderr
+    assert "runs [ is not a directory" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -15,7 +15,12 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.grammars import grammar
 from pipeline.stages.train import run_round, run_sft
-from pipeline.training.advantages import EncodedTrajectory, encode_trajectories
+from pipeline.training.advantages import (
+    EncodedTrajectory,
+    Per,
+    encode_trajectories,
+    standardized_rewards,
+)
 from pipeline.training.grpo import grpo_trainer, token_reference_logps
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
@@ -68,11 +73,15 @@ def steps(*totals: float) -> dict[str, object]:
     return {"total": sum(totals) / len(totals), "steps": [{"total": total} for total in totals]}
 
 
+def encoded(trajectories: list[Trajectory], per: Per) -> list[EncodedTrajectory]:
+    advantages = standardized_rewards(trajectories, per)
+    return list(encode_trajectories(byte_tokenizer(), trajectories, advantages, vocabulary=259))
+
+
 def test_every_model_token_carries_the_advantage_of_its_step() -> None:
     """Rewards 1, 2, 2, 3 of two trajectories: mean 2, standard deviation sqrt(1/2)."""
     trajectories = [sampled("a", steps(1, 2)), sampled("b", steps(2, 3))]
-    [a, b], left_out = encode_trajectories(byte_tokenizer(), trajectories, "step")
-    assert left_out == 0
+    [a, b] = encoded(trajectories, "step")
     first, observed = len(ASK), len(KNOWLEDGE)
     last = len(ANSWER) + 1
     root = 2**0.5
@@ -85,7 +94,7 @@ def test_every_model_token_carries_the_advantage_of_its_step() -> None:
 def test_a_trajectory_advantage_is_the_standardized_total() -> None:
     hiprag = [{"total": 0.5}, {"total": 1.5}]
     trajectories = [sampled(str(number), terms) for number, terms in enumerate(hiprag)]
-    [low, high], _ = encode_trajectories(byte_tokenizer(), trajectories, "trajectory")
+    [low, high] = encoded(trajectories, "trajectory")
     assert low.advantages == [-1.0 * written for written in low.mask]
     assert high.advantages == [1.0 * written for written in high.mask]
 
@@ -97,23 +106,25 @@ def test_questions_with_equal_rewards_are_left_out() -> None:
         sampled("c", steps(1, 2), "other"),
         sampled("d", None, "other"),
     ]
-    encoded, left_out = encode_trajectories(byte_tokenizer(), trajectories, "step")
-    assert ([trajectory.id for trajectory in encoded], left_out) == (["c"], 3)
+    assert [trajectory.id for trajectory in encoded(trajectories, "step")] == ["c"]
 
 
 def test_inconsistent_trajectories_are_refused() -> None:
-    tokenizer = byte_tokenizer()
     good = sampled("a", steps(1, 2))
-    with pytest.raises(TrainingError, match="trajectory a has 0 step rewards for 2 turns"):
-        encode_trajectories(tokenizer, [replace(good, rewards={"total": 1.0})], "step")
-    with pytest.raises(
-        TrainingError, match="trajectory a: token 0 is model-written but has no log-probability"
-    ):
-        encode_trajectories(
-            tokenizer, [replace(good, logprobs=[None] * len(good.token_ids))], "step"
-        )
-    with pytest.raises(TrainingError, match="trajectory a: ids decode to"):
-        encode_trajectories(tokenizer, [replace(good, token_ids=[7, *good.token_ids[1:]])], "step")
+    size = len(good.token_ids)
+    for changes, message in [
+        ({"rewards": {"total": 1.0}}, "record 1, trajectory a has 0 step rewards for 2 turns"),
+        ({"rewards": steps(1, float("nan"))}, "trajectory a has the reward nan"),
+        ({"logprobs": [None] * size}, "token 0 is model-written but has no log-probability"),
+        ({"logprobs": [float("nan")] * size}, "token 0 has the log-probability nan"),
+        ({"logprobs": [0.5] * size}, "token 0 has the log-probability 0.5; expected a finite"),
+        ({"token_ids": [7, *good.token_ids[1:]]}, "trajectory a: ids decode to"),
+        ({"token_ids": [-1, *good.token_ids[1:]]}, "token 0 has the id -1; expected 0 to 258"),
+        ({"token_ids": [259, *good.token_ids[1:]]}, "token 0 has the id 259"),
+        ({"prompt_ids": []}, "trajectory a: prompt: no token ids"),
+    ]:
+        with pytest.raises(TrainingError, match=message):
+            encoded([replace(good, **changes)], "step")
 
 
 def logps(model, trajectory: EncodedTrajectory):  # type: ignore[no-untyped-def]
@@ -141,11 +152,11 @@ def assert_same(gradients, expected) -> None:  # type: ignore[no-untyped-def]
         torch.testing.assert_close(gradients[name], value, rtol=1e-4, atol=1e-6)
 
 
-def trainer_of(model, trajectories, folder: Path, **changes):  # type: ignore[no-untyped-def]
+def trainer_of(model, trajectories, folder: Path, history=None, **changes):  # type: ignore[no-untyped-def]
     settings = Grpo(**{**CPU, "batch_size": 2, "per_device_batch_size": 2, **changes})
     return grpo_trainer(
         model, byte_tokenizer(), trajectories, settings,
-        temperature=TEMPERATURE, seed=0, checkpoint_dir=folder, history=History(),
+        temperature=TEMPERATURE, seed=0, checkpoint_dir=folder, history=history or History(),
     )  # fmt: skip
 
 
@@ -230,7 +241,7 @@ def test_a_bfloat16_batch_gives_the_log_probabilities_of_single_trajectories(
     trainer = trainer_of(model, trajectories, tmp_path, beta=0.3, dtype="bfloat16")
     values = token_reference_logps(trainer, trajectories, adapter="default")
     for trajectory, logprobs in zip(trajectories, values, strict=True):
-        assert logprobs == pytest.approx(trajectory.old_logprobs, abs=0.2)
+        assert logprobs.tolist() == pytest.approx(trajectory.old_logprobs, abs=0.2)
 
 
 def test_the_kl_is_measured_from_the_start_of_the_round(base: Path, tmp_path: Path) -> None:
@@ -259,8 +270,9 @@ def test_a_round_raises_the_probability_of_rewarded_tokens(base: Path, tmp_path:
     bad = EncodedTrajectory("b", "q", [1, 7], [50, 51], [1, 1], [], [-1.0] * 2)
     trajectories = [replace(item, old_logprobs=logps(model, item).tolist()) for item in (good, bad)]
     before = [float(logps(model, item).sum()) for item in trajectories]
-    trainer = trainer_of(model, trajectories, tmp_path, epochs=4, epsilon=0.5)
-    train(trainer, tmp_path)
+    history = History()
+    trainer = trainer_of(model, trajectories, tmp_path, history, epochs=4, epsilon=0.5)
+    train(trainer, history, tmp_path)
     after = [float(logps(trainer.model.eval(), item).sum()) for item in trajectories]
     assert after[0] > before[0]
     assert after[1] < before[1]

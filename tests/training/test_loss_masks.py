@@ -14,12 +14,12 @@ from pipeline.core.records import Message, SftExample
 from pipeline.grammars.tokens import observation_ids
 from pipeline.training.collate import StepSortedSampler, accumulation_steps, deal, pair_collator
 from pipeline.training.encode import (
+    Distinct,
     EncodedPair,
     EncodedSft,
-    distinct,
+    WithinLength,
     encode_pairs,
     encode_sft,
-    within_length,
 )
 from tests.training.tiny_policy import byte_tokenizer, example, pair
 
@@ -161,12 +161,13 @@ def test_over_long_sequences_are_refused_with_count_and_remedy():
         "sft.max_length is 8, but 1 of 2 sequences are longer (the longest, long, has 9 tokens)"
     )
     with pytest.raises(TrainingError, match=re.escape(message)):
-        within_length(SEQUENCES, 8, "refuse", "sft")
+        list(WithinLength(8, "refuse", "sft")(SEQUENCES))
 
 
 def test_over_long_sequences_are_dropped_and_counted_but_never_truncated():
-    kept, dropped = within_length(SEQUENCES, 8, "drop", "sft")
-    assert ([item.id for item in kept], dropped) == (["short"], 1)
+    short = WithinLength(8, "drop", "sft")
+    kept = list(short(SEQUENCES))
+    assert ([item.id for item in kept], short.dropped) == (["short"], 1)
     assert len(kept[0].input_ids) == 4
 
 
@@ -174,8 +175,9 @@ def test_identical_sides_are_refused_or_dropped():
     same = EncodedPair("c>r", [1], [5, 2], [5, 2], [1, 1], [1, 1])
     other = EncodedPair("c>s", [1], [5, 2], [6, 2], [1, 1], [1, 1])
     with pytest.raises(TrainingError, match="1 of 2 pairs have identical chosen and rejected"):
-        distinct([same, other], "refuse")
-    assert distinct([same, other], "drop") == ([other], 1)
+        list(Distinct("refuse")([same, other]))
+    distinct = Distinct("drop")
+    assert (list(distinct([same, other])), distinct.dropped) == ([other], 1)
 
 
 def test_records_are_shuffled_into_steps_and_sorted_by_length_within_each():

@@ -76,5 +76,5 @@ def test_the_loss_of_a_step_is_the_mean_over_its_model_written_tokens(tmp_path, 
         checkpoint_dir=tmp_path,
         history=history,
     )
-    train(trainer, tmp_path)
+    train(trainer, history, tmp_path)
     assert [row["loss"] for row in history.rows] == [pytest.approx(2 * math.log(2), abs=1e-4)]

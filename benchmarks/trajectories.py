@@ -1,0 +1,288 @@
+"""Peak memory of the stages that read and write trajectories, by their number.
+
+``python -m benchmarks.trajectories COUNT FOLDER`` writes generated trajectories of realistic size (8
+per question, about 1,200 characters and 400 tokens each) below FOLDER and prints one line of JSON per
+stage with the figures of `Measured`, each from a separate process. With names of stages after
+FOLDER only these are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measured_process import Measured, run_measured
+from pipeline.config import Config
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
+from pipeline.core.verdicts import Verdict
+from pipeline.run.context import StageContext
+from pipeline.stages.checkpoint_files import write_tables
+
+SAMPLES = 8
+DISTINCT = 8_000  # trajectories that differ in more than their ids
+_FILE = "trajectories.parquet"
+
+
+def trajectory(question: int, sample: int) -> Trajectory:
+    """A generated trajectory of three steps; one in three has the right answer."""
+    rng = random.Random(question * SAMPLES + sample)
+    steps = []
+    for number in range(3):
+        words = " ".join(f"{rng.choice(_WORDS)}{rng.randrange(1000)}" for _ in range(26))
+        context = [ContextItem("chunk", f"c{rng.randrange(10**6)}", "Title", words, rng.random())]
+        steps.append(
+            Step(["entity"], f"Who is {number} of {question}?", context, f"It is {words[:40]}.")
+        )
+    output = "".join(f"{step.subquery}{step.context[0].text}{step.summary}" for step in steps)
+    right = rng.random() < 1 / 3
+    token_spans: list[Span] = [(0, 100, "model"), (100, 300, "observation"), (300, 400, "model")]
+    total = len(output)
+    spans: list[Span] = [
+        (0, total // 4, "model"),
+        (total // 4, total // 2, "observation"),
+        (total // 2, total, "model"),
+    ]
+    return Trajectory(
+        trajectory_id=f"q{question}/{sample}@0123456789ab",
+        question_id=f"q{question}",
+        dataset=("nq", "musique")[question % 2],
+        question=f"Who is the third of {question}?",
+        hop=("single", "multi")[question % 2],
+        answers=["Ann"],
+        evidence=["Title: a fact", "Title: another fact"],
+        grammar="tearag",
+        output=output,
+        policy="0123456789abcdef",
+        sample=sample,
+        spans=spans,
+        prompt_ids=[rng.randrange(50_000) for _ in range(60)],
+        token_ids=[rng.randrange(50_000) for _ in range(400)],
+        token_spans=token_spans,
+        logprobs=[None if 100 <= token < 300 else -round(rng.random(), 6) for token in range(400)],
+        steps=steps,
+        answer="Ann" if right else "Bo",
+        format_ok=rng.random() < 0.9,
+        tokens=TokenCounts(200, 200, [70, 70, 60]),
+        rewards={
+            "outcome": float(right),
+            "format": 1.0,
+            "process": rng.random(),
+            "total": rng.random(),
+        },
+    )
+
+
+_WORDS = ["river", "lives", "house", "north", "queen", "paper"]
+
+
+def generate(count: int, folder: Path) -> None:
+    """Write the inputs of all stages: questions, sampled and scored trajectories, verdicts.
+
+    Above `DISTINCT` trajectories, copies follow that differ in their ids.
+    """
+    sampled = [trajectory(n // SAMPLES, n % SAMPLES) for n in range(min(count, DISTINCT))]
+    verdicts = [
+        Verdict(item.trajectory_id, step, "over", "no", "judge", f"{n:032x}")
+        for n, item in enumerate(sampled)
+        for step in range(len(item.steps))
+    ]
+    questions = [
+        Question(item.question_id, item.dataset, item.question, item.answers, item.hop)
+        for item in sampled[::SAMPLES]
+    ]
+    copies = -(-count // DISTINCT)
+    _write_copies(folder / "score-1" / _FILE, sampled, ("trajectory_id", "question_id"), copies)
+    _write_copies(folder / "judge" / "verdicts.parquet", verdicts, ("id",), copies)
+    path = folder / "corpus" / "questions" / "sampling.parquet"
+    _write_copies(path, questions, ("question_id",), copies)
+
+
+def _write_copies(path: Path, records: Sequence[Any], ids: Sequence[str], copies: int) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    kind = type(records[0])
+    write_parquet(path, records, kind)
+    one = pq.read_table(path)
+
+    def tables() -> Iterator[pa.Table]:
+        for number in range(copies):
+            table = one
+            for name in ids:
+                place = table.schema.get_field_index(name)
+                renamed = pc.binary_join_element_wise(f"{number}-", table[name], "")
+                table = table.set_column(place, name, renamed)
+            yield table
+
+    write_tables(path, tables(), kind)
+
+
+def _context(folder: Path, stage: str, **values: Any) -> StageContext:
+    output = folder / "outputs" / stage
+    output.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {
+        "name": "memory",
+        "data": {},
+        "corpus": {"files": []},
+        "graph": {"source": "annotated", "path": "x"},
+        "index": {"embedder": {"model": "x"}},
+        "retrieval": {"reranker": {"kind": "biencoder"}},
+        "model": {"base": "x"},
+        "prompt": {"system": "S"},
+        "sft_data": {"sizes": {}},
+        "sft": {"learning_rate": 0.1, "batch_size": 1},
+        "dpo": {"learning_rate": 0.1, "batch_size": 1},
+    }
+    return StageContext(
+        config=Config.model_validate(settings | values),
+        stage=stage,
+        output=output,
+        checkpoint_dir=folder / "outputs" / f"{stage}.partial",
+        inputs={path.name: path for path in folder.iterdir() if path.is_dir()}
+        | {"score": folder / "score-1", "sample": folder / "score-1", "paths": folder / "score-1"},
+        round=1,
+    )
+
+
+def _end_of_sample(folder: Path) -> None:
+    """From the checkpoints of all questions to ``trajectories.parquet``."""
+    from pipeline.core.record_io import iterate_records
+    from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+
+    class NoEngine:
+        seconds = 0.0
+
+    questions = folder / "corpus" / "questions" / "sampling.parquet"
+    names = [question.question_id for question in iterate_records(questions, Question)]
+    context = _context(folder, "sample")
+    checkpoints = RolloutCheckpoints(context.checkpoint_dir, names, samples=SAMPLES, batch=64)
+    timer = RolloutTimer(0.0, NoEngine(), None, {})  # type: ignore[arg-type]
+    if checkpoints.remaining():
+        for item in iterate_records(folder / "score-1" / _FILE, Trajectory):
+            checkpoints.add(item, timer)
+        checkpoints.flush(timer)
+    write_parquet(context.output / _FILE, checkpoints.read(), Trajectory)
+
+
+def _score(folder: Path) -> None:
+    from pipeline.core.similarity import Lexical
+    from pipeline.methods.tearag import knowledge_scorer
+    from pipeline.stages.score import score_file
+
+    context = _context(folder, "score")
+    score_file(
+        folder / "score-1" / _FILE,
+        context.output,
+        context.checkpoint_dir,
+        knowledge_scorer(Lexical()),
+        batch=512,
+        verdicts=folder / "judge" / "verdicts.parquet",
+    )
+
+
+def _pair(folder: Path) -> None:
+    from pipeline.stages.pair import run
+
+    run(_context(folder, "pair"))
+
+
+def _pair_with_limit(folder: Path) -> None:
+    from pipeline.stages.pair import run
+
+    run(_context(folder, "pair-limited", pairs={"limit": 1000}))
+
+
+def _judge(folder: Path) -> None:
+    from pipeline.core.content_cache import digest
+    from pipeline.judges.base import Judge, JudgeCall
+    from pipeline.judges.closed_book import ClosedBookAnswer
+    from pipeline.stages.judge import StepsOfFile, judge_to
+
+    class NoJudge(Judge):
+        model = "none"
+
+        def decide(self, cases: Any) -> list[JudgeCall]:
+            return [JudgeCall(digest(str(case)).hex(), "no", "none") for case in cases]
+
+    context = _context(folder, "judge")
+    judge_to(
+        context.output,
+        context.checkpoint_dir,
+        StepsOfFile(folder / "score-1" / _FILE),
+        lambda queries: {query: ClosedBookAnswer("Ann") for query in queries},
+        NoJudge(),
+        NoJudge(),
+        ceiling=1.0,
+    )
+
+
+def _evaluate(folder: Path) -> None:
+    """Measuring and merging two policies; the trajectories of one question share its id."""
+    from pipeline.core.record_io import iterate_records
+    from pipeline.stages.evaluate import merge_policies, write_measured
+
+    class OneQuestion(dict[str, Question]):
+        def __missing__(self, key: str) -> Question:
+            return Question(key, "nq", "?", ["Ann"], "multi")
+
+    directories = {}
+    for policy in ("sft", "round-1"):
+        output = folder / "outputs" / policy
+        output.mkdir(parents=True, exist_ok=True)
+        source = iterate_records(folder / "score-1" / _FILE, Trajectory)
+        distinct = (_with_own_question(item) for item in source)
+        write_measured(output, distinct, OneQuestion(), split="test", seconds={})
+        directories[policy] = output
+    merge_policies(directories, folder / "outputs" / "evaluate", resamples=10)
+
+
+def _with_own_question(item: Trajectory) -> Trajectory:
+    item.question_id = item.trajectory_id
+    return item
+
+
+def _report(folder: Path) -> None:
+    from pipeline.stages.report_data import pair_examples, pair_kinds, reward_terms
+
+    inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
+    reward_terms(inputs)
+    pair_kinds(inputs)
+    pair_examples(inputs)
+
+
+STAGES: dict[str, Callable[[Path], None]] = {
+    "sample": _end_of_sample,
+    "score": _score,
+    "pair": _pair,
+    "pair-limited": _pair_with_limit,
+    "judge": _judge,
+    "evaluate": _evaluate,
+    "report": _report,
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Measure in separate processes, or, with the name of one stage first, run it in this one."""
+    first, place, *names = arguments
+    folder = Path(place)
+    if first in STAGES:
+        _context(folder, first)  # imports what every stage needs
+        with Measured() as spent:
+            STAGES[first](folder)
+        print(json.dumps(spent.figures))
+        return
+    if not (folder / "judge" / "verdicts.parquet").exists():
+        generate(int(first), folder)
+    for name in names or STAGES:
+        figures = run_measured("benchmarks.trajectories", name, folder)
+        print(json.dumps({"stage": name, "trajectories": int(first), **figures}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

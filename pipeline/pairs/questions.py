@@ -1,0 +1,124 @@
+"""Pairs of many questions, one question in memory at a time.
+
+Input: trajectories or candidates in which those of a question follow each other, as the stage
+``sample`` writes them. Output: the pairs of each question, and the pairing outcome of each of its
+trajectories. Memory: one question, and a digest of every trajectory id and question id (about 100
+bytes each) to detect repetitions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pipeline.config.policy import Pairs
+from pipeline.core.content_cache import digest
+from pipeline.core.errors import InputError
+from pipeline.pairs.funnel import PairingOutcome
+from pipeline.pairs.select import PAPER, Candidate, CandidatePair, select
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionPairs:
+    """The pairs of one question, and the outcomes of its trajectories in their order."""
+
+    question_id: str
+    pairs: list[CandidatePair]
+    outcomes: list[PairingOutcome]
+
+
+def by_question(
+    items: Iterable[T], question_of: Callable[[T], str], source: Path | str
+) -> Iterator[tuple[str, list[T]]]:
+    """(question id, its items) in order.
+
+    ``source`` names the input in messages. Raises InputError when the items of a question do not
+    follow each other.
+    """
+    seen: set[bytes] = set()
+    current: list[T] = []
+    question_id = None
+    for row, item in enumerate(items, start=1):
+        if question_of(item) != question_id:
+            if question_id is not None:
+                yield question_id, current
+            question_id, current = question_of(item), []
+            if digest(question_id) in seen:
+                raise InputError.at(
+                    source,
+                    row,
+                    f"question {question_id} occurs again after other questions; expected all its "
+                    "trajectories one after the other; sort the file by question_id, or rerun the "
+                    "stage that wrote it",
+                )
+            seen.add(digest(question_id))
+        current.append(item)
+    if question_id is not None:
+        yield question_id, current
+
+
+def pair_questions(
+    questions: Iterable[tuple[str, Sequence[Candidate]]], thresholds: Pairs = PAPER
+) -> Iterator[QuestionPairs]:
+    """The pairs of each question, as it comes.
+
+    Raises InputError when two trajectories share an id, or those of a question were scored with
+    different rewards.
+    """
+    seen: set[bytes] = set()
+    for question_id, candidates in questions:
+        outcomes: dict[str, PairingOutcome] = {}
+        try:
+            selected, bins = select(candidates, thresholds)
+        except InputError as error:
+            raise InputError(f"question {question_id}: {error}") from None
+        for candidate in candidates:
+            name = candidate.id
+            if digest(name) in seen:
+                raise InputError(f"two trajectories are called {name}; ids must be unique")
+            seen.add(digest(name))
+            outcomes[name] = PairingOutcome(name, question_id, candidate.dataset, bins[name])
+        for pair in selected:
+            chosen, rejected = outcomes[pair.chosen.id], outcomes[pair.rejected.id]
+            chosen.partner = chosen.partner or pair.rejected.id
+            rejected.partner = pair.chosen.id
+        yield QuestionPairs(question_id, selected, list(outcomes.values()))
+
+
+def drawn(total: int, most: int | None, seed: str) -> Collection[int] | None:
+    """Numbers of at most ``most`` of ``total`` pairs, drawn with ``seed``; None for all pairs."""
+    if most is None:
+        return None
+    return set(random.Random(seed).sample(range(total), min(most, total)))
+
+
+def limited(
+    questions: Iterable[QuestionPairs], kept: Collection[int] | None
+) -> Iterator[QuestionPairs]:
+    """The questions with the pairs whose numbers, counted over all questions, are in ``kept``.
+
+    Trajectories that lose all their pairs go to the bin "over-limit". None keeps all pairs.
+    """
+    first = 0
+    for question in questions:
+        if kept is None:
+            yield question
+            continue
+        remaining = [
+            pair for number, pair in enumerate(question.pairs, start=first) if number in kept
+        ]
+        first += len(question.pairs)
+        unused = _sides(question.pairs) - _sides(remaining)
+        for outcome in question.outcomes:
+            if outcome.trajectory_id in unused:
+                outcome.bin = "over-limit"
+        yield QuestionPairs(question.question_id, remaining, question.outcomes)
+
+
+def _sides(pairs: Iterable[CandidatePair]) -> set[str]:
+    return {side.id for pair in pairs for side in (pair.chosen, pair.rejected)}

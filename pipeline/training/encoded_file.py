@@ -1,0 +1,130 @@
+"""Encoded records in a memory-mapped Arrow file.
+
+Input: encoded records, one at a time. Output: a file below the stage's checkpoint directory and a
+sequence over it. Only the lengths of the records and the rows of a micro-batch are in a process's own
+memory. The pages of the file are shared by all training processes of a machine, and the system can
+drop them at any time. A list of the records would take about 36 bytes for each token in each process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+from pipeline.core.atomic import replacing
+from pipeline.training.encode import Encoded
+from pipeline.training.trl_types import Dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+E = TypeVar("E", bound=Encoded)
+_LENGTH = "length"
+_ROWS = 256  # rows of a record batch: the writer holds one batch
+
+
+@dataclasses.dataclass
+class EncodedCounts:
+    """Numbers of a set of encoded records."""
+
+    records: int = 0
+    tokens: int = 0  # tokens of all sequences; a pair counts its prompt twice
+    trained_tokens: int = 0  # tokens that the loss reads
+
+
+def write_encoded(path: Path, kind: type[E], records: Iterable[E]) -> EncodedCounts:
+    """Write records of type ``kind`` to ``path``, atomically, and return their counts.
+
+    Only one process may write ``path``. Incomplete files of killed processes are deleted.
+    """
+    import pyarrow as pa
+
+    for incomplete in path.parent.glob(f".{path.name}.*.tmp"):
+        incomplete.unlink()
+    schema = _schema(kind)
+    counts = EncodedCounts()
+    batch: list[E] = []
+    with replacing(path) as temporary, pa.ipc.new_stream(str(temporary), schema) as writer:
+        for record in records:
+            counts.records += 1
+            counts.tokens += record.tokens
+            counts.trained_tokens += record.trained_tokens
+            batch.append(record)
+            if len(batch) == _ROWS:
+                writer.write_batch(_record_batch(batch, schema))
+                batch.clear()
+        if batch:
+            writer.write_batch(_record_batch(batch, schema))
+    return counts
+
+
+class EncodedFile(Sequence[E], Generic[E]):
+    """The records of a file of `write_encoded`, read on demand."""
+
+    def __init__(self, path: Path, kind: type[E]) -> None:
+        import datasets
+
+        self._kind = kind
+        stored = datasets.Dataset.from_file(str(path))
+        self.lengths: array[int] = array("q", stored.data.column(_LENGTH).to_pylist())
+        self.dataset: Dataset = stored.remove_columns([_LENGTH])
+
+    def column(self, name: str) -> list[str]:
+        """All values of a text field."""
+        return list(self.dataset[name])
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[E]: ...
+    def __getitem__(self, index: int | slice) -> E | list[E]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if index >= len(self):
+            raise IndexError(index)
+        return self._kind(**self.dataset[index])
+
+    def __iter__(self) -> Iterator[E]:
+        return (self._kind(**row) for row in self.dataset)
+
+
+def lengths_of(records: Sequence[Encoded]) -> array[int]:
+    """The length of every record in tokens, [N]; 8 bytes each."""
+    if isinstance(records, EncodedFile):
+        return records.lengths
+    return array("q", (record.length for record in records))
+
+
+def _schema(kind: type[Encoded]) -> pa.Schema:
+    """Ids take 4 bytes, numbers 4 bytes, entries of a mask 1 byte."""
+    import pyarrow as pa
+
+    types = {str: pa.string(), list[int]: pa.list_(pa.int32()), list[float]: pa.list_(pa.float32())}
+    return pa.schema(
+        [
+            *(
+                (name, pa.list_(pa.int8()) if "mask" in name else types[hint])
+                for name, hint in typing.get_type_hints(kind).items()
+            ),
+            (_LENGTH, pa.int64()),
+        ]
+    )
+
+
+def _record_batch(records: Sequence[Encoded], schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([getattr(record, field.name) for record in records], type=field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )

@@ -1,0 +1,468 @@
+"""Generated malformed inputs for every command that takes a file.
+
+``cases(seed, count)`` yields cases: valid records of one command with one fault, or a fault of the file,
+of an option or of the output. ``check(case, directory)`` runs the command line in this process and
+returns what is wrong with the outcome, or None. Run many with::
+
+    python -m tests.cli.malformed_inputs SEED COUNT
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import json
+import os
+import random
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.cli.valid_records import COMMANDS, Command, Json
+
+Expected = Literal["refused", "either"]
+Path_ = tuple[str | int, ...]
+
+_WRONG: dict[str, list[Any]] = {
+    "str": [5, 1.5, True, ["x"], {"a": 1}],
+    "int": ["5", 1.5, True, [1], {"a": 1}],
+    "number": ["5", True, [1.0], {"a": 1}],
+    "bool": [1, "true", [True]],
+    "list": [5, "x", True, {"a": 1}],
+    "object": [5, "x", True, [1]],
+}
+_STRANGE: list[Any] = [
+    None, "", " ", "\0", "\ud800", "\udc00\ud800", "\x1b[2J", "\u202e", "x" * 100_000, "a\nb\r\n",
+    "<|im_start|>assistant", "</Reference>", "</information>", "Step 1:", "{", "NaN", "-1",
+    0, -1, 5, 10**9, 2**63 - 1, -(2**63), 1.5, -0.0, 1e308, -1e308, 5e-324, True, False,
+    [], {}, [[]], [None], [0], [""], {"": None}, {"total": 1}, [[0, 1, "model"]], "no", "yes",
+]  # fmt: skip
+_NUMBERS = [0, -1, 1, 5, 10**9, 2**63 - 1, -(2**63), 1e308, -1e308, 5e-324, -0.0, 0.1, 1e16, 700.0]
+_REFUSED_TEXT = [
+    "NaN", "Infinity", "-Infinity", "1e999", str(2**63), "-" + "9" * 30, "9" * 5000,
+    "[" * 150 + "]" * 150, '{"a":' * 120 + "1" + "}" * 120, "[" * 100_000 + "]" * 100_000,
+    "tru", "'x'", '"\t"', "", "01",
+]  # fmt: skip
+_MARK = "MARK-4711"
+_VALID = {  # values of options that are not faults
+    "{dir}/in.jsonl": ("--truth", "--verdicts", "--questions"),
+    "{dir}": ("--tokenizer",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call: ``arguments`` name files of ``files`` by their names in braces."""
+
+    name: str
+    arguments: tuple[str, ...]
+    files: dict[str, bytes]
+    stdin: bytes = b""
+    expected: Expected = "either"
+    prepare: Callable[[Path], None] | None = None
+
+
+def cases(seed: int, count: int) -> Iterator[Case]:
+    """``count`` cases, equal for equal seeds."""
+    chance = random.Random(seed)
+    makers = [_fields, _fields, _fields, _texts, _spans, _bytes, _parquet, _options, _outputs]
+    made = 0
+    while made < count:
+        command = chance.choice(COMMANDS)
+        case = chance.choice(makers)(command, chance)
+        if case is not None:
+            made += 1
+            yield case
+
+
+def check(case: Case, directory: Path) -> str | None:
+    """Run a case in an empty directory; what is wrong with the outcome, or None."""
+    for name, content in case.files.items():
+        (directory / name).write_bytes(content)
+    if case.prepare is not None:
+        case.prepare(directory)
+    before = {path.name for path in directory.iterdir()}
+    arguments = [argument.replace("{dir}", str(directory)) for argument in case.arguments]
+    status, printed, complaint = steep(arguments, case.stdin)
+    if "Traceback" in complaint:
+        return complaint[-600:]
+    if status == 2:
+        usage = "Usage:" in complaint
+        if not usage and (not complaint.startswith("error: ") or complaint.count("\n") != 1):
+            return f"not one sentence: {complaint[:300]!r}"
+        left = {path.name for path in directory.iterdir()} - before
+        return f"refused, but wrote {printed[:80]!r} {left}" if printed or left else None
+    if status not in (0, 1) or (status == 1 and "mask" not in arguments):
+        return f"status {status}: {complaint[:300]}"
+    written = _output(directory, arguments, printed)
+    if case.expected == "refused":
+        return f"accepted: {(written or '')[:300]}"
+    left = {path.name for path in directory.iterdir() if path.name.endswith(".tmp")}
+    if left:
+        return f"left {left}"
+    return _strict_lines(written) if written is not None else None
+
+
+def steep(arguments: list[str], stdin: bytes = b"") -> tuple[Any, str, str]:
+    """(exit status, standard output, standard error) of the entry point, run in this process."""
+    from pipeline.cli.app import main
+
+    command = _command()
+    names = ("argv", "stdin", "stdout", "stderr")
+    kept = {name: getattr(sys, name) for name in names}
+    out, err = io.BytesIO(), io.BytesIO()
+    sys.argv = ["steep", *arguments]
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
+    sys.stdout = io.TextIOWrapper(out, encoding="utf-8", errors="surrogateescape")
+    sys.stderr = io.TextIOWrapper(err, encoding="utf-8", errors="backslashreplace")
+    status: Any = 0
+    try:
+        main(command)
+    except SystemExit as end:
+        status = end.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        printed, complaint = out.getvalue(), err.getvalue()
+        for name in names:
+            setattr(sys, name, kept[name])
+    return status, printed.decode("utf-8", "replace"), complaint.decode()
+
+
+@cache
+def _command() -> Callable[[], object]:
+    """The command line, built once: building it takes longer than most cases."""
+    from typer.main import get_command
+
+    from pipeline.cli.app import app
+
+    return get_command(app)
+
+
+def _output(directory: Path, arguments: list[str], printed: str) -> str | None:
+    """What the command wrote as JSON lines; None for commands that print tables."""
+    if arguments[0] in ("view", "calibrate"):
+        return None
+    if "-o" in arguments:
+        path = Path(arguments[arguments.index("-o") + 1])
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    return printed
+
+
+def _strict_lines(text: str) -> str | None:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    for line in text.split("\n"):
+        try:
+            if line and not isinstance(json.loads(line, parse_constant=refuse), dict):
+                return f"not an object: {line[:80]}"
+        except ValueError as error:
+            return f"invalid output: {error}: {line[:200]}"
+    return None
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+def _call(command: Command, records: list[Json], name: str, expected: Expected = "either") -> Case:
+    lines = [json.dumps(record) for record in records]
+    return _file(command, ("\n".join(lines) + "\n").encode(), name, expected)
+
+
+def _file(
+    command: Command,
+    content: bytes,
+    name: str,
+    expected: Expected = "either",
+    suffix: str = "jsonl",
+) -> Case:
+    file = f"in.{suffix}"
+    arguments = tuple(argument.replace("{in}", f"{{dir}}/{file}") for argument in command.arguments)
+    files = {**command.files, file: content}
+    return Case(f"{' '.join(command.arguments)}: {name}", arguments, files, expected=expected)
+
+
+def _fields(command: Command, chance: random.Random) -> Case:
+    """One field dropped, or with another value."""
+    records = copy.deepcopy(list(command.records))
+    number = chance.randrange(len(records))
+    path = chance.choice(list(_paths(records[number])))
+    holder, key = _parent(records[number], path)
+    kind = _kind(command.types, path)
+    label = f"record {number + 1}, {'.'.join(map(str, path))}"
+    if chance.random() < 0.15:
+        del holder[key]
+        required = path[0] in command.required and len(path) == 1
+        return _call(command, records, f"{label} dropped", "refused" if required else "either")
+    if chance.random() < 0.5 and kind is not None:
+        holder[key] = chance.choice(_WRONG[kind])
+        return _call(command, records, f"{label} = {holder[key]!r:.40}", "refused")
+    numeric = kind in ("int", "number") and chance.random() < 0.7
+    holder[key] = chance.choice(_NUMBERS if numeric else _STRANGE)
+    if chance.random() < 0.2:
+        holder[key] = [holder[key]] * chance.choice((1, 3, 2000))
+    return _call(command, records, f"{label} = {holder[key]!r:.40}")
+
+
+def _texts(command: Command, chance: random.Random) -> Case:
+    """One value that is not JSON, or a repeated record."""
+    records = copy.deepcopy(list(command.records))
+    number = chance.randrange(len(records))
+    if command.unique and chance.random() < 0.2:
+        return _call(command, [*records, records[number]], "repeated record", "refused")
+    path = chance.choice(list(_paths(records[number])))
+    holder, key = _parent(records[number], path)
+    holder[key] = _MARK
+    value = chance.choice(_REFUSED_TEXT)
+    lines = [json.dumps(record) for record in records]
+    lines[number] = lines[number].replace(f'"{_MARK}"', value)
+    content = ("\n".join(lines) + "\n").encode()
+    return _file(command, content, f"{'.'.join(map(str, path))} = {value:.30}", "refused")
+
+
+def _spans(command: Command, chance: random.Random) -> Case | None:
+    """Spans that do not cover their text or ids."""
+    records = copy.deepcopy(list(command.records))
+    found = [
+        (record, field) for record in records for field in command.span_fields if record.get(field)
+    ]
+    if not found:
+        return None
+    record, field = chance.choice(found)
+    spans = [list(span) for span in record[field]]
+    place = chance.randrange(len(spans))
+    change = chance.choice(("shift", "drop", "reverse", "beyond", "negative", "writer", "short"))
+    if change == "shift":
+        spans[place][1] += 1
+    elif change == "drop":
+        spans = spans[:-1] or [[1, 2, "model"]]
+    elif change == "reverse":
+        spans[place][0], spans[place][1] = spans[place][1], spans[place][0]
+    elif change == "beyond":
+        spans[-1][1] = 10**9
+    elif change == "negative":
+        spans[place][0] = -1
+    elif change == "writer":
+        spans[place][2] = "reader"
+    else:
+        spans[place] = spans[place][:2]
+    record[field] = spans
+    return _call(command, records, f"{field}: {change}", "refused")
+
+
+def _bytes(command: Command, chance: random.Random) -> Case:
+    """A fault of the whole file."""
+    text = "\n".join(json.dumps(record) for record in command.records) + "\n"
+    raw = text.encode()
+    half = raw[: len(raw) // 2]
+    faults: list[tuple[str, bytes, Expected]] = [
+        ("empty", b"", "either"),
+        ("blank lines", b"\n \n\t\n", "either"),
+        ("CRLF", text.replace("\n", "\r\n").encode(), "either"),
+        ("byte order mark", b"\xef\xbb\xbf" + raw, "either"),
+        ("UTF-16", text.encode("utf-16"), "refused"),
+        ("not UTF-8", raw.replace(b'"', b'"\xff', 3), "refused"),
+        ("encoded surrogate", raw.replace(b'": "', b'": "\xed\xa0\x80', 1) + b"\xed\xa0\x80", "refused"),
+        ("binary", bytes(chance.randrange(256) for _ in range(500)) + b"\xff{", "refused"),
+        ("NUL", raw + b"\0", "refused"),
+        ("cut off", half, "refused" if len(command.records) == 1 else "either"),
+        ("one array", b"[" + raw.replace(b"\n", b",")[:-1] + b"]", "refused"),
+        ("number", b"5\n", "refused"),
+        ("null", b"null\n", "refused"),
+        ("two on a line", raw.strip() + b" {}\n", "refused"),
+    ]  # fmt: skip
+    name, content, expected = chance.choice(faults)
+    if chance.random() < 0.3 and command.stdin:
+        case = _file(command, content, f"stdin, {name}", expected)
+        arguments = tuple(
+            "-" if argument == "{dir}/in.jsonl" else argument for argument in case.arguments
+        )
+        return dataclasses.replace(case, arguments=arguments, stdin=content)
+    return _file(command, content, name, expected)
+
+
+def _parquet(command: Command, chance: random.Random) -> Case | None:
+    """Parquet with a column that JSON lacks, broken Parquet, or the wrong suffix."""
+    import datetime
+    import decimal
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = list(command.records)
+    try:
+        table = pa.Table.from_pylist(records)
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer)
+    except pa.ArrowException:
+        return None
+    rows = len(records)
+    columns: dict[str, Any] = {
+        "timestamps": pa.array([datetime.datetime(2020, 1, 1)] * rows),
+        "dates": pa.array([datetime.date(2020, 1, 1)] * rows),
+        "decimals": pa.array([decimal.Decimal("1.5")] * rows),
+        "maps": pa.array([[("a", 1)]] * rows, pa.map_(pa.string(), pa.int64())),
+        "bytes": pa.array([b"\xff"] * rows),
+        "NaN": pa.array([float("nan")] * rows),
+        "nested NaN": pa.array([{"a": [1.0, float("-inf")]}] * rows),
+        "durations": pa.array([datetime.timedelta(1)] * rows),
+    }
+    fault = chance.choice([*columns, "none", "cut off", "suffix", "text", "empty", "flipped"])
+    content, expected, suffix = buffer.getvalue(), "refused", "parquet"
+    if fault in columns:
+        changed = io.BytesIO()
+        pq.write_table(table.append_column("added", columns[fault]), changed)
+        content = changed.getvalue()
+    elif fault == "none":
+        expected = "either"
+    elif fault == "cut off":
+        content = content[: chance.randrange(len(content))]
+    elif fault == "suffix":
+        suffix = "jsonl"
+    elif fault == "text":
+        content = json.dumps(records[0]).encode()
+    elif fault == "empty":
+        content = b""
+    else:
+        place = chance.randrange(4, len(content))
+        content = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+        expected = "either"
+    return _file(command, content, f"Parquet, {fault}", expected, suffix)  # type: ignore[arg-type]
+
+
+def _options(command: Command, chance: random.Random) -> Case | None:
+    """An option or the input names something that is not there."""
+    case = _call(command, list(command.records), "", "refused")
+    arguments = list(case.arguments)
+    fault = chance.choice(("absent", "directory", "below a file", "unknown", "no such option"))
+    place = next(n for n, argument in enumerate(arguments) if argument.startswith("{dir}/in."))
+    if fault == "unknown":
+        if not command.options:
+            return None
+        option = chance.choice(command.options)
+        value = chance.choice(
+            ("absent", "", "{dir}", "{dir}/in.jsonl", "../x", "\u202e", "x" * 300)
+        )
+        arguments = [*_without(arguments, option), option, value]
+        if option in _VALID.get(value, ()):
+            case = dataclasses.replace(case, expected="either")
+        fault = f"{option} {value}"
+    elif fault == "no such option":
+        arguments.append("--absent")
+    else:
+        names = {"absent": "{dir}/absent", "directory": "{dir}", "below a file": "{dir}/in.jsonl/x"}
+        suffix = ".parquet" if fault == "absent" and chance.random() < 0.5 else ""
+        arguments[place] = names[fault] + suffix
+    return dataclasses.replace(case, name=f"{case.name}{fault}", arguments=tuple(arguments))
+
+
+def _without(arguments: list[str], option: str) -> list[str]:
+    if option not in arguments:
+        return arguments
+    place = arguments.index(option)
+    return arguments[:place] + arguments[place + 2 :]
+
+
+def _outputs(command: Command, chance: random.Random) -> Case | None:
+    """The output is a directory, a full device, a link, below a file, or the input itself."""
+    if not command.output:
+        return None
+    case = _call(command, list(command.records), "")
+    names: dict[str, tuple[str, Expected]] = {
+        "directory": ("{dir}/sub", "refused"),
+        "link to a directory": ("{dir}/dir-link", "refused"),
+        "full device": ("{dir}/full", "refused"),
+        "null device": ("{dir}/null", "either"),
+        "below a file": ("{dir}/in.jsonl/out.jsonl", "refused"),
+        "below /proc": ("/proc/none/out.jsonl", "refused"),
+        "link": ("{dir}/link", "either"),
+        "dangling link": ("{dir}/dangling", "either"),
+        "loop": ("{dir}/loop", "refused"),
+        "the input": ("{dir}/in.jsonl", "either"),
+        "long name": ("{dir}/" + "x" * 300, "refused"),
+        "empty name": ("", "refused"),
+    }
+    fault = chance.choice(list(names))
+    name, expected = names[fault]
+    arguments = [*_without(list(case.arguments), "-o"), "-o", name]
+    if "--funnel" in arguments and chance.random() < 0.5:
+        arguments[arguments.index("--funnel") + 1] = name
+        fault, expected = f"{fault}, twice", "refused" if fault != "null device" else "either"
+
+    def prepare(directory: Path) -> None:
+        (directory / "sub").mkdir()
+        (directory / "dir-link").symlink_to(directory / "sub")
+        (directory / "target").write_text("old")
+        (directory / "link").symlink_to(directory / "target")
+        (directory / "loop").symlink_to(directory / "loop")
+        (directory / "dangling").symlink_to(directory / "made")
+        for device, minor in (("null", 3), ("full", 7)):
+            make_device(directory / device, minor)
+
+    return dataclasses.replace(
+        case,
+        name=f"{case.name}-o {fault}",
+        arguments=tuple(arguments),
+        expected=expected,
+        prepare=prepare,
+    )
+
+
+def make_device(path: Path, minor: int) -> None:
+    """A device node of its own for root, who could replace the system's, else a link to that."""
+    if os.geteuid() == 0:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, minor))
+    else:
+        path.symlink_to(Path("/dev", path.name))
+
+
+def _paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from _paths(inner, (*path, key))
+
+
+def _parent(value: Any, path: Path_) -> tuple[Any, Any]:
+    for key in path[:-1]:
+        value = value[key]
+    return value, path[-1]
+
+
+def _kind(types: Any, path: Path_) -> str | None:
+    """The kind of value that a command checks at a path; None where it reads nothing."""
+    for key in path:
+        if isinstance(types, dict):
+            types = types.get(key, types.get("*"))
+        elif isinstance(types, list) and isinstance(key, int):
+            types = types[key % len(types)]
+        else:
+            return None
+    if isinstance(types, dict):
+        return "object"
+    return "list" if isinstance(types, list) else types
+
+
+def main() -> None:
+    """Run cases of a seed and print the ones that fail."""
+    seed, count = int(sys.argv[1]), int(sys.argv[2])
+    failed = 0
+    for number, case in enumerate(cases(seed, count), start=1):
+        with tempfile.TemporaryDirectory() as directory:
+            problem = check(case, Path(directory))
+        if problem is not None:
+            failed += 1
+            print(f"--- {number} {case.name}\n{problem}", flush=True)
+    print(f"{count} cases, {failed} failed")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

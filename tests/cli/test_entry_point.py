@@ -1,0 +1,142 @@
+"""How the command ends when a stream is closed or full, when it is interrupted, and when it has a bug."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.app import main
+from pipeline.core.errors import InputError
+from tests.cli.malformed_inputs import make_device, steep
+from tests.cli.valid_records import COMMANDS, Command
+
+RECORD = '{"answer": "x", "answers": ["x"]}\n'
+STEEP = f"{sys.executable} -m pipeline.cli"
+
+
+def shell(command: str) -> tuple[int, str, str]:
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    file = tmp_path / "in.jsonl"
+    file.write_text(RECORD, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "complaint"),
+    [
+        (
+            "metrics {file} > {full}",
+            2,
+            "standard output: cannot be written: No space left on device",
+        ),
+        ("--help > {full}", 2, "No space left on device"),
+        ("metrics {file} >&-", 2, "standard output: cannot be written: Bad file descriptor"),
+        ("metrics - <&-", 2, "<stdin>: not a readable file: Bad file descriptor"),
+        ("metrics {file} -o {file} <&- >&- 2>&-", 0, ""),
+        ("metrics {file} 2> {full}", 0, ""),
+    ],
+)
+def test_closed_and_full_streams_are_one_sentence(
+    records: Path, tmp_path: Path, command: str, status: int, complaint: str
+) -> None:
+    make_device(tmp_path / "full", 7)
+    call = f"{STEEP} {command.format(file=records, full=tmp_path / 'full')}"
+    found, _, error = shell(call)
+    assert (found, error) == (status, f"error: {complaint}\n" if complaint else "")
+
+
+def test_a_reader_that_ends_early_is_no_error_message(tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    file.write_text(RECORD * 20_000, encoding="utf-8")
+    status, _, error = shell(f"set -o pipefail; {STEEP} metrics {file} | head -1 > /dev/null")
+    assert (status, error) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (InputError("a.jsonl:1: no"), 2, "error: a.jsonl:1: no\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError(), 2, "error: out of memory"),
+        (RecursionError(), 2, "error: a value is nested too deeply"),
+        (PermissionError(13, "Permission denied", "/x"), 2, "error: /x: Permission denied\n"),
+        (BrokenPipeError(), 1, ""),
+        (ZeroDivisionError(), 70, "This is a bug in steep"),
+    ],
+)
+def test_failures_have_a_status_and_a_sentence(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    assert end.value.code == status
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert ("Traceback" in printed) == (status == 70)
+
+
+WRITING = [command for command in COMMANDS if command.output]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=lambda command: " ".join(command.arguments))
+def test_outputs_are_written_through_links_fifos_and_devices(
+    command: Command, tmp_path: Path
+) -> None:
+    """Only regular files are replaced; before, a device, a FIFO or a link became a file."""
+    for name, content in command.files.items():
+        (tmp_path / name).write_bytes(content)
+    source = "".join(json.dumps(record) + "\n" for record in command.records)
+    (tmp_path / "in").write_text(source, encoding="utf-8")
+    call = [
+        argument.replace("{in}", str(tmp_path / "in")).replace("{dir}", str(tmp_path))
+        for argument in command.arguments
+    ]
+    if "-o" in call:
+        del call[call.index("-o") : call.index("-o") + 2]
+
+    def write(name: str) -> int:
+        status, _, _ = steep([*call, "-o", str(tmp_path / name)])
+        return int(status)
+
+    assert write("plain") == 0
+    written = (tmp_path / "plain").read_text(encoding="utf-8")
+    (tmp_path / "target").write_text("old", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert write("link") == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text(encoding="utf-8") == written
+
+    make_device(tmp_path / "null", 3)
+    make_device(tmp_path / "full", 7)
+    assert [write("null"), write("full"), write(".")] == [0, 2, 2]
+    assert (tmp_path / "null").is_char_device()
+    assert (tmp_path / "full").is_char_device()
+
+    os.mkfifo(tmp_path / "fifo")
+    assert _through_fifo(tmp_path / "fifo", lambda: write("fifo")) == written
+    assert (tmp_path / "fifo").is_fifo()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def _through_fifo(fifo: Path, write: Callable[[], int]) -> str:
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_text(encoding="utf-8")))
+    reader.start()
+    assert write() == 0
+    reader.join(timeout=20)
+    return received[0]

@@ -1,0 +1,100 @@
+"""``steep pair`` on files: order of the records, duplicates, and values that it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli.pair import pair_file
+from pipeline.core.errors import InputError
+from tests.cli.malformed_inputs import steep
+
+
+def scored(question: str, sample: int, outcome: float, **more: Any) -> dict[str, Any]:
+    return {
+        "trajectory_id": f"{question}/{sample}",
+        "question_id": question,
+        "hop": "multi",
+        "sample": sample,
+        "output": f"text {sample % 3}",
+        "rewards": {"format": 1.0, "outcome": outcome, "process": 0.9},
+        **more,
+    }
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+RECORDS = [scored(f"q{n}", k, (1.0, 0.5, 0.1, 0.0)[k]) for n in range(20) for k in range(4)]
+
+
+def test_interleaved_questions_give_the_pairs_of_adjacent_ones(tmp_path: Path) -> None:
+    """Also from standard input, which can be read only once."""
+    shuffled = random.Random(1).sample(RECORDS, len(RECORDS))
+    sources = {
+        "adjacent": write(tmp_path / "a.jsonl", RECORDS),
+        "shuffled": write(tmp_path / "b.jsonl", shuffled),
+    }
+    results = []
+    for name, source in sources.items():
+        output, funnel = tmp_path / f"{name}.out", tmp_path / f"{name}.funnel"
+        assert pair_file(source, output, funnel=funnel) == 20
+        results.append([sorted(path.read_text().splitlines()) for path in (output, funnel)])
+    assert results[0] == results[1]
+    assert len(results[0][1]) == len(RECORDS)
+    status, printed, _ = steep(["pair", "-"], sources["shuffled"].read_bytes())
+    assert (status, sorted(printed.splitlines())) == (0, results[0][0])
+
+
+def test_samples_without_a_number_are_numbered_by_their_question(tmp_path: Path) -> None:
+    """The first of equal outputs counts, in the order of the file."""
+    records = [scored(name, 0, outcome) for outcome in (1.0, 0.0) for name in ("p", "q")]
+    for number, record in enumerate(records):
+        record |= {"sample": None, "trajectory_id": str(number), "output": "same"}
+    funnel = tmp_path / "funnel"
+    pair_file(write(tmp_path / "in.jsonl", records), tmp_path / "out", funnel=funnel)
+    bins = [json.loads(line) for line in funnel.read_text().splitlines()]
+    assert [(row["trajectory_id"], row["bin"]) for row in bins] == [
+        ("0", "chosen-unpaired"),
+        ("2", "duplicate"),
+        ("1", "chosen-unpaired"),
+        ("3", "duplicate"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trajectory_id": "q0/0"}, "in.jsonl:81: trajectory_id: 'q0/0' occurs twice"),
+        ({"rewards": 5}, "in.jsonl:81: rewards: "),
+        ({"rewards": []}, "in.jsonl:81: rewards: "),
+        ({"rewards": {"format": "1", "outcome": 1.0, "process": 1.0}}, "rewards.format: "),
+        ({"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}}, "NaN is not"),
+        ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),
+        ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question 'q19': trajectories"),
+    ],
+)
+def test_a_bad_record_far_from_the_others_is_refused(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    source = write(tmp_path / "in.jsonl", [*RECORDS, scored("q19", 9, 0.0) | change])
+    with pytest.raises(InputError) as caught:
+        pair_file(source, tmp_path / "out", funnel=tmp_path / "funnel")
+    assert message in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+
+def test_one_file_for_pairs_and_funnel_is_refused(tmp_path: Path) -> None:
+    """Before, the pairs replaced the funnel in silence."""
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    source = write(tmp_path / "in.jsonl", RECORDS)
+    for funnel in ("out", "link"):
+        with pytest.raises(InputError, match="is named for two outputs"):
+            pair_file(source, tmp_path / "out", funnel=tmp_path / funnel)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,343 @@
+"""Valid calls of every command that takes a file, as material for faults.
+
+``types`` mirrors a record: the kind of every value that the command checks. The last element of a list
+of types stands for all elements; a key ``*`` stands for all keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.records import ContextItem, Step
+from pipeline.grammars import grammar
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """``arguments`` with ``{in}`` for the file and ``{dir}`` for the directory of ``files``."""
+
+    arguments: tuple[str, ...]
+    records: tuple[Json, ...]
+    types: Json
+    required: tuple[str, ...] = ()
+    span_fields: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    unique: bool = False
+    output: bool = True
+    stdin: bool = True
+
+
+_STEPS = [
+    Step(["Byron"], "Who was Byron?", [ContextItem("chunk", "c", "Byron", "A poet.", 0.5)], "A poet."),
+    Step(["Ada"], "Who was Ada?", [ContextItem("triplet", "t", "", "Ada child of Byron", 0.2)], "His."),
+]  # fmt: skip
+_TEARAG, _SPANS = grammar("tearag").render(_STEPS, "poet")
+_HIPRAG_STEPS = [
+    Step(reasoning="r", search="q", context=[ContextItem("chunk", "c", "T", "x", 0.0)], conclusion="c"),
+    Step(reasoning="r", conclusion="c"),
+]  # fmt: skip
+_HIPRAG, _ = grammar("hiprag").render(_HIPRAG_STEPS, "poet")
+_PROGRAPH, _ = grammar("prograph").render(
+    [
+        Step(
+            think="t", query="q", context=[ContextItem("hyperedge", "h", "", "Up is by Ann.", 1.0)]
+        ),
+        Step(think="t"),
+    ],
+    "Ann",
+)
+_SEARCH_R1 = (
+    '<think>t</think>\n<search>q</search>\n\n<information>Doc 1(Title: "T") x</information>\n\n'
+    "<think>t</think>\n<answer>poet</answer>"
+)
+_SPAN_TYPES = [["int", "int", "str"]]
+_ITEM = {"text": "str", "title": "str", "kind": "str", "id": "str", "score": "number"}
+_STEP = {"subquery": "str", "summary": "str", "entities": ["str"], "context": [_ITEM]}
+_TRAJECTORY_TYPES: Json = {
+    "hop": "str", "answers": ["str"], "evidence": ["str"], "grammar": "str", "output": "str",
+    "spans": _SPAN_TYPES, "steps": [_STEP], "answer": "str", "format_ok": "bool", "stop": "str",
+}  # fmt: skip
+_TRAJECTORY: Json = {
+    "trajectory_id": "a", "question_id": "q", "question": "Who was Byron?", "dataset": "d",
+    "hop": "multi", "answers": ["poet", "a poet"], "evidence": ["Byron: A poet."],
+    "grammar": "tearag", "output": _TEARAG, "spans": [list(span) for span in _SPANS],
+    "stop": "answer",
+}  # fmt: skip
+_PARSED = {
+    **_TRAJECTORY,
+    "steps": [dataclasses.asdict(step) for step in _STEPS],
+    "answer": "poet",
+    "format_ok": True,
+}
+_JUDGED: Json = {
+    "trajectory_id": "a", "hop": "multi", "answers": ["poet"], "answer": "poet", "format_ok": True,
+    "grammar": "hiprag", "output": _HIPRAG, "stop": "answer",
+    "steps": [
+        {"reasoning": "r", "search": "q", "context": [{"text": "d"}], "conclusion": "c", "verdict": "yes"},
+        {"reasoning": "r", "search": None, "context": None, "conclusion": "c", "verdict": "no"},
+    ],
+}  # fmt: skip
+_GRAPH: Json = {
+    "question": "Who made Up?", "answers": ["Ann"], "answer": "Ann", "format_ok": True,
+    "entities": ["Up", "Ann"], "values": [0.25, 0.75, 1.0], "grammar": "prograph",
+    "steps": [
+        {"think": "t", "query": "q", "context": [{"text": "Up is by Ann", "entities": ["Up", "Ann"], "score": 1.0}]},
+        {"think": "Ann.", "query": None, "context": []},
+    ],
+}  # fmt: skip
+
+
+def _scored(name: str, question: str, outcome: float, **more: Any) -> Json:
+    rewards = {"format": 1.0, "outcome": outcome, "process": 0.9, "total": 1.9 + outcome}
+    return {
+        "trajectory_id": name, "question_id": question, "hop": "multi", "dataset": "d", "sample": 0,
+        "output": name, "stop": "answer", "rewards": rewards, **more,
+    }  # fmt: skip
+
+
+def _judged(name: str, total: float, n: int = 2) -> Json:
+    rewards = {"format": 1.0, "answer": 1.0, "total": total, "n": n, "n_corr": 1, "steps": []}
+    return _scored(name, "q", 0) | {"rewards": rewards, "sample": None}
+
+
+_SCORED_TYPES = {
+    "trajectory_id": "str", "question_id": "str", "hop": "str", "dataset": "str", "sample": "int",
+    "output": "str", "stop": "str",
+}  # fmt: skip
+_VERDICT = {"id": "a", "step": 0, "kind": "over", "verdict": "yes", "model": "m", "key": "k"}
+_VERDICTS = (_VERDICT, _VERDICT | {"step": 1, "kind": "under", "verdict": "no"})
+_QUESTION = {
+    "question_id": "q", "dataset": "d", "question": "Who was Byron?", "answers": ["poet"], "hop": "multi",
+    "decomposition": [{"question": "q", "answer": "a", "support_title": "T", "support_text": None}],
+}  # fmt: skip
+_CHUNKS = [
+    {"id": "c", "title": "Byron", "text": "A poet.", "score": 0.3},
+    {"id": "d", "title": "Ada", "text": "His daughter.", "score": -2.0},
+]
+_TRIPLETS = [
+    {"id": "t", "head": "Ada", "relation": "child of", "tail": "Byron", "chunk_id": "d", "score": 1.0}
+]  # fmt: skip
+_KAG = {
+    "subquery": "Who was Byron?", "entities": ["Byron"], "chunks": _CHUNKS, "triplets": _TRIPLETS,
+    "tau": 0.2, "alpha": 0.5, "k_f": 5,
+}  # fmt: skip
+_HYPER = {
+    "query_entities": ["A"], "entities": {"A": [2.0, 0.0], "B": [0.6, 0.8], "C": [0.0, 1.0]},
+    "hyperedges": [{"id": "e1", "entities": ["A", "B"]}, {"id": "e2", "entities": ["A", "C"]}], "k": 2,
+}  # fmt: skip
+_IMPORT = {
+    "dataset": "NQ", "question": "who?", "golden": ["poet"], "full_output": _SEARCH_R1, "searches": 1,
+}  # fmt: skip
+
+
+@cache
+def tokenizer_files() -> dict[str, bytes]:
+    """A tokenizer of four words, as a model's directory holds it."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"ask": 0, "seen": 1, "sum": 2, "end": 3}
+    codec = Tokenizer(models.WordLevel(words, unk_token="end"))
+    codec.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    with tempfile.TemporaryDirectory() as directory:
+        PreTrainedTokenizerFast(tokenizer_object=codec, eos_token="end").save_pretrained(directory)
+        return {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+
+
+_IDS = {
+    "output": "askseensum", "token_ids": [0, 1, 2, 3],
+    "spans": [[0, 3, "model"], [3, 7, "observation"], [7, 10, "model"]],
+    "token_spans": [[0, 1, "model"], [1, 2, "observation"], [2, 4, "model"]],
+}  # fmt: skip
+_MESSAGE = {"role": "str", "content": "str"}
+_PAIR_TYPES = {
+    "question_id": "str", "prompt": [_MESSAGE], "chosen": [_MESSAGE], "rejected": [_MESSAGE],
+    "chosen_id": "str", "rejected_id": "str", "kind": "str", "policy": "str", "round": "int",
+    "prompt_ids": ["int"], "chosen_ids": ["int"], "rejected_ids": ["int"],
+    "chosen_rewards": {}, "rejected_rewards": {},
+    "chosen_spans": _SPAN_TYPES, "rejected_spans": _SPAN_TYPES,
+}  # fmt: skip
+_PAIR = {
+    "question_id": "q", "prompt": [{"role": "user", "content": "Who?"}],
+    "chosen": [{"role": "assistant", "content": "ask seen sum"}],
+    "rejected": [{"role": "assistant", "content": "end"}],
+    "chosen_id": "a", "rejected_id": "b", "kind": "easy", "chosen_rewards": {"total": 2.5},
+    "rejected_rewards": {"total": 1.0}, "policy": "p", "round": 1, "prompt_ids": [3],
+    "chosen_ids": [0, 1, 2], "rejected_ids": [3],
+    "chosen_spans": [[0, 1, "model"], [1, 2, "observation"], [2, 3, "model"]],
+    "rejected_spans": [[0, 1, "model"]],
+}  # fmt: skip
+
+
+def _lines(*records: Json) -> bytes:
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+OUT = ("-o", "{dir}/out.jsonl")
+COMMANDS = (
+    Command(
+        ("parse", "{in}", "--grammar", "tearag", *OUT),
+        (_TRAJECTORY, {"output": "no"}),
+        {"output": "str", "spans": _SPAN_TYPES},
+        required=("output",),
+        span_fields=("spans",),
+        options=("--grammar",),
+    ),
+    Command(("parse", "{in}", "--grammar", "hiprag"), ({"output": _HIPRAG},), {"output": "str"}, ("output",)),
+    Command(("parse", "{in}", "--grammar", "prograph"), ({"output": _PROGRAPH},), {"output": "str"}, ("output",)),
+    Command(
+        ("metrics", "{in}", *OUT),
+        ({"answer": "in Paris", "answers": ["Paris"]}, {"answer": None, "answers": ["x"]}),
+        {"answers": ["str"]},
+        ("answers",),
+    ),
+    Command(
+        ("mask", "{in}", "--tokenizer", "{dir}", *OUT),
+        (_IDS, {"output": "ask"}),
+        {"output": "str", "grammar": "str", "spans": _SPAN_TYPES, "token_ids": ["int"], "token_spans": _SPAN_TYPES},
+        span_fields=("spans", "token_spans"),
+        options=("--tokenizer",),
+        files=tokenizer_files(),
+    ),
+    Command(
+        ("import", "{in}", "--grammar", "search-r1", *OUT),
+        (_IMPORT, _IMPORT | {"question": "what?"}),
+        {},
+        options=("--grammar", "--hop"),
+    ),
+    Command(
+        ("score", "{in}", *OUT),
+        (_TRAJECTORY, _PARSED, _PARSED | {"stop": "retrieval_error"}),
+        _TRAJECTORY_TYPES,
+        ("hop", "answers", "evidence"),
+        options=("--reward", "--similarity"),
+    ),
+    Command(
+        ("score", "{in}", "--reward", "hiprag"),
+        (_JUDGED, _JUDGED),
+        {
+            "answers": ["str"], "answer": "str", "format_ok": "bool", "grammar": "str", "stop": "str",
+            "hop": "str",
+            "steps": [{"conclusion": "str", "verdict": "str", "search": "str", "context": [_ITEM]}],
+        },
+        ("answers",),
+        options=("--verdicts", "--similarity"),
+    ),
+    Command(
+        ("score", "{dir}/judged.jsonl", "--reward", "hiprag", "--verdicts", "{in}"),
+        _VERDICTS,
+        dict.fromkeys(("id", "kind", "verdict", "model", "key"), "str") | {"step": "int"},
+        tuple(_VERDICT),
+        files={"judged.jsonl": _lines(_JUDGED)},
+        unique=True,
+        stdin=False,
+    ),
+    Command(
+        ("score", "{in}", "--reward", "prograph", *OUT),
+        (_GRAPH, {"answers": ["Ann"], "output": _PROGRAPH, "entities": ["Up"], "question": "?"}),
+        {
+            "question": "str", "answers": ["str"], "format_ok": "bool", "entities": ["str"],
+            "values": ["number"], "grammar": "str", "output": "str",
+            "steps": [{"think": "str", "context": [{"text": "str", "entities": ["str"], "score": "number"}]}],
+        },
+        ("answers",),
+        options=("--similarity",),
+    ),
+    Command(
+        ("score", "{in}", "--reward", "search-r1", *OUT),
+        ({"answers": ["poet"], "output": _SEARCH_R1, "grammar": "search-r1"},),
+        {"answers": ["str"], "output": "str", "grammar": "str"},
+        ("answers", "output"),
+    ),
+    Command(
+        ("pair", "{in}", "--funnel", "{dir}/funnel.jsonl", *OUT),
+        (_scored("a", "q", 1.0), _scored("b", "p", 0.1), _scored("c", "q", 0.0), _scored("d", "p", 1.0),
+         _scored("e", "q", 0.5, stop="retrieval_error", rewards=None)),
+        {**_SCORED_TYPES, "rewards": dict.fromkeys(("format", "outcome", "process"), "number")},
+        ("trajectory_id", "question_id", "hop"),
+        options=("--config",),
+        unique=True,
+    ),
+    Command(
+        ("pair", "{in}"),
+        (_judged("a", 1.4), _judged("b", 1.2), _judged("c", 0.2, 0)),
+        {**_SCORED_TYPES, "rewards": {"format": "number", "answer": "number", "total": "number", "n": "int"}},
+        ("trajectory_id", "question_id", "hop", "rewards"),
+        options=("--config",),
+        unique=True,
+    ),
+    Command(
+        ("kag", "{in}", *OUT),
+        (_KAG, {key: _KAG[key] for key in ("subquery", "entities", "chunks", "triplets")}),
+        {
+            "subquery": "str", "entities": ["str"],
+            "chunks": [{"id": "str", "title": "str", "text": "str", "score": "number"}],
+            "triplets": [{"id": "str", "head": "str", "relation": "str", "tail": "str", "chunk_id": "str", "score": "number"}],
+            "tau": "number", "alpha": "number", "k_f": "int",
+        },
+        ("subquery", "entities", "chunks", "triplets"),
+    ),
+    Command(
+        ("hyper", "{in}"),
+        (_HYPER, _HYPER | {"k": 1}),
+        {"query_entities": ["str"], "entities": {"*": ["number"]}, "hyperedges": [{"id": "str", "entities": ["str"]}], "k": "int"},
+        ("query_entities", "entities", "hyperedges"),
+    ),
+    Command(
+        ("failures", "{in}", *OUT),
+        (_TRAJECTORY, _PARSED | {"answer": "Ada"}),
+        {**_TRAJECTORY_TYPES, "question": "str"},
+        ("question", "hop", "answers"),
+        options=("--questions",),
+    ),
+    Command(
+        ("failures", "{dir}/t.jsonl", "--questions", "{in}"),
+        (_QUESTION,),
+        {
+            "question_id": "str", "dataset": "str", "question": "str", "answers": ["str"], "hop": "str",
+            "decomposition": [{"question": "str", "answer": "str", "support_title": "str"}],
+        },
+        ("question_id", "dataset", "question", "answers", "hop"),
+        files={"t.jsonl": _lines(_PARSED | {"answer": "Ada"})},
+        stdin=False,
+    ),
+    Command(
+        ("calibrate", "{in}", "--truth", "{dir}/truth.jsonl"),
+        _VERDICTS,
+        dict.fromkeys(("id", "kind", "verdict", "model", "key"), "str") | {"step": "int"},
+        tuple(_VERDICT),
+        options=("--truth",),
+        files={"truth.jsonl": _lines(*_VERDICTS)},
+        unique=True,
+        output=False,
+    ),
+    Command(
+        ("view", "{in}"),
+        (_TRAJECTORY | {"steps": []},),
+        {key: kind for key, kind in _TRAJECTORY_TYPES.items() if key != "steps"},
+        ("trajectory_id", "question_id", "output"),
+        span_fields=("spans",),
+        options=("--limit",),
+        output=False,
+        stdin=False,
+    ),
+    Command(
+        ("view", "{in}", "--tokenizer", "{dir}"),
+        (_PAIR,),
+        _PAIR_TYPES,
+        tuple(_PAIR),
+        span_fields=("chosen_spans", "rejected_spans"),
+        options=("--tokenizer",),
+        files=tokenizer_files(),
+        output=False,
+        stdin=False,
+    ),
+)  # fmt: skip

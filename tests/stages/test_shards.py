@@ -1,0 +1,92 @@
+"""Joining the shards of ``sample`` and ``score``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import StoreError
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import Trajectory
+from pipeline.run.context import StageContext
+from pipeline.run.store import StageKey
+from pipeline.stages.shards import merge
+from tests.stages.fabricated_run import configuration
+
+# Seven questions of two samples each, in the order of an undivided run.
+SAMPLED = [
+    Trajectory(f"q{q}/{s}", f"q{q}", "nq", "?", "single", [], [], "tearag", "text", sample=s)
+    for q in range(7)
+    for s in range(2)
+]
+BY_QUESTION = [SAMPLED[start : start + 2] for start in range(0, len(SAMPLED), 2)]
+
+
+def in_turns(count: int) -> list[list[Trajectory]]:
+    """The shards of the stage sample."""
+    return [[t for group in BY_QUESTION[k::count] for t in group] for k in range(count)]
+
+
+def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample") -> Path:
+    config = configuration()
+    config = config.model_copy(
+        update={"sampling": config.sampling.model_copy(update={"samples": 2})}
+    )
+    inputs, output = {}, tmp_path / "output"
+    output.mkdir(exist_ok=True)
+    for number, trajectories in enumerate(shards):
+        shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
+        write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
+        (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
+        manifest = {
+            "fingerprint": "f",
+            "key": asdict(StageKey(f"{stage}-shard", 1, {})),
+            "counts": {"trajectories": len(trajectories)},
+        }
+        (shard / "manifest.json").write_text(json.dumps(manifest))
+    context = StageContext(config, stage, output, tmp_path / "checkpoints", inputs)
+    assert merge(context) == {"trajectories": sum(map(len, shards))}
+    return output
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
+def test_the_bytes_are_those_of_one_shard(tmp_path: Path, count: int) -> None:
+    write_parquet(tmp_path / "expected.parquet", SAMPLED, Trajectory)
+    expected = (tmp_path / "expected.parquet").read_bytes()
+    output = merged(tmp_path, in_turns(count))
+    assert (output / "trajectories.parquet").read_bytes() == expected
+    assert json.loads((output / "stops.json").read_text()) == {"answer": 14}
+
+
+def test_consecutive_parts_of_the_stage_score_stay_in_their_order(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "expected.parquet", SAMPLED, Trajectory)
+    output = merged(tmp_path, [SAMPLED[:5], SAMPLED[5:]], "score")
+    expected = (tmp_path / "expected.parquet").read_bytes()
+    assert (output / "trajectories.parquet").read_bytes() == expected
+
+
+def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
+    first, second = in_turns(2)
+    with pytest.raises(StoreError, match=r"q1 has the samples \[1\]; expected 0 to 1"):
+        merged(tmp_path, [first, second[1:]])
+    with pytest.raises(StoreError, match="goes on with q6 after another shard has ended"):
+        merged(tmp_path, [first, second[:-2]])
+    with pytest.raises(StoreError, match="q0/0 twice"):
+        merged(tmp_path, [first, first])
+    with pytest.raises(StoreError, match="q1/0 twice"):
+        merged(tmp_path, [SAMPLED[:3], SAMPLED[2:]], "score")
+
+
+def test_another_number_of_rows_than_the_manifest_counts_is_refused(tmp_path: Path) -> None:
+    merged(tmp_path, in_turns(2))
+    shards = {path.name: path for path in tmp_path.glob("shard-*")}
+    write_parquet(shards["shard-001"] / "trajectories.parquet", in_turns(2)[1][:-2], Trajectory)
+    write_parquet(shards["shard-000"] / "trajectories.parquet", in_turns(2)[0][:-2], Trajectory)
+    context = StageContext(
+        configuration(), "score", tmp_path / "output", tmp_path / "checkpoints", shards
+    )
+    with pytest.raises(StoreError, match="hold 10 trajectories, and their manifests count 14"):
+        merge(context)

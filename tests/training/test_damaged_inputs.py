@@ -1,0 +1,115 @@
+"""Damaged inputs of training are refused with one sentence, before any step."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import InputError, SteepError
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import Pair
+from pipeline.stages.train import run_round, run_sft
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("damaged")
+    run = Run(root, write_base(root / "base"))
+    run.write_data(pairs=4)
+    run_sft(run.context("sft", "sft"))
+    return run
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def make_nan(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(path)
+    next(iter(weights.values()))[0] = float("nan")
+    save_file(weights, path)
+
+
+def write(text: str) -> Callable[[Path], None]:
+    return lambda path: path.write_text(text) and None
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("lineage.json", Path.unlink, "lineage.json: no such file"),
+        ("lineage.json", truncate, r"lineage.json:\d+: not valid JSON"),
+        ("lineage.json", write("[]"), "lineage.json: expected a JSON object, got list"),
+        ("lineage.json", write('{"policy": "p"}'), "lineage.json: base: "),
+        ("adapter/adapter_config.json", Path.unlink, "adapter_config.json is missing"),
+        ("adapter/adapter_config.json", write("{}"), "adapter_config.json: not the settings"),
+        ("adapter/adapter_config.json", write("{"), "adapter_config.json:1: not valid JSON"),
+        ("adapter/adapter_model.safetensors", Path.unlink, "adapter_model.safetensors: no such"),
+        ("adapter/adapter_model.safetensors", truncate, "not a readable safetensors file"),
+        ("adapter/adapter_model.safetensors", make_nan, "holds NaN or infinity; train that policy"),
+    ],
+)
+def test_a_damaged_policy_is_refused(
+    run: Run, tmp_path: Path, file: str, damage: Callable[[Path], Any], message: str
+) -> None:
+    shutil.copytree(run.root / "sft", tmp_path / "sft")
+    damage(tmp_path / "sft" / file)
+    context = run.context("train", "policy")
+    context = dataclasses.replace(context, inputs={**context.inputs, "policy": tmp_path / "sft"})
+    with pytest.raises(InputError, match=message):
+        run_round(context)
+
+
+def with_token(side: str, token: int) -> dict[str, Any]:
+    ids = getattr(pair(byte_tokenizer(), 1), side)
+    return {side: [token, *ids[1:]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (with_token("chosen_ids", -1), "record 2, pair c1 > r1: chosen: token 0 has the id -1"),
+        (with_token("rejected_ids", 10**9), "rejected: token 0 has the id 1000000000"),
+        (with_token("prompt_ids", 259), "prompt: token 0 has the id 259; expected 0 to 258"),
+        ({"chosen_ids": []}, "record 2, pair c1 > r1: chosen: no token ids"),
+        ({"rejected_spans": [(0, 3, "model")]}, "record 2, .*spans end at 3"),
+        ({"chosen_spans": [(1, 3, "model")]}, r"record 2, .*span \[1, 3\) should start at 0"),
+    ],
+)
+def test_a_damaged_pair_is_named(
+    run: Run, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    good = [pair(byte_tokenizer(), number) for number in (0, 1)]
+    pairs = [good[0], dataclasses.replace(good[1], **changes)]
+    write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
+    context = run.context("train", "pairs")
+    context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
+    with pytest.raises(SteepError, match=message):
+        run_round(context)
+
+
+def test_a_truncated_file_of_pairs_is_refused(run: Run, tmp_path: Path) -> None:
+    shutil.copy(run.root / "pair" / "pairs.parquet", tmp_path)
+    truncate(tmp_path / "pairs.parquet")
+    context = run.context("train", "truncated")
+    context = dataclasses.replace(context, inputs={**context.inputs, "pair": tmp_path})
+    with pytest.raises(InputError, match=r"pairs\.parquet: not a readable Parquet file"):
+        run_round(context)
+
+
+def test_a_truncated_base_model_is_refused(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.base, tmp_path / "base")
+    truncate(tmp_path / "base" / "model.safetensors")
+    broken = Run(run.root, tmp_path / "base")
+    with pytest.raises(SteepError, match="the model cannot be loaded"):
+        run_sft(broken.context("sft", "broken-base"))

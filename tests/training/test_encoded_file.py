@@ -1,0 +1,37 @@
+"""Encoded records in a file equal the records that were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.training.advantages import EncodedTrajectory, questions_of
+from pipeline.training.collate import column_dataset
+from pipeline.training.encode import EncodedPair, EncodedSft
+from pipeline.training.encoded_file import EncodedFile, lengths_of, write_encoded
+
+
+def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    pairs = [EncodedPair(f"p{n}", [9] * n, [2, 3], [4], [1, 0], [1]) for n in range(1, 600)]
+    counts = write_encoded(tmp_path / "pairs.arrow", EncodedPair, iter(pairs))
+    assert (counts.records, counts.tokens) == (599, sum(2 * n + 3 for n in range(1, 600)))
+    assert counts.trained_tokens == 599 * 2
+    stored = EncodedFile(tmp_path / "pairs.arrow", EncodedPair)
+    assert list(stored) == pairs
+    assert (stored[300], stored[1:3]) == (pairs[300], pairs[1:3])
+    assert lengths_of(stored) == lengths_of(pairs)
+    columns = ("prompt_ids", "chosen_mask")
+    assert list(column_dataset(stored, columns)) == list(column_dataset(pairs, columns))
+
+
+def test_trajectories_keep_their_questions_and_numbers(tmp_path: Path) -> None:
+    trajectory = EncodedTrajectory("t", "q", [1], [5, 6], [0, 1], [0.0, -0.5], [0.0, 1.25])
+    write_encoded(tmp_path / "t.arrow", EncodedTrajectory, [trajectory])
+    stored = EncodedFile(tmp_path / "t.arrow", EncodedTrajectory)
+    assert (list(stored), questions_of(stored)) == ([trajectory], ["q"])
+
+
+def test_a_file_can_be_empty_and_replaces_what_a_kill_left(tmp_path: Path) -> None:
+    (tmp_path / ".none.arrow.123.tmp").write_bytes(b"x")
+    assert write_encoded(tmp_path / "none.arrow", EncodedSft, []).records == 0
+    assert len(EncodedFile(tmp_path / "none.arrow", EncodedSft)) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["none.arrow"]

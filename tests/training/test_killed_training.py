@@ -1,0 +1,130 @@
+"""Training that is killed and continued gives the bytes of an uninterrupted run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.run.context import StageContext
+from pipeline.stages.train import run_round, run_sft
+from pipeline.training.checkpoints import is_complete, last_checkpoint
+from pipeline.training.history import DROP, RECORDER, History
+from pipeline.training.trainer_args import shared_arguments
+from tests.training.tiny_policy import Run, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+ROOT = Path(__file__).resolve().parents[2]
+# 10 pairs in batches of 2: 5 steps per epoch, 8 steps, so the last epoch is not a whole one.
+STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("killed")
+    run = Run(root, write_base(root / "base"))
+    run.write_data(pairs=10)
+    run_sft(run.context("sft", "sft"))
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(run: Run) -> StageContext:
+    """The context of a finished round of 8 steps; its checkpoints are still there."""
+    context = run.context("train", "whole", dpo=STEPS)
+    run_round(context)
+    return context
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+
+
+def test_killed_rounds_end_with_the_same_bytes(run: Run, whole: StageContext) -> None:
+    """Real kills: after random times, and while files of a checkpoint are being written."""
+    context = run.context("train", "killed", dpo=STEPS)
+    description = run.root / "killed.json"
+    description.write_text(json.dumps(context.to_json()))
+    entry = "pipeline.stages.train:run_round"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.killed_runs", str(description), entry, "1", "4"],
+        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("4 kills\n")
+    assert content(context.output) == content(whole.output)
+
+
+def test_a_round_that_is_killed_after_its_last_step_takes_no_more_steps(
+    run: Run, whole: StageContext
+) -> None:
+    last = last_checkpoint(whole.checkpoint_dir)
+    assert last is not None
+    assert last.name == "checkpoint-8"
+    expected = content(whole.output)
+    shutil.rmtree(whole.output)
+    whole.output.mkdir()
+    run_round(whole)
+    assert content(whole.output) == expected
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated", "flipped", "added"])
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_damaged_checkpoint_is_not_used(
+    whole: StageContext, tmp_path: Path, name: str, damage: str
+) -> None:
+    last = last_checkpoint(whole.checkpoint_dir)
+    assert last is not None
+    older, newer = (tmp_path / "checkpoints" / f"checkpoint-{step}" for step in (4, 8))
+    for copy in (older, newer):
+        shutil.copytree(last, copy)
+    assert last_checkpoint(tmp_path) == newer
+    file = newer / name
+    if damage == "deleted":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "flipped":
+        file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    else:
+        (newer / f"{name}.tmp").write_bytes(b"")
+    assert last_checkpoint(tmp_path) == older
+    assert is_complete(older)
+
+
+def test_checkpoints_close_a_logged_row(run: Run, tmp_path: Path) -> None:
+    """Otherwise a continued run would log another mean for the row that the kill interrupted."""
+    settings = run.context("train", "settings", dpo=STEPS).config.dpo
+    for records in range(1, 3000, 7):
+        arguments = shared_arguments(
+            settings, "dpo", epochs=1, records=records, seed=0, checkpoint_dir=tmp_path
+        )
+        saved, logged = arguments["save_steps"], arguments["logging_steps"]
+        assert isinstance(saved, int)
+        assert isinstance(logged, int)
+        assert saved % logged == 0
+
+
+def test_a_continued_history_equals_an_uninterrupted_one() -> None:
+    """A checkpoint sorts the names of a row and keeps its NaN."""
+    logs = {"loss": 1.0, DROP: 2.0, "clipped": float("nan"), "step_time": 0.5, "epoch": 0.5}
+    whole, continued = History(), History()
+    whole.count_step(1, 0.1)
+    whole.add(1, logs)
+    state = {
+        "global_step": 1,
+        "log_history": [dict(sorted({**logs, "step": 1}.items()))],
+        "stateful_callbacks": {RECORDER: {"attributes": {"highest_rate": 0.1}}},
+    }
+    continued.resume(state)
+    assert json.dumps(continued.rows) == json.dumps(whole.rows)
+    assert list(whole.rows[0]) == ["step", "epoch", DROP, "loss"]
+    assert (continued.steps, continued.highest_rate) == (1, 0.1)
