@@ -15,6 +15,9 @@ TRAJECTORIES ?=
 CHUNKS ?=
 BUILT  ?=
 JSON   ?=
+KILLS  ?=
+CASES  ?=
+PARTS  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 HOST   ?=
 PORT   ?=
@@ -26,7 +29,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
+        view status verify torture recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +62,9 @@ serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run (JSON=1)
 	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(JSON),--json)
 
+verify: $(STAMP) ## check the files of every finished stage by their hashes (JSON=1)
+	@$(STEEP) verify $(OPTIONS) $(if $(JSON),--json)
+
 recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR or STEEP_DATA, SET, JSON=1)
 	@test -n "$(or $(DATA),$(STEEP_DATA))" || \
 	  { echo "error: no directory of data sets; run make recall DATA=DIR, or set STEEP_DATA" >&2; exit 2; }
@@ -88,6 +94,11 @@ bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(BUILT),--built $(BUILT)) \
 	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
+
+# Hours with the defaults; a small part runs with the tests.
+torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endpoints (PARTS=kills,inputs KILLS=100 CASES=5000)
+	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.torture $(if $(PARTS),--parts $(PARTS)) \
+	  $(if $(KILLS),--kill $(KILLS)) $(if $(CASES),--case $(CASES))
 
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict

@@ -28,6 +28,7 @@ from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import GrammarName, HopType, Span, Trajectory
 from pipeline.core.text import visible
+from pipeline.corpus.raw_records import encodable
 
 if TYPE_CHECKING:
     from pipeline.grammars.tokenizer import Tokenizer
@@ -141,6 +142,9 @@ def _check_tokens(view: TokensView, vocabulary: int, source: File, line: int) ->
         problem = "needs token_ids and token_spans, or output"
         raise InputError.at(source_name(source), line, problem)
     check_spans(view.output, view.spans, "spans", source, line)
+    if not encodable(view.output):
+        problem = "output: half of a surrogate pair has no tokens; replace it"
+        raise InputError.at(source_name(source), line, problem)
     if view.token_ids or view.token_spans:
         check_spans(view.token_ids, view.token_spans, "token_spans", source, line, True)
     for position, token_id in enumerate(view.token_ids):

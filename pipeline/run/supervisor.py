@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from pipeline.core.errors import SteepError
 from pipeline.core.text import one_line
+from pipeline.run import process
 from pipeline.run.failures import explain_exit, explain_os_error
 from pipeline.run.worker import StageJob
 
@@ -47,17 +48,17 @@ def run_stage(
     remedy and the log. A process that crashes after its stage is complete has not failed.
     """
     with _early_output() as early, _pipe() as (reports, writing):
-        process = _start(early, writing, environment)
-        with process:
+        stage = _start(early, writing, environment)
+        with stage:
             try:
-                _send(process, task)
+                _send(stage, task)
                 report = _parsed(reports.readline())
                 log = Path(report["log"]) if "log" in report else None
                 if log is not None:
                     started(log)
-                status = process.wait()
+                status = stage.wait()
             except BaseException:
-                process.kill()
+                stage.kill()
                 raise
         os.set_blocking(reports.fileno(), False)  # a child of the stage may still hold the pipe
         report = _parsed((reports.read() or b"").rpartition(b"\n")[0]) or report
@@ -72,12 +73,12 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "pipeline.run.worker", str(writing)],
+            [sys.executable, "-m", process.MODULE, "pipeline.run.worker", str(writing)],
             stdin=subprocess.PIPE,
             stdout=early,
             stderr=subprocess.STDOUT,
             pass_fds=(writing,),
-            env=dict(environment),
+            env={**environment, **process.child_environment()},
         )
     except OSError as error:
         raise _cannot_start(error, sys.executable) from None
@@ -121,9 +122,9 @@ def _failure(
     return StageFailed(f"{explain_exit(status, last_line, memory_hint)}{where}", 1)
 
 
-def _send(process: subprocess.Popen[bytes], task: StageJob) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as stream:  # it ended while starting
+def _send(stage: subprocess.Popen[bytes], task: StageJob) -> None:
+    assert stage.stdin is not None
+    with contextlib.suppress(BrokenPipeError), stage.stdin as stream:  # it ended while starting
         stream.write(json.dumps(asdict(task)).encode())
 
 

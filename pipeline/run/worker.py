@@ -32,7 +32,6 @@ from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
-from pipeline.run.process import die_with_parent
 from pipeline.run.stage_log import redirect_output
 from pipeline.run.store import StageKey, Store, read_manifest
 
@@ -186,7 +185,6 @@ def main() -> int:
 
     The argument is the descriptor of a pipe for `Reports`; standard input holds the task.
     """
-    die_with_parent()
     faulthandler.enable()  # a crash in compiled code leaves the stack in the log
     reports = Reports(int(sys.argv[1]))
     task = StageJob(**json.load(sys.stdin))

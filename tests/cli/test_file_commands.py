@@ -433,3 +433,10 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
     other = record | {"trajectory_id": "b"}
     with pytest.raises(InputError, match="1 steps and 0 verdicts"):
         call(tmp_path, score, other, **options, verdicts=verdicts)
+
+
+def test_mask_refuses_text_that_no_tokenizer_takes(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"output": "half a pair: \ud800"}) + "\n")
+    with pytest.raises(InputError, match=r"in\.jsonl:1: output: half of a surrogate pair"):
+        add_masks(source, tmp_path / "out.jsonl", tokenizer=Path("data/tiny_reader"))
