@@ -7,7 +7,8 @@ from pathlib import Path
 
 def test_segments_of_vllm_do_not_depend_on_their_batch() -> None:
     checks = Path(__file__).with_name("batch_invariance.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(checks)]
+    options = ["-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", *options, str(checks)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout or "skipped" in done.stdout
