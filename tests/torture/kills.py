@@ -33,6 +33,8 @@ def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
         left = min(count - figures.cases, len(stages))
         targets = sorted(chance.sample(range(len(stages)), left))
         for stage, seconds in (list(stages.items())[target] for target in targets):
+            if stage in victim.done():  # stages may end in another order
+                continue
             killed = kill_during(victim, stage, chance.uniform(0, seconds + _START))
             if killed is None:
                 continue
