@@ -1,5 +1,6 @@
 """The layers of the packages, as pyproject.toml states them."""
 
+import ast
 from pathlib import Path
 
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
@@ -29,3 +30,41 @@ def test_an_import_from_a_higher_layer_is_found(tmp_path: Path, monkeypatch) -> 
     monkeypatch.syspath_prepend(str(tmp_path))
     found = lint_imports(config_filename="pyproject.toml", no_cache=True)
     assert found != EXIT_STATUS_SUCCESS
+
+
+# Readers of files. All others call pipeline/core/input_files.py, whose errors name file and line.
+READERS = {
+    "json.load",
+    "json.loads",
+    "pq.read_table",
+    "pq.ParquetFile",
+    "yaml.load",
+    "yaml.safe_load",
+}
+READING_MODULES = {
+    "pipeline/core/input_files.py",
+    "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
+    "pipeline/stages/index.py",  # the same
+    "pipeline/stages/checkpoint_files.py",  # checkpoints whose hash was checked
+    "pipeline/tiny_reader/train.py",  # its own log
+}
+TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
+    "pipeline/run/worker.py",
+    "pipeline/run/supervisor.py",
+    "pipeline/llm/chat.py",
+    "pipeline/grammars/prograph.py",
+    "tasks/failures.py",
+    "tasks/build.py",
+}
+
+
+def test_files_are_read_in_one_place() -> None:
+    readers = set()
+    for package in ("pipeline", "tasks"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            calls = (
+                node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+            )
+            if any(ast.unparse(call.func) in READERS for call in calls):
+                readers.add(path.relative_to(ROOT).as_posix())
+    assert readers == READING_MODULES | TEXT_IN_MEMORY

@@ -34,7 +34,7 @@ class CandidateStore:
         self._database = database
         self._question: tuple[str, int, int] = ("", -1, 0)  # of the last one: id, number, size
 
-    def add(self, question_id: str, candidate: Candidate, dataset: str, *, ordered: bool) -> bool:
+    def add(self, question_id: str, candidate: Candidate, *, ordered: bool) -> bool:
         """Add a candidate; False when one with its id is there.
 
         With ``ordered`` its sample is replaced by its place among those of the question.
@@ -44,7 +44,7 @@ class CandidateStore:
             number,
             place,
             _encode(candidate.id),
-            _encode(dataset),
+            _encode(candidate.dataset),
             place if ordered else candidate.sample,
             candidate.hop,
             candidate.format,
@@ -75,19 +75,15 @@ class CandidateStore:
         row = execute("SELECT number, trajectories FROM questions WHERE id = ?", (key,)).fetchone()
         return int(row[0]), int(row[1])
 
-    def questions(self) -> Iterator[tuple[str, list[Candidate], dict[str, str]]]:
-        """(question id, its candidates, data sets by trajectory id), a question at a time."""
+    def questions(self) -> Iterator[tuple[str, list[Candidate]]]:
+        """(question id, its candidates), a question at a time."""
         rows = self._database.execute(
             f"SELECT question, questions.id, candidates.id, dataset, sample, hop, {_COLUMNS} "
             "FROM candidates JOIN questions ON question = number ORDER BY question, place"
         )
         for _, of_question in itertools.groupby(rows, key=lambda row: row[0]):
-            candidates, datasets, question_id = list[Candidate](), dict[str, str](), ""
-            for row in of_question:
-                question_id, name = _decode(row[1]), _decode(row[2])
-                datasets[name] = _decode(row[3])
-                candidates.append(_candidate(name, row[4:]))
-            yield question_id, candidates, datasets
+            question_rows = list(of_question)
+            yield _decode(question_rows[0][1]), [_candidate(row[2:]) for row in question_rows]
 
 
 @contextmanager
@@ -123,10 +119,20 @@ def digest(output: str) -> str:
     return hashlib.blake2b(_encode(output), digest_size=16).hexdigest()
 
 
-def _candidate(name: str, row: tuple[Any, ...]) -> Candidate:
-    sample, hop, form, outcome, process, output, broken, reward, judged = row
+def _candidate(row: tuple[Any, ...]) -> Candidate:
+    name, dataset, sample, hop, form, outcome, process, output, broken, reward, judged = row
     return Candidate(
-        name, sample, hop, form, outcome, process, output, bool(broken), reward, bool(judged)
+        id=_decode(name),
+        sample=sample,
+        hop=hop,
+        format=form,
+        outcome=outcome,
+        process=process,
+        output=output,
+        broken=bool(broken),
+        reward=reward,
+        judged=bool(judged),
+        dataset=_decode(dataset),
     )
 
 

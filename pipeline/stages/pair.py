@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline.config.policy import Pairs
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
@@ -26,7 +25,7 @@ from pipeline.pairs.candidates import CandidateTerms
 from pipeline.pairs.card import card
 from pipeline.pairs.funnel import Funnel, PairingOutcome
 from pipeline.pairs.questions import QuestionPairs, by_question, drawn, limited, pair_questions
-from pipeline.pairs.select import PAPER, Candidate, CandidatePair, select
+from pipeline.pairs.select import Candidate, select
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.run.context import StageContext
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
@@ -200,27 +199,3 @@ def candidate_of(
             f"trajectory {name} has no rewards to pair by; run steep score on it first"
         )
     return replace(candidate, **terms)
-
-
-def pair_up(
-    questions: Mapping[str, Sequence[Candidate]],
-    datasets: Mapping[str, str],
-    thresholds: Pairs = PAPER,
-) -> tuple[list[tuple[str, CandidatePair]], dict[str, PairingOutcome]]:
-    """(question id, pair) in question order, and the pairing outcome of every trajectory by its id.
-
-    Raises InputError when two trajectories share an id.
-    """
-    pairs: list[tuple[str, CandidatePair]] = []
-    outcomes: dict[str, PairingOutcome] = {}
-    with_datasets = (
-        (
-            question_id,
-            [replace(candidate, dataset=datasets[candidate.id]) for candidate in candidates],
-        )
-        for question_id, candidates in questions.items()
-    )
-    for question in pair_questions(with_datasets, thresholds):
-        pairs += [(question.question_id, pair) for pair in question.pairs]
-        outcomes |= {outcome.trajectory_id: outcome for outcome in question.outcomes}
-    return pairs, outcomes

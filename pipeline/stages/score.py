@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import iterate_parquet
+from pipeline.core.input_files import iterate_parquet, parse_json
 from pipeline.core.record_io import from_arrow, iterate_records, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
@@ -206,6 +206,6 @@ def _add(
             continue
         of_dataset = sums.setdefault(row["dataset"], {"n": 0})
         of_dataset["n"] += 1
-        for term, value in json.loads(row["rewards"]).items():
+        for term, value in parse_json(row["rewards"], FILE).items():
             if isinstance(value, (int, float)):
                 of_dataset[term] = of_dataset.get(term, 0.0) + value

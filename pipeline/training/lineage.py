@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
+from pipeline.core.input_files import read_json
 from pipeline.core.policy_files import LINEAGE, lineage_fields
 from pipeline.core.record_io import parse_record
 
@@ -67,7 +68,7 @@ def policy_fingerprint(adapter: Path, base: str) -> str:
     """
     from safetensors import safe_open
 
-    config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    config = read_json(adapter / "adapter_config.json")
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]
     digest = hashlib.sha256(json.dumps([base, shape]).encode())
     with safe_open(adapter / "adapter_model.safetensors", framework="np") as tensors:

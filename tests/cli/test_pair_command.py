@@ -77,7 +77,7 @@ def test_samples_without_a_number_are_numbered_by_their_question(tmp_path: Path)
         ({"rewards": {"format": "1", "outcome": 1.0, "process": 1.0}}, "rewards.format: "),
         ({"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}}, "NaN is not"),
         ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),
-        ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question 'q19': trajectories"),
+        ({"rewards": {"format": 1.0, "answer": 1.0, "total": 1.0}}, "question q19: trajectories"),
     ],
 )
 def test_a_bad_record_far_from_the_others_is_refused(

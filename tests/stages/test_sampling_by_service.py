@@ -95,7 +95,7 @@ def test_a_service_outage_stops_the_stage_and_a_rerun_continues(inputs, tmp_path
         interrupted = context(inputs, tmp_path / "interrupted", running.url)
         with pytest.raises(RetrievalUnavailable, match=r"no answer for 0\.3 s"):
             run(interrupted)
-    files = sorted((interrupted.checkpoint_dir / "paths").glob("paths-*.parquet"))
+    files = sorted((interrupted.checkpoint_dir / "paths").glob("*.parquet"))
     finished = [trajectory for file in files for trajectory in read_records(file, Trajectory)]
     assert 0 < len(finished) < len(QUESTIONS) * 2
     assert all(trajectory.stop != "retrieval_error" for trajectory in finished)

@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from pipeline import config
-from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, RetrievalUnavailable
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.retrieval.base import Query
@@ -72,10 +71,10 @@ def _embed_all(path: Path) -> None:
         texts += [entity_query(entity, query.subquery) for entity in query.entities]
     settings = config.load(path)
     with_cache = open_cache(settings.cache_dir)
-    identity = open_embedder(settings.index.embedder, with_cache).identity
+    embedder = open_embedder(settings.index.embedder, with_cache)
     vectors = BagOfWords().encode(texts, "passage")
     with_cache.put(
-        (digest(identity, text), vector.tobytes())
+        (embedder.cache_key(text), vector.tobytes())
         for text, vector in zip(texts, vectors, strict=True)
     )
     with_cache.close()

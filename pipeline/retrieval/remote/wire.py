@@ -12,9 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pipeline.config.base import Block
 from pipeline.core.errors import InputError
 from pipeline.core.records import ContextItem
 from pipeline.retrieval.base import Query
@@ -30,7 +29,9 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 _MAX_FAULTS = 3  # faults listed in an error message
 
 
-class _WireQuery(Block):
+class _WireQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     subquery: Text
     entities: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTITIES)] = ()
 
