@@ -33,11 +33,14 @@ def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
         left = min(count - figures.cases, len(stages))
         targets = sorted(chance.sample(range(len(stages)), left))
         for stage, seconds in (list(stages.items())[target] for target in targets):
+            if stage in victim.done():  # stages may end in another order
+                continue
             killed = kill_during(victim, stage, chance.uniform(0, seconds + _START))
             if killed is None:
                 continue
             figures.cases += 1
             by_stage[killed.stage] += 1
+            print(f"{figures.cases}: killed {killed.stage}", flush=True)
             if killed.orphans:
                 figures.problems.append(f"{killed.orphans} processes outlived a kill in {stage}")
         status, output = victim.finish()
@@ -45,6 +48,7 @@ def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
             figures.problems.append(f"victim {victims} did not finish: {output[-2000:]}")
             continue
         different = differing_files(reference, victim)
+        print(f"victim {victims}: {len(different)} files differ", flush=True)
         figures.problems += [f"victim {victims}: {name} differs" for name in different]
         if not different:
             shutil.rmtree(victim.root)

@@ -82,6 +82,10 @@ class RunFolder:
         rows: list[dict[str, Any]] = json.loads(output)
         return rows
 
+    def done(self) -> set[str]:
+        """Labels of the stages whose output is complete."""
+        return {row["label"] for row in self.stages() if row["state"] == "done"}
+
     def finished(self) -> list[dict[str, Any]]:
         """Run to the end, unless that was done; returns the rows of ``steep status --json``.
 
