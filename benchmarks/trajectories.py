@@ -129,13 +129,13 @@ def _context(folder: Path, stage: str, **values: Any) -> StageContext:
     settings: dict[str, Any] = {
         "name": "memory",
         "data": {},
-        "corpus": {"files": []},
+        "corpus": {"files": [{"path": "x"}]},
         "graph": {"source": "annotated", "path": "x"},
         "index": {"embedder": {"model": "x"}},
         "retrieval": {"reranker": {"kind": "biencoder"}},
         "model": {"base": "x"},
         "prompt": {"system": "S"},
-        "sft_data": {"sizes": {}},
+        "sft_data": {"sizes": {1: 1}},
         "sft": {"learning_rate": 0.1, "batch_size": 1},
         "dpo": {"learning_rate": 0.1, "batch_size": 1},
     }

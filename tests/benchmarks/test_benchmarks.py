@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import growth, kag, reward, store, vectors
+from benchmarks import growth, kag, reward, store, trajectories, vectors
 from benchmarks.__main__ import main
 from benchmarks.peers import peer
 from benchmarks.steps import make_steps, material
@@ -140,3 +140,10 @@ def test_bad_options_are_refused_before_anything_is_measured(
     result = CliRunner().invoke(app, options)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
+
+
+def test_memory_of_stages_is_measured_over_generated_trajectories(tmp_path: Path) -> None:
+    trajectories.generate(64, tmp_path)
+    for stage in trajectories.STAGES.values():
+        stage(tmp_path)
+    assert (tmp_path / "outputs" / "pair" / "pairs.parquet").exists()
