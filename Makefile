@@ -87,7 +87,7 @@ types: $(STAMP) ## mypy, strict
 	$(VENV)/bin/mypy
 
 test: $(STAMP) ## pytest, in parallel
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One thread, as the goals are per core; run nothing else at the same time.
 bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 STEPS=10000)

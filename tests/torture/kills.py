@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +21,20 @@ from tests.torture.runs import RunFolder, differing_files, kill_during
 _START = 4  # seconds from the start of a stage's process to the work that its manifest counts
 
 
-def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:
-    """Kill victims ``count`` times in all; the figures hold kills by stage and every difference."""
+def run(
+    folder: Path, reference: RunFolder, seed: int, count: int, only: Collection[str] = ()
+) -> Figures:
+    """Kill victims ``count`` times in all; the figures hold kills by stage and every difference.
+
+    ``only`` limits the targets to stages with these labels.
+    """
     chance = random.Random(seed)
     figures = Figures("kills")
-    stages = {row["label"]: row["wall_seconds"] or 0.0 for row in reference.finished()}
+    stages = {
+        row["label"]: row["wall_seconds"] or 0.0
+        for row in reference.finished()
+        if not only or row["label"] in only
+    }
     by_stage: Counter[str] = Counter()
     victims = 0
     while figures.cases < count:
