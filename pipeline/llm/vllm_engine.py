@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -156,6 +157,7 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         # With few sequences, vLLM splits the attention of one over several threads and adds up the
         # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.
         os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
+        _answer_for_llvmlite()
         if config.enforce_eager:
             # The ranking of log-probabilities would still be compiled at the first token of every
             # process (17 s on two busy cores), by a C++ compiler that may not be installed.
@@ -190,6 +192,17 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         )
     )
     return started
+
+
+def _answer_for_llvmlite() -> None:
+    """Give llvmlite's library, which numba loads, an empty ``__dict__``.
+
+    vLLM 0.32 reads the ``__dict__`` of everything in every module when it starts on a CPU. This
+    library answers with a function instead, and vLLM fails.
+    """
+    ffi = sys.modules.get("llvmlite.binding.ffi")
+    if ffi is not None:
+        ffi.lib._fntab["__dict__"] = {}
 
 
 def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:

@@ -119,24 +119,26 @@ def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
 
     Returns None when the run ended first. The stage in the result is the one that was running then.
     """
-    process = run.start("run")
     running, due = "", None
-    os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]
-    while process.poll() is None:
-        for line in iter(process.stdout.readline, ""):  # type: ignore[union-attr]
-            match = _STARTED.match(line)
-            if match:
-                running = match[1]
-                if running == stage and due is None:
-                    due = time.monotonic() + delay
-        if due is not None and time.monotonic() >= due:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            deadline = time.monotonic() + 10
-            while run.orphans() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            return Killed(running, delay, len(run.orphans()))
-        time.sleep(0.02)
+    with run.start("run") as process:
+        messages = process.stdout
+        assert messages is not None
+        os.set_blocking(messages.fileno(), False)
+        while process.poll() is None:
+            for line in iter(messages.readline, ""):
+                match = _STARTED.match(line)
+                if match:
+                    running = match[1]
+                    if running == stage and due is None:
+                        due = time.monotonic() + delay
+            if due is not None and time.monotonic() >= due:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                deadline = time.monotonic() + 10
+                while run.orphans() and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                return Killed(running, delay, len(run.orphans()))
+            time.sleep(0.02)
     return None
 
 
