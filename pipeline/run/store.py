@@ -4,8 +4,8 @@
 which is written last, before one rename. The fingerprint is a hash of the stage's version, the
 slice of the configuration that it declares, the content of the raw files and models it reads, and
 the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records the
-size and the hash of every file (`pipeline.run.file_hashes`). Whoever writes, discards or removes
-output or checkpoints of a stage holds the stage's lock. This module imports no heavy package, so
+size and the hash of every file (`pipeline.run.file_hashes`). A process that
+writes, discards or removes output or checkpoints of a stage holds the stage's lock. This module imports no heavy package, so
 checking a finished run takes well under a second.
 """
 

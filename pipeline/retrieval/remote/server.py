@@ -62,7 +62,7 @@ def create_app(
             queries = decode_queries(await _body(request))
         except InputError as error:
             return refusal(error, 422)
-        except ClientDisconnect as error:  # nobody reads this response
+        except ClientDisconnect as error:  # the client has closed the connection
             return refusal(error, 400)
         try:
             return answer(encode_answers(await batcher.retrieve(queries)))
