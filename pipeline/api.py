@@ -113,12 +113,13 @@ class Run:
         stages: dict[str, Path] = {}
 
         def take(path: Path) -> None:
-            key = read_manifest(path)["key"]
+            manifest = read_manifest(path)
+            key = manifest["key"]
             label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
             if label in stages:
                 return
             stages[label] = path
-            for fingerprint in key["inputs"].values():
+            for fingerprint in manifest.get("made_from", key["inputs"]).values():
                 if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
                     take(by_fingerprint[fingerprint])
 

@@ -30,6 +30,7 @@ from pipeline.run.supervisor import run_stage
 from pipeline.run.worker import StageJob
 from tasks.failures import as_text
 from tasks.fingerprint import content_hashes, select
+from tasks.outputs import Output, Outputs
 
 # Settings whose reduction lowers the memory of the stages that read their block.
 MEMORY_SETTINGS = (
@@ -56,6 +57,9 @@ class StageTask(luigi.Task):
     version: ClassVar[int] = 1
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
+    # The files that the stage reads of an input, as patterns, by the input's name; default: all.
+    input_files: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
@@ -78,6 +82,11 @@ class StageTask(luigi.Task):
         """Tasks whose output this one reads, by the name that the stage function uses."""
         return {}
 
+    @cached_property
+    def inputs(self) -> dict[str, StageTask]:
+        """The tasks of `upstream`, made once."""
+        return self.upstream()
+
     def files(self) -> dict[str, Path | str]:
         """Raw files and models that the stage reads, by name: a path, or another identity."""
         return {}
@@ -93,7 +102,7 @@ class StageTask(luigi.Task):
             version=self.version,
             settings=self.slice(),
             files=self.content_of(self.files()),
-            inputs={name: task.key.fingerprint for name, task in self.upstream().items()},
+            inputs={name: task.key.fingerprint for name, task in self.inputs.items()},
             round=self.round_number,
         )
 
@@ -110,10 +119,15 @@ class StageTask(luigi.Task):
         hashes.save()
         return content
 
+    def found(self) -> Output | None:
+        """The stage's completed output, also one that another fingerprint made, or None."""
+        return Outputs().of(self)
+
     @property
     def directory(self) -> Path:
         """The directory of the stage's output, complete or not."""
-        return self.store.directory(self.key)
+        output = self.found()
+        return self.store.directory(self.key) if output is None else output.directory
 
     def needed(self) -> dict[str, StageTask]:
         """The upstream tasks whose output must be in this store before this one runs."""
@@ -126,7 +140,7 @@ class StageTask(luigi.Task):
         return luigi.LocalTarget(str(self.directory / "manifest.json"))
 
     def complete(self) -> bool:
-        return not self.forced and self.store.complete(self.key)
+        return not self.forced and self.found() is not None
 
     @property
     def label(self) -> str:
@@ -134,6 +148,17 @@ class StageTask(luigi.Task):
         return self.stage if self.round_number is None else f"{self.stage}-{self.round_number}"
 
     def run(self) -> None:
+        """Run the stage, unless its inputs turned out to be those of an output that is there."""
+        output = self.found()
+        if output is None or self.forced:
+            self.start()
+        elif output.reused:
+            say(
+                f"{self.label:<18} reused: its inputs have the content that {output.directory} was made from"
+            )
+
+    def start(self) -> None:
+        """Run the stage's function."""
         inputs = {name: str(task.directory) for name, task in self.requires().items()}
         self.execute(self.entry, inputs)
 
@@ -150,6 +175,7 @@ class StageTask(luigi.Task):
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
+            contents=Outputs().contents(self),
             entry=entry,
             root=str(self.store.root),
             seed=self.settings.seed,

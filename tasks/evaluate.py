@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import luigi
 
 from tasks.base import StageTask
 from tasks.knowledge import knowledge
-from tasks.policy import policy
+from tasks.policy import ADAPTER, policy
 from tasks.sample import ROLL_OUT, roll_out_files, roll_out_needs
 
 
@@ -33,6 +34,7 @@ class EvaluatePolicy(StageTask):
         "sampling.in_flight",
         *ROLL_OUT,
     )
+    input_files: ClassVar = {"policy": ADAPTER}
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
 
     @property

@@ -12,8 +12,8 @@ from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.fingerprint import model_identity
-from tasks.policy import policy
-from tasks.rounds import RoundTask
+from tasks.policy import ADAPTER, policy
+from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import Sample
 from tasks.world import World
 
@@ -29,6 +29,7 @@ class _Judging(StageTask):
 
     version = 2
     entry = "pipeline.stages.judge:run"
+    input_files: ClassVar = {"paths": TRAJECTORIES, "policy": ADAPTER}
     reads: ClassVar[tuple[str, ...]] = (
         *("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps"),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tasks.base import StageTask
-from tasks.rounds import RoundTask
+from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 
 
@@ -13,6 +15,7 @@ class Pair(RoundTask):
     stage = "pair"
     entry = "pipeline.stages.pair:run"
     reads = ("pairs", "prompt", "grammar", "seed")
+    input_files: ClassVar = {"score": TRAJECTORIES}
 
     def upstream(self) -> dict[str, StageTask]:
         return {"score": self.clone(Score)}

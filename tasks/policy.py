@@ -5,6 +5,8 @@ from __future__ import annotations
 from tasks.base import StageTask
 from tasks.sft import Sft
 
+ADAPTER = ("adapter/*",)  # what other stages read of a policy; its lineage follows from this
+
 
 def policy(task: StageTask, number: int) -> StageTask:
     """The task that trains policy ``number``: SFT for policy 0, round n for policy n."""

@@ -20,6 +20,7 @@ class Report(StageTask):
     version = 3
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
+    reusable = False  # it describes the outputs that it reads, their settings and seconds included
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {

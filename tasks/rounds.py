@@ -8,6 +8,8 @@ import luigi
 
 from tasks.base import StageTask
 
+TRAJECTORIES = ("trajectories.parquet",)  # what other stages read of sampled or scored trajectories
+
 
 class RoundTask(StageTask):
     """A stage of one round of training; rounds count from 1."""
@@ -35,7 +37,7 @@ class ShardedTask(RoundTask):
             return self.needed()
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
-    def run(self) -> None:
+    def start(self) -> None:
         inputs = {name: str(task.directory) for name, task in self.requires().items()}
         sharded = self.settings.sampling.shards > 1
         self.execute("pipeline.stages.shards:merge" if sharded else self.entry, inputs)
@@ -65,6 +67,6 @@ class ShardTask(RoundTask):
         again = ["steep", "run", whole, "--round", str(self.round), *self.options]
         return f"{shlex.join(['rm', '-r', str(self.directory)])} && {shlex.join(again)}"
 
-    def run(self) -> None:
+    def start(self) -> None:
         inputs = {name: str(task.directory) for name, task in self.requires().items()}
         self.execute(self.entry, inputs, self.number, self.settings.sampling.shards)

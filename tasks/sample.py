@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.knowledge import knowledge
-from tasks.policy import policy
+from tasks.policy import ADAPTER, policy
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
 
 ROLL_OUT = (
@@ -45,6 +45,7 @@ class _Sampling(RoundTask):
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
+    input_files: ClassVar = {"policy": ADAPTER}
 
     def upstream(self) -> dict[str, StageTask]:
         return {

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity, select
 from tasks.judge import Judge
 from tasks.knowledge import knowledge
-from tasks.policy import policy
-from tasks.rounds import RoundTask, ShardedTask, ShardTask
+from tasks.policy import ADAPTER, policy
+from tasks.rounds import TRAJECTORIES, RoundTask, ShardedTask, ShardTask
 from tasks.sample import ROLL_OUT, Sample, roll_out_files
 
 
 class _Scoring(RoundTask):
     entry = "pipeline.stages.score:run"
     reads = ("rewards", "retrieval.reranker", "index.embedder")
+    input_files: ClassVar = {
+        "sample": TRAJECTORIES,
+        "judge": ("verdicts.parquet",),
+        "policy": ADAPTER,
+    }
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}

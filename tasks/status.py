@@ -1,4 +1,4 @@
-"""The state of every stage (done, missing or stale), and the reason that one would run again.
+"""The state of every stage (done, reused, stale or missing), and the reason that one would run again.
 
 Also which outputs are damaged: `status` compares the sizes of files, `verify` their contents.
 """
@@ -13,19 +13,22 @@ from pipeline.core.errors import StoreError
 from pipeline.run.output_check import Depth, has_hashes, problems
 from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
+from tasks.outputs import Output, Outputs
 from tasks.run import walk
 
 
 @dataclass(frozen=True)
 class StageState:
-    """One stage as ``steep status`` shows it; stale means done with other settings or inputs.
+    """One stage as ``steep status`` shows it.
 
+    Reused means that an output made under other settings is this stage's, because its inputs have the
+    same content; stale means done with other settings or inputs.
     ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
     makes the output of a damaged stage again.
     """
 
     label: str
-    state: Literal["done", "missing", "stale"]
+    state: Literal["done", "reused", "stale", "missing"]
     counts: dict[str, int]
     wall_seconds: float | None
     directory: str
@@ -50,21 +53,23 @@ class Verification:
 
 def status(task: StageTask) -> list[StageState]:
     """Every stage that ``task`` needs, in running order."""
-    return [_state(needed) for needed in walk(task)]
+    outputs = Outputs()
+    return [_state(needed, outputs.of(needed)) for needed in walk(task)]
 
 
-def _state(task: StageTask) -> StageState:
-    directory = str(task.directory)
-    if not task.complete():
+def _state(task: StageTask, output: Output | None) -> StageState:
+    if output is None:
         earlier = task.store.manifests(task.stage, task.round_number)
+        directory = str(task.store.directory(task.key))
         return StageState(task.label, "stale" if earlier else "missing", {}, None, directory)
     manifest: dict[str, Any] = {"counts": {}}
-    if damage := problems(task.directory, Depth.SIZES):
+    if damage := problems(output.directory, Depth.SIZES):
         remake = task.remake_command
     else:
-        manifest, remake = read_manifest(task.directory), None
+        manifest, remake = read_manifest(output.directory), None
     counts, seconds = manifest["counts"], manifest.get("wall_seconds")
-    return StageState(task.label, "done", counts, seconds, directory, damage, remake)
+    state: Literal["done", "reused"] = "reused" if output.reused else "done"
+    return StageState(task.label, state, counts, seconds, str(output.directory), damage, remake)
 
 
 def verify(task: StageTask) -> list[Verification]:
@@ -87,16 +92,22 @@ def why(task: StageTask) -> list[str]:
 
     For a changed upstream stage, the lines below it give the change there.
     """
-    if task.complete():
-        if damage := problems(task.directory, Depth.SIZES):
+    output = task.found()
+    if output is not None:
+        if damage := problems(output.directory, Depth.SIZES):
             return [f"{task.label}: damaged: {line}" for line in damage] + [
                 f"{task.label}: make it again: {task.remake_command}"
+            ]
+        if output.reused:
+            return [
+                f"{task.label}: reused; nothing would run, because its inputs have the content that "
+                f"{output.directory} was made from"
             ]
         return [f"{task.label}: done; nothing would run"]
     earlier = task.store.manifests(task.stage, task.round_number)
     if not earlier:
         return [f"{task.label}: never completed with any settings"]
-    lines = []
+    lines = _other_contents(task)
     for line in differences(task.key, earlier[0], current_name):
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
@@ -109,6 +120,19 @@ def why(task: StageTask) -> list[str]:
         else:
             lines.append(f"{task.label}: {line}")
     return lines
+
+
+def _other_contents(task: StageTask) -> list[str]:
+    """The inputs that were made again, with another content, after this stage's own output."""
+    own = task.store.directory(task.key)
+    if not task.store.complete(task.key):
+        return []
+    then, now = read_manifest(own).get("contents") or {}, Outputs().contents(task) or {}
+    return [
+        f"{task.label}: upstream stage {task.inputs[name].label} was made again and has another content"
+        for name in sorted(now)
+        if now[name] != then.get(name)
+    ]
 
 
 def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:

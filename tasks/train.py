@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pipeline.config import for_round
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity, select
 from tasks.pair import Pair
-from tasks.policy import policy
-from tasks.rounds import RoundTask
+from tasks.policy import ADAPTER, policy
+from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 from tasks.sft import Sft
 
@@ -25,6 +25,12 @@ class Train(RoundTask):
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = ("dpo", *_SHARED)
+    input_files: ClassVar = {
+        "pair": ("pairs.parquet",),
+        "score": TRAJECTORIES,
+        "policy": ADAPTER,
+        "sft": ADAPTER,
+    }
 
     def upstream(self) -> dict[str, StageTask]:
         grpo = self.settings.objective == "grpo"

@@ -47,7 +47,7 @@ STAGES = {
     "evaluate": "metrics of all policies",
     "report": "the HTML report",
 }
-_COLORS = {"done": "green", "missing": "dim", "stale": "yellow", "damaged": "red"}
+_COLORS = {"done": "green", "reused": "cyan", "missing": "dim", "stale": "yellow", "damaged": "red"}
 
 
 def run(
@@ -95,7 +95,7 @@ def status(
     round: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every stage as done, missing or stale; with --why, the reason that one would run."""
+    """Show every stage as done, reused, stale or missing; with --why, the reason that one would run."""
     from tasks import status as states
 
     if why is not None:

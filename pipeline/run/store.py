@@ -98,19 +98,23 @@ class Store:
         finally:
             lock.release()
 
+    def completed(self, stage: str) -> list[Path]:
+        """The directories of a stage's completed outputs, under any settings."""
+        return [path.parent for path in (self.root / stage).glob(f"*/{MANIFEST}")]
+
     def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
         """Manifests of every completed output of a stage (and round), newest first.
 
         A manifest that cannot be read is left out: its output is of no known settings.
         """
         dated = []
-        for path in (self.root / stage).glob(f"*/{MANIFEST}"):
+        for directory in self.completed(stage):
             try:
-                manifest = read_manifest(path.parent)
+                manifest = read_manifest(directory)
             except StoreError:
                 continue
             if manifest["key"].get("round") == round:
-                dated.append((path.stat().st_mtime_ns, manifest))
+                dated.append(((directory / MANIFEST).stat().st_mtime_ns, manifest))
         return [manifest for _, manifest in sorted(dated, key=lambda pair: -pair[0])]
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:

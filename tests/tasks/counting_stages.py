@@ -1,5 +1,6 @@
 """Stage functions for the tests of the store; they count their executions in a file."""
 
+import json
 import os
 import resource
 import signal
@@ -39,6 +40,28 @@ def second(context: StageContext) -> dict[str, int]:
     total = sum(int((context.checkpoint_dir / f"{batch}.txt").read_text()) for batch in range(3))
     (context.output / "total.txt").write_text(str(total))
     return {"rows": 3}
+
+
+def rounded(context: StageContext) -> dict[str, int]:
+    """Writes two files: retrieval.top_k in tens, which often stays the same, and exactly."""
+    _count(context)
+    number = context.config.retrieval.top_k
+    (context.output / "tens.txt").write_text(str(number // 10))
+    (context.output / "exact.txt").write_text(os.environ.get("EXACT", str(number)))
+    (context.output / "timing.json").write_text(json.dumps({"now": time.time()}))
+    return {"rows": 1}
+
+
+def follows(context: StageContext) -> dict[str, int]:
+    """Copies the checkpoint that an earlier attempt has left, else its input."""
+    _count(context)
+    checkpoint = context.checkpoint_dir / "copied.txt"
+    if not checkpoint.exists():
+        checkpoint.write_text((context.inputs["rounded"] / context.config.name).read_text())
+    if Path(os.environ["KILL"]).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    (context.output / "copy.txt").write_text(checkpoint.read_text())
+    return {"rows": 1}
 
 
 def complains(context: StageContext) -> dict[str, int]:

@@ -24,6 +24,51 @@ class Second(StageTask):
         return {"first": self.clone(First)}
 
 
+class Rounded(StageTask):
+    """Its output often stays the same when its setting changes."""
+
+    stage = "rounded"
+    entry = "counting_stages:rounded"
+    reads = ("retrieval.top_k",)
+
+
+class FollowsTens(StageTask):
+    """Reads ``tens.txt`` of `Rounded`, and declares that."""
+
+    stage = "follows-tens"
+    entry = "counting_stages:follows"
+    reads = ("name", "retrieval.tau")
+    input_files: ClassVar = {"rounded": ("tens.txt",)}
+
+    def upstream(self):
+        return {"rounded": self.clone(Rounded)}
+
+
+class FollowsAll(FollowsTens):
+    """Declares nothing, so that all files of its input count."""
+
+    stage = "follows-all"
+    input_files: ClassVar = {}
+
+
+class Describes(FollowsTens):
+    """Describes how its input was made, so it is made again for every change."""
+
+    stage = "describes"
+    reusable = False
+
+
+class FollowsTwice(StageTask):
+    """Reads the output of `FollowsTens`."""
+
+    stage = "follows-twice"
+    entry = "counting_stages:first"
+    reads = ("seed",)
+
+    def upstream(self):
+        return {"follows": self.clone(FollowsTens)}
+
+
 class Trains(Second):
     """Reads its input as a training stage does."""
 

@@ -1,0 +1,179 @@
+"""A stage whose inputs were made again with the same content is not run again."""
+
+import json
+
+import pytest
+
+from pipeline.run.content import content_key, content_of
+from pipeline.run.store import StageKey, read_manifest
+from tasks.run import RunFailed, run
+from tasks.status import status, why
+from tests.tasks.counting_tasks import (
+    Describes,
+    FollowsAll,
+    FollowsTens,
+    FollowsTwice,
+    Rounded,
+    executions,
+    task,
+)
+
+TENS, EXACT = "name=tens.txt", "name=exact.txt"  # the file that `counting_stages.follows` copies
+
+
+def states(stage) -> dict[str, str]:
+    return {row.label: row.state for row in status(stage)}
+
+
+def test_a_stage_whose_input_comes_out_the_same_is_reused(workspace):
+    first = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
+    second = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=32"))
+    assert second == first
+    assert executions(workspace) == ["rounded", "follows-tens", "rounded"]
+    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=41"))
+    assert executions(workspace)[-2:] == ["rounded", "follows-tens"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stages_after_a_reused_stage_are_reused_too(workspace, workers):
+    run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=31"))
+    before = executions(workspace)
+    run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=32"), workers=workers)
+    assert executions(workspace) == [*before, "rounded"]
+
+
+def test_status_says_reused_and_why_names_the_other_output(workspace):
+    directory = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
+    changed = task(FollowsTens, workspace, TENS, "retrieval.top_k=32")
+    assert states(changed) == {"rounded": "stale", "follows-tens": "stale"}
+    run(changed)
+    assert states(changed) == {"rounded": "done", "follows-tens": "reused"}
+    (line,) = why(changed)
+    assert "reused; nothing would run" in line
+    assert str(directory) in line
+
+
+def test_a_reused_output_needs_no_run_to_be_known(workspace):
+    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
+    run(task(Rounded, workspace, TENS, "retrieval.top_k=32"))
+    assert states(task(FollowsTens, workspace, TENS, "retrieval.top_k=32")) == {
+        "rounded": "done",
+        "follows-tens": "reused",
+    }
+
+
+def test_files_that_a_stage_does_not_read_do_not_count(workspace):
+    run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=31"))
+    run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=32"))
+    assert executions(workspace).count("follows-all") == 2  # exact.txt differs
+
+
+def test_files_of_seconds_do_not_count(workspace, monkeypatch):
+    monkeypatch.setenv("EXACT", "the same")
+    run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=31"))
+    run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=32"))
+    assert executions(workspace).count("follows-all") == 1  # only timing.json differs
+
+
+def test_a_changed_setting_of_the_stage_itself_reruns_it(workspace):
+    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
+    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31", "retrieval.tau=0.3"))
+    assert executions(workspace).count("follows-tens") == 2
+
+
+def test_output_that_describes_its_inputs_is_made_again(workspace):
+    run(task(Describes, workspace, TENS, "retrieval.top_k=31"))
+    run(task(Describes, workspace, TENS, "retrieval.top_k=32"))
+    assert executions(workspace).count("describes") == 2
+
+
+def test_an_input_that_is_forced_into_another_content_makes_stages_after_it_stale(
+    workspace, monkeypatch
+):
+    stage = task(FollowsAll, workspace, EXACT)
+    run(stage)
+    monkeypatch.setenv("EXACT", "another")
+    run(task(Rounded, workspace, EXACT), force=True)
+    assert states(stage) == {"rounded": "done", "follows-all": "stale"}
+    assert why(stage) == [
+        "follows-all: upstream stage rounded was made again and has another content"
+    ]
+    assert (run(stage) / "copy.txt").read_text() == "another"
+    assert states(stage) == {"rounded": "done", "follows-all": "done"}
+
+
+def test_a_forced_input_with_the_same_content_changes_nothing(workspace):
+    stage = task(FollowsAll, workspace, EXACT)
+    run(stage)
+    run(task(Rounded, workspace, EXACT), force=True)
+    assert states(stage) == {"rounded": "done", "follows-all": "done"}
+
+
+def test_force_runs_a_reused_stage(workspace):
+    first = run(task(FollowsTens, workspace, TENS, "retrieval.top_k=31"))
+    changed = task(FollowsTens, workspace, TENS, "retrieval.top_k=32")
+    run(changed)
+    second = run(changed, force=True)
+    assert second != first
+    assert states(changed)["follows-tens"] == "done"
+    assert executions(workspace).count("follows-tens") == 2
+
+
+def test_checkpoints_from_inputs_with_another_content_are_not_used(workspace, monkeypatch):
+    stage = task(FollowsAll, workspace, EXACT)
+    (workspace / "kill").touch()
+    with pytest.raises(RunFailed, match="follows-all"):
+        run(stage)
+    (workspace / "kill").unlink()
+    monkeypatch.setenv("EXACT", "another")
+    run(task(Rounded, workspace, EXACT), force=True)
+    assert (run(stage) / "copy.txt").read_text() == "another"
+
+
+def test_outputs_of_earlier_versions_stay_complete_and_are_not_reused(workspace):
+    stage = task(FollowsTens, workspace, TENS, "retrieval.top_k=31")
+    path = run(stage) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for name in ("content_key", "contents", "made_from", "files"):
+        del manifest[name]
+    path.write_text(json.dumps(manifest))
+    assert states(stage)["follows-tens"] == "done"
+    run(task(FollowsTens, workspace, TENS, "retrieval.top_k=32"))
+    assert executions(workspace).count("follows-tens") == 2
+
+
+def test_a_removed_input_leaves_the_stages_after_it_done(workspace):
+    stage = task(FollowsTens, workspace, TENS)
+    run(stage)
+    (task(Rounded, workspace, TENS).directory / "manifest.json").unlink()
+    assert states(stage) == {"rounded": "missing", "follows-tens": "done"}
+
+
+def test_the_manifest_names_the_outputs_that_were_read(workspace):
+    run(task(FollowsTwice, workspace, TENS, "retrieval.top_k=31"))
+    changed = task(FollowsTwice, workspace, TENS, "retrieval.top_k=32", "seed=1")
+    directory = run(changed)
+    read = read_manifest(directory)["made_from"]
+    assert read == {
+        "follows": task(FollowsTens, workspace, TENS, "retrieval.top_k=31").directory.name
+    }
+
+
+def test_content_covers_names_and_hashes_of_the_chosen_files():
+    files = {name: {"size": 1, "sha256": digest} for name, digest in (("a", "1"), ("b/c", "2"))}
+    manifest = {"files": files}
+    assert content_of(manifest) == content_of({"files": {**files, "timing.json": files["a"]}})
+    assert content_of(manifest) != content_of({"files": {"a": files["a"]}})
+    assert content_of(manifest, ("a",)) == content_of({"files": {"a": files["a"]}})
+    assert content_of(manifest, ("b/*",)) != content_of(manifest, ("a",))
+    assert content_of(manifest, ("a", "none.txt")) is None
+    assert content_of({}) is None
+
+
+def test_the_content_key_covers_settings_and_not_the_fingerprints_of_inputs():
+    key = StageKey("stage", 1, {"a": 1}, inputs={"first": "1"})
+    other = StageKey("stage", 1, {"a": 1}, inputs={"first": "2"})
+    assert content_key(key, {"first": "x"}) == content_key(other, {"first": "x"})
+    assert content_key(key, {"first": "x"}) != content_key(key, {"first": "y"})
+    changed = StageKey("stage", 1, {"a": 2}, inputs={"first": "1"})
+    assert content_key(key, {"first": "x"}) != content_key(changed, {"first": "x"})
