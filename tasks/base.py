@@ -78,6 +78,11 @@ class StageTask(luigi.Task):
         """Tasks whose output this one reads, by the name that the stage function uses."""
         return {}
 
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        """Patterns (``fnmatch``) of the files that the stage reads, by input name; default: all."""
+        return {}
+
     def files(self) -> dict[str, Path | str]:
         """Raw files and models that the stage reads, by name: a path, or another identity."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import luigi
@@ -9,6 +10,7 @@ import luigi
 from tasks.base import StageTask
 from tasks.knowledge import knowledge
 from tasks.policy import policy
+from tasks.questions import QUESTIONS_READ, questions
 from tasks.sample import ROLL_OUT, roll_out_files, roll_out_needs
 
 
@@ -42,8 +44,13 @@ class EvaluatePolicy(StageTask):
     def upstream(self) -> dict[str, StageTask]:
         return {
             **knowledge(self),
+            "questions": questions(self, self.settings.evaluation.split),
             "policy": policy(self, self.number),
         }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return QUESTIONS_READ
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)

@@ -27,7 +27,12 @@ from pipeline.methods import titled_terms
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
 EXAMPLES_PER_KIND = 2
-_STAGES = ("world", "corpus", "graph", "index", "sft-data", "sft")
+_STAGES = (
+    "world",
+    "corpus",
+    *(f"questions-{split}" for split in ("sft", "sampling", "validation", "test")),
+    *("graph", "index", "sft-data", "sft"),
+)
 _ROUND_STAGES = ("sample", "score", "pair", "train")
 
 
