@@ -98,6 +98,8 @@ def _without_overlaps(
     for heldout in HELD_OUT:
         held = read_records(context.inputs[_PREFIX + heldout] / FILE, Question)
         dropped[heldout] = find_overlaps(questions, held) if questions and held else []
+        if count := len(dropped[heldout]):
+            print(f"data.{split}: {count:,} questions repeat one of data.{heldout}; left out")
     ids = {overlap.question_id for overlaps in dropped.values() for overlap in overlaps}
     kept = [question for question in questions if question.question_id not in ids]
     if questions and not kept:

@@ -29,9 +29,13 @@ def read(output: Path) -> list[Question]:
     return read_records(output / "questions.parquet", Question)
 
 
-def test_overlapping_question_is_dropped_from_sampling_and_reported(tmp_path: Path) -> None:
+def test_overlapping_question_is_dropped_from_sampling_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stage, counts = run_questions(settings(tmp_path, SAMPLING, TEST), tmp_path, "sampling")
     assert counts == {"questions": 3, "overlaps": 1}
+    said = "data.sampling: 1 questions repeat one of data.test; left out\n"
+    assert capsys.readouterr().out == said
     assert [row.question for row in read(stage.output)] == [TEXTS[0], TEXTS[2], TEXTS[3]]
     report = json.loads((stage.output / "overlap.json").read_text())
     assert report["counts"] == {
