@@ -98,7 +98,7 @@ def generate(count: int, folder: Path) -> None:
     copies = -(-count // DISTINCT)
     _write_copies(folder / "score-1" / _FILE, sampled, ("trajectory_id", "question_id"), copies)
     _write_copies(folder / "judge" / "verdicts.parquet", verdicts, ("id",), copies)
-    path = folder / "corpus" / "questions" / "sampling.parquet"
+    path = folder / "questions" / "questions.parquet"
     _write_copies(path, questions, ("question_id",), copies)
 
 
@@ -158,7 +158,7 @@ def _end_of_sample(folder: Path) -> None:
     class NoEngine:
         seconds = 0.0
 
-    questions = folder / "corpus" / "questions" / "sampling.parquet"
+    questions = folder / "questions" / "questions.parquet"
     names = [question.question_id for question in iterate_records(questions, Question)]
     context = _context(folder, "sample")
     checkpoints = RolloutCheckpoints(context.checkpoint_dir, names, samples=SAMPLES, batch=64)

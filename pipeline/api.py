@@ -56,8 +56,8 @@ class Policy:
 class Run:
     """One run: the completed stages of a configuration, with methods to read and use their output.
 
-    ``stages`` maps labels such as ``corpus``, ``sample-1`` or ``evaluate-policy-0`` to the
-    directories of completed stages. ``config`` is None for a run opened by its directory; such a run
+    ``stages`` maps labels such as ``corpus``, ``questions-test``, ``sample-1`` or
+    ``evaluate-policy-0`` to the directories of completed stages. ``config`` is None for a run opened by its directory; such a run
     can be read, but cannot roll out, score or select.
     """
 
@@ -162,7 +162,7 @@ class Run:
 
         >>> questions = list(run.questions("validation"))
         """
-        return iterate_records(self.stage("corpus") / "questions" / f"{split}.parquet", Question)
+        return iterate_records(self.stage(f"questions-{split}") / "questions.parquet", Question)
 
     def trajectories(
         self, round: int, *, stage: Literal["sample", "score"] = "sample"

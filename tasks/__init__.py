@@ -11,6 +11,12 @@ from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
+from tasks.questions import (
+    QuestionsSampling,
+    QuestionsSft,
+    QuestionsTest,
+    QuestionsValidation,
+)
 from tasks.report import Report
 from tasks.sample import Sample, SampleShard
 from tasks.score import Score, ScoreShard
@@ -30,6 +36,10 @@ __all__ = [
     "Judge",
     "JudgePolicy",
     "Pair",
+    "QuestionsSampling",
+    "QuestionsSft",
+    "QuestionsTest",
+    "QuestionsValidation",
     "Report",
     "Sample",
     "SampleShard",

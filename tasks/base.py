@@ -57,8 +57,6 @@ class StageTask(luigi.Task):
     version: ClassVar[int] = 1
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
-    # The files that the stage reads of an input, as patterns, by the input's name; default: all.
-    input_files: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
@@ -86,6 +84,11 @@ class StageTask(luigi.Task):
     def inputs(self) -> dict[str, StageTask]:
         """The tasks of `upstream`, made once."""
         return self.upstream()
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        """Patterns (``fnmatch``) of the files that the stage reads, by input name; default: all."""
+        return {}
 
     def files(self) -> dict[str, Path | str]:
         """Raw files and models that the stage reads, by name: a path, or another identity."""

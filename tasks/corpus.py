@@ -1,29 +1,32 @@
-"""Chunks and questions."""
+"""Chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.world import World
+from tasks.data_files import raw_files, world_input, world_patterns
 
 
 class Corpus(StageTask):
-    """Documents cut into chunks, and the questions of all data sets in one format."""
+    """Documents cut into chunks."""
 
     stage = "corpus"
-    version = 2
+    version = 3
     entry = "pipeline.stages.corpus:run"
-    reads = ("corpus", "data.sft", "data.sampling", "data.validation", "data.test", "seed")
+    reads = ("corpus",)
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(file.path for file in self.settings.corpus.files)
 
     def upstream(self) -> dict[str, StageTask]:
-        return {"world": self.clone(World)} if self.settings.data.closed_world else {}
+        return world_input(self, self._paths)
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return world_patterns(self, self._paths)
 
     def files(self) -> dict[str, Path | str]:
-        if self.settings.data.closed_world:
-            return {}
-        data = self.settings.data
-        paths = [file.path for file in self.settings.corpus.files]
-        for group in (data.sft, data.sampling, data.validation, data.test):
-            paths.extend(file.path for file in group)
-        return {name: Path(data.root or ".") / name for name in dict.fromkeys(paths)}
+        return raw_files(self, self._paths)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import luigi
 
 from tasks.base import StageTask
 from tasks.knowledge import knowledge
-from tasks.policy import ADAPTER, policy
-from tasks.sample import ROLL_OUT, roll_out_files, roll_out_needs
+from tasks.policy import policy
+from tasks.questions import questions
+from tasks.sample import ROLL_OUT, ROLL_OUT_FILES, roll_out_files, roll_out_needs
 
 
 def policy_name(number: int) -> str:
@@ -34,7 +35,6 @@ class EvaluatePolicy(StageTask):
         "sampling.in_flight",
         *ROLL_OUT,
     )
-    input_files: ClassVar = {"policy": ADAPTER}
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
 
     @property
@@ -44,8 +44,13 @@ class EvaluatePolicy(StageTask):
     def upstream(self) -> dict[str, StageTask]:
         return {
             **knowledge(self),
+            "questions": questions(self, self.settings.evaluation.split),
             "policy": policy(self, self.number),
         }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return ROLL_OUT_FILES
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)

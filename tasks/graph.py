@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
+from tasks.data_files import raw_files, world_input, world_patterns
 from tasks.fingerprint import model_identity
-from tasks.world import World
 
 
 class Graph(StageTask):
@@ -18,16 +19,21 @@ class Graph(StageTask):
     entry = "pipeline.stages.graph:run"
     reads = ("graph",)
 
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        graph = self.settings.graph
+        reads_file = graph.source in ("annotated", "openie")
+        return (str(graph.path),) if reads_file else ()
+
     def upstream(self) -> dict[str, StageTask]:
-        needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}
-        if self.settings.data.closed_world:
-            needs["world"] = self.clone(World)
-        return needs
+        return {"corpus": self.clone(Corpus), **world_input(self, self._paths)}
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return world_patterns(self, self._paths)
 
     def files(self) -> dict[str, Path | str]:
         graph = self.settings.graph
         if graph.source == "llm":
             return {"model": model_identity(graph.model)} if graph.model else {}
-        if self.settings.data.closed_world or graph.source in ("titles", "none"):
-            return {}
-        return {str(graph.path): Path(self.settings.data.root or ".") / str(graph.path)}
+        return raw_files(self, self._paths)

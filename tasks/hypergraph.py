@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
+from tasks.data_files import raw_files, world_input, world_patterns
 from tasks.fingerprint import model_identity
 from tasks.graph import Graph
-from tasks.world import World
 
 
 class Hypergraph(StageTask):
@@ -18,21 +19,26 @@ class Hypergraph(StageTask):
     entry = "pipeline.stages.hypergraph:run"
     reads = ("hypergraph",)
 
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        settings = self.settings.hypergraph
+        return (str(settings.path),) if settings.source == "annotated" else ()
+
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}
         if self.settings.hypergraph.source == "triplets":
             needs["graph"] = self.clone(Graph)
-        elif self.settings.data.closed_world:
-            needs["world"] = self.clone(World)
-        return needs
+        return {**needs, **world_input(self, self._paths)}
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return world_patterns(self, self._paths)
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.hypergraph
         if settings.source == "llm":
             return {"model": model_identity(settings.model)} if settings.model else {}
-        if settings.source == "triplets" or self.settings.data.closed_world:
-            return {}
-        return {str(settings.path): Path(self.settings.data.root or ".") / str(settings.path)}
+        return raw_files(self, self._paths)
 
 
 class HyperIndex(StageTask):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,10 +30,13 @@ class _Judging(StageTask):
 
     version = 2
     entry = "pipeline.stages.judge:run"
-    input_files: ClassVar = {"paths": TRAJECTORIES, "policy": ADAPTER}
     reads: ClassVar[tuple[str, ...]] = (
         *("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps"),
     )
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {"paths": TRAJECTORIES, "policy": ADAPTER}
 
     @property
     def judges(self) -> Judges:

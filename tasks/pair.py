@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
 
 from tasks.base import StageTask
 from tasks.rounds import TRAJECTORIES, RoundTask
@@ -15,7 +15,10 @@ class Pair(RoundTask):
     stage = "pair"
     entry = "pipeline.stages.pair:run"
     reads = ("pairs", "prompt", "grammar", "seed")
-    input_files: ClassVar = {"score": TRAJECTORIES}
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {"score": TRAJECTORIES}
 
     def upstream(self) -> dict[str, StageTask]:
         return {"score": self.clone(Score)}

@@ -6,6 +6,7 @@ from tasks.base import StageTask
 from tasks.evaluate import Evaluate, EvaluatePolicy, policy_name
 from tasks.knowledge import knowledge
 from tasks.pair import Pair
+from tasks.questions import SPLITS, questions
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
@@ -25,6 +26,7 @@ class Report(StageTask):
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {
             **knowledge(self),
+            **{f"questions-{split}": questions(self, split) for split in SPLITS},
             "sft-data": self.clone(SftData),
             "sft": self.clone(Sft),
         }

@@ -24,6 +24,7 @@ from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
+from tasks.questions import SPLITS
 from tasks.report import Report
 from tasks.sample import Sample
 from tasks.score import Score
@@ -43,6 +44,8 @@ STAGES: dict[str, type[StageTask]] = {
 PER_POLICY: dict[str, type[StageTask]] = {
     task.stage: task for task in (EvaluatePolicy, JudgePolicy)
 }
+# The questions of one split; they have no command of their own.
+PER_SPLIT: dict[str, type[StageTask]] = {task.stage: task for task in SPLITS.values()}
 PER_ROUND = frozenset({"sample", "judge", "score", "pair", "train"})
 
 
@@ -78,17 +81,18 @@ def _task_for(
         if round is None or round < 0:
             raise ConfigError(f"stage {stage} needs --round with the number of a policy: 0 is SFT")
         return PER_POLICY[stage](config=config, overrides=overrides, data=data, number=round)
-    if stage not in STAGES:
-        raise ConfigError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
+    stages = {**STAGES, **PER_SPLIT}
+    if stage not in stages:
+        raise ConfigError(f"no stage {stage!r}; there are {', '.join(stages)}")
     common: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
     if stage not in PER_ROUND:
         if round is not None:
-            stages = ", ".join(name for name in STAGES if name in PER_ROUND)
+            rounds = ", ".join(name for name in STAGES if name in PER_ROUND)
             raise ConfigError(
                 f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which "
-                f"is for the stages {stages}"
+                f"is for the stages {rounds}"
             )
-        return STAGES[stage](**common)
+        return stages[stage](**common)
     if round is not None and round < 1:
         raise ConfigError(f"round is {round}; rounds count from 1")
     return STAGES[stage](**common, round=round or 1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.knowledge import knowledge
 from tasks.policy import ADAPTER, policy
+from tasks.questions import QUESTIONS_READ, questions
 from tasks.rounds import RoundTask, ShardedTask, ShardTask
 
 ROLL_OUT = (
@@ -20,6 +22,7 @@ ROLL_OUT = (
     "model.chat_template",
     "seed",
 )
+ROLL_OUT_FILES = {**QUESTIONS_READ, "policy": ADAPTER}
 
 
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:
@@ -34,10 +37,10 @@ def roll_out_files(task: StageTask) -> dict[str, Path | str]:
 def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
     """The upstream tasks that a roll-out needs in this store.
 
-    With a retrieval service the graph and the index may be on its machine. The client compares their
-    fingerprints with those of this task.
+    With a retrieval service the corpus, the graph and the index may be on its machine. The client
+    compares their fingerprints with those of this task.
     """
-    remote = ("graph", "index") if task.settings.retrieval.service else ()
+    remote = ("corpus", "graph", "index") if task.settings.retrieval.service else ()
     return {name: needed for name, needed in task.upstream().items() if name not in remote}
 
 
@@ -45,13 +48,17 @@ class _Sampling(RoundTask):
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
-    input_files: ClassVar = {"policy": ADAPTER}
 
     def upstream(self) -> dict[str, StageTask]:
         return {
             **knowledge(self),
+            "questions": questions(self, "sampling"),
             "policy": policy(self, self.round - 1),
         }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return ROLL_OUT_FILES
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)

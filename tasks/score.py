@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity, select
@@ -17,11 +18,14 @@ from tasks.sample import ROLL_OUT, Sample, roll_out_files
 class _Scoring(RoundTask):
     entry = "pipeline.stages.score:run"
     reads = ("rewards", "retrieval.reranker", "index.embedder")
-    input_files: ClassVar = {
-        "sample": TRAJECTORIES,
-        "judge": ("verdicts.parquet",),
-        "policy": ADAPTER,
-    }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            "sample": TRAJECTORIES,
+            "judge": ("verdicts.parquet",),
+            "policy": ADAPTER,
+        }
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}

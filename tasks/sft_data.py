@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity, select
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
+from tasks.questions import QUESTIONS_READ, questions
 
 
 class SftData(StageTask):
@@ -22,7 +24,15 @@ class SftData(StageTask):
 
     def upstream(self) -> dict[str, StageTask]:
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
-        return {"corpus": self.clone(Corpus), "graph": self.clone(facts)}
+        return {
+            "corpus": self.clone(Corpus),
+            "graph": self.clone(facts),
+            "questions": questions(self, "sft"),
+        }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return QUESTIONS_READ
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pipeline.config import for_round
 from tasks.base import StageTask
@@ -25,12 +26,15 @@ class Train(RoundTask):
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = ("dpo", *_SHARED)
-    input_files: ClassVar = {
-        "pair": ("pairs.parquet",),
-        "score": TRAJECTORIES,
-        "policy": ADAPTER,
-        "sft": ADAPTER,
-    }
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {
+            "pair": ("pairs.parquet",),
+            "score": TRAJECTORIES,
+            "policy": ADAPTER,
+            "sft": ADAPTER,
+        }
 
     def upstream(self) -> dict[str, StageTask]:
         grpo = self.settings.objective == "grpo"

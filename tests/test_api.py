@@ -61,7 +61,7 @@ def write_nothing(folder: Path, task: StageTask, model: Path) -> None:
 
 
 def write_questions(folder: Path, task: StageTask, model: Path) -> None:
-    write_parquet(folder / "questions" / "test.parquet", QUESTIONS, Question)
+    write_parquet(folder / "questions.parquet", QUESTIONS, Question)
 
 
 def write_policy(folder: Path, task: StageTask, model: Path) -> None:
@@ -95,7 +95,7 @@ def write_metrics(folder: Path, task: StageTask, model: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, StageTask, Path], None]] = {
-    "corpus": write_questions,
+    "questions-test": write_questions,
     "sft": write_policy,
     "train": write_policy,
     "sample": write_trajectories,

@@ -1,8 +1,8 @@
 """``steep failures``: the failure mode of every trajectory of a file.
 
-Input: trajectories as JSONL or Parquet, and optionally their questions as the stage ``corpus``
-writes them (``questions/<split>.parquet``), which add MuSiQue's decompositions and the number of
-hops. Output: the records with ``failure_mode``, ``failed_hop`` and ``hops``.
+Input: trajectories as JSONL or Parquet, and optionally their questions as the stages
+``questions-<split>`` write them (``questions.parquet``), which add MuSiQue's decompositions and the
+number of hops. Output: the records with ``failure_mode``, ``failed_hop`` and ``hops``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def failures(
     output: Output = "-",
     questions: Annotated[
         Path | None,
-        typer.Option(help="questions of the trajectories, as the stage corpus writes them"),
+        typer.Option(
+            help="questions of the trajectories, as the stages questions-<split> write them"
+        ),
     ] = None,
 ) -> None:
     """Add why each trajectory fails: format, stopping, decomposition, retrieval or reading."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # take a file (`pipeline.cli.app`).
 STAGES = {
     "world": "documents and questions of the closed world",
-    "corpus": "passages, and the questions of all data sets",
+    "corpus": "passages of the documents",
     "graph": "knowledge graph of the passages",
     "index": "embeddings and indexes of passages, entities and triplets",
     "hypergraph": "n-ary facts of the passages",

@@ -201,6 +201,9 @@ def draw_questions(
 ) -> dict[tuple[str, str], DrawnQuestions]:
     """All questions by (data set, split); the draw depends on the world's seed and the sizes.
 
+    Another size changes its own questions and those that are drawn after them: test questions come
+    first, then dev, sampling and training questions.
+
     Args:
         world: source of the questions.
         sizes: "<dataset>_<split>" -> number of questions; missing ones are 0.

@@ -52,7 +52,8 @@ def find_overlaps(
     frequency = Counter(token for text in texts for token in set(text))
     weight = {token: math.log(1 + len(texts) / n) for token, n in frequency.items()}
     heldout_sets = [frozenset(text) for text in texts[len(training) :]]
-    totals = [sum(weight[token] for token in tokens) for tokens in heldout_sets]
+    # math.fsum: sets have another order in every process, and a plain sum depends on it.
+    totals = [math.fsum(weight[token] for token in tokens) for tokens in heldout_sets]
     exact = {text: n for n, text in reversed(list(enumerate(texts[len(training) :])))}
     holders: dict[str, list[int]] = {}
     for number, tokens in enumerate(heldout_sets):
@@ -65,7 +66,7 @@ def find_overlaps(
             overlaps.append(_overlap(question, heldout[exact[text]], "exact", 1.0))
             continue
         question_tokens = frozenset(text)
-        total = sum(weight[token] for token in question_tokens)
+        total = math.fsum(weight[token] for token in question_tokens)
         candidates: dict[int, None] = {}
         rest = total
         for token in sorted(question_tokens, key=lambda t: (-weight[t], t)):
@@ -75,7 +76,8 @@ def find_overlaps(
             rest -= weight[token]
         best, best_number = 0.0, -1
         for number in candidates:
-            shared = sum(weight[token] for token in question_tokens & heldout_sets[number])
+            common = question_tokens & heldout_sets[number]
+            shared = math.fsum(weight[token] for token in common)
             similarity = shared / (total + totals[number] - shared)
             if similarity > best:
                 best, best_number = similarity, number

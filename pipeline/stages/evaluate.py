@@ -1,6 +1,6 @@
 """The stages ``evaluate-policy`` and ``evaluate``: measure each policy, then merge the policies.
 
-`run` reads ``questions/<split>.parquet`` and a policy, and writes ``trajectories.parquet`` and
+`run` reads the questions of a held-out split and a policy, and writes ``trajectories.parquet`` and
 ``rows.json`` (one `Outcome` per question, and seconds). `merge` reads these files of every policy and
 writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385), ``comparison.json``
 (paired tests), ``distributions.json`` (counts of steps and stop reasons), ``examples.parquet``, and
@@ -44,7 +44,7 @@ def run(context: StageContext) -> dict[str, int]:
     from pipeline.stages.policy_rollout import roll_out_policy
 
     settings = context.config.evaluation
-    path = context.inputs["corpus"] / "questions" / f"{settings.split}.parquet"
+    path = context.inputs["questions"] / "questions.parquet"
     questions = read_records(path, Question)
     if not questions:
         raise InputError.at(

@@ -24,10 +24,16 @@ from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
 from pipeline.evaluation.failures import VALUES_OF_0_1
 from pipeline.methods import titled_terms
+from pipeline.stages.questions import HELD_OUT, TRAINED
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
 EXAMPLES_PER_KIND = 2
-_STAGES = ("world", "corpus", "graph", "index", "sft-data", "sft")
+_STAGES = (
+    "world",
+    "corpus",
+    *(f"questions-{split}" for split in (*TRAINED, *HELD_OUT)),
+    *("graph", "index", "sft-data", "sft"),
+)
 _ROUND_STAGES = ("sample", "score", "pair", "train")
 
 

@@ -1,6 +1,6 @@
 """Stage ``sample``: R trajectories per question of one round (TeaRAG, arXiv 2511.05385, 4.3.2).
 
-Input: ``questions/sampling.parquet`` and the policy that samples. Output: ``trajectories.parquet``,
+Input: the questions of stage ``questions-sampling``, and the policy that samples. Output: ``trajectories.parquet``,
 ``timing.json`` (seconds and generated tokens) and ``stops.json`` (trajectories by stop reason).
 """
 
@@ -22,7 +22,7 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when there are no questions, and what `roll_out_policy` raises.
     """
-    path = context.inputs["corpus"] / "questions" / "sampling.parquet"
+    path = context.inputs["questions"] / "questions.parquet"
     all_questions = read_records(path, Question)
     if not all_questions:
         raise InputError.at(path, None, "no questions to sample; name files under data.sampling")

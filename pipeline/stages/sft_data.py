@@ -1,7 +1,7 @@
 """Stage ``sft-data``: supervised trajectories from decomposed questions (TeaRAG 4.3.1, table 1).
 
-Input: the ``sft`` questions and the chunks of stage ``corpus``, and the triplets of stage ``graph``, or
-the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output: ``train.parquet`` and
+Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of stage
+``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output: ``train.parquet`` and
 ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and ``statistics.json``: the numbers of
 examples requested, available and taken, and the reasons for which hops were left out. The method
 (`pipeline.methods`) builds the steps and their turns.
@@ -39,7 +39,7 @@ def run(context: StageContext) -> dict[str, int]:
     Raises InputError when no training example could be built at all.
     """
     corpus = context.inputs["corpus"]
-    questions = read_records(corpus / "questions" / "sft.parquet", Question)
+    questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
     hyperedges = context.config.teaches_hyperedges
     chunks, facts = _evidence(questions, corpus, context.inputs["graph"], hyperedges)
     faults: Counter[str] = Counter()

@@ -127,7 +127,7 @@ def test_outputs_go_below_the_current_directory(tmp_path):
         directories.append([row["directory"] for row in rows])
         assert [path.name for path in folder.iterdir()] == ["runs"]
     assert directories[0] == directories[1]
-    assert len(directories[0]) == 24
+    assert len(directories[0]) == 28
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded.yaml", "configs/embedded.yaml"])

@@ -18,6 +18,7 @@ from pipeline.sft_data.steps import Hop, supporting_facts
 from pipeline.stages import corpus, sft_data
 from pipeline.stages import hypergraph as hyper_stage
 from tasks.run import task_for
+from tests.stages.question_stages import run_questions
 from tests.stages.test_sft_data import CONFIGS, run
 
 PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
@@ -83,7 +84,9 @@ def test_the_stage_writes_trajectories_over_the_closed_worlds_hyperedges(tmp_pat
             *(f"data.{name}=[]" for name in ("sampling", "validation", "test")),
         ),
     )
-    inputs = {"world": tmp_path / "world"}
+    world = tmp_path / "world"
+    questions, _ = run_questions(settings, tmp_path, "sft", world)
+    inputs = {"world": world, "questions": questions.output}
     for name, stage in (("corpus", corpus), ("graph", hyper_stage), ("sft-data", sft_data)):
         (tmp_path / name).mkdir()
         stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))

@@ -23,15 +23,15 @@ def question(name: str, part: str | None) -> Question:
 
 
 def context(tmp_path: Path, questions: list[Question], config: Config) -> StageContext:
-    output, corpus = tmp_path / "output", tmp_path / "corpus"
+    output, inputs = tmp_path / "output", tmp_path / "questions"
     output.mkdir()
-    write_parquet(corpus / "questions" / "test.parquet", questions, Question)
+    write_parquet(inputs / "questions.parquet", questions, Question)
     return StageContext(
         config=config,
         stage="evaluate-policy",
         output=output,
         checkpoint_dir=tmp_path / "checkpoints",
-        inputs={"corpus": corpus, "policy": tmp_path / "policy"},
+        inputs={"questions": inputs, "policy": tmp_path / "policy"},
     )
 
 

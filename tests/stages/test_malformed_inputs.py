@@ -13,7 +13,9 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Question, SftExample, Triplet
 from pipeline.run.context import StageContext
 from pipeline.stages import corpus, graph, hypergraph, sft_data
+from tasks.questions import SPLITS
 from tests.corpus.malformed import FORMATS, Case, cases, render
+from tests.stages.question_stages import run_questions
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 VALID = {format.name: Case(format, "none", render(format, format.records)) for format in FORMATS}
@@ -40,7 +42,7 @@ def settings_for(case: Case, root: Path) -> Iterator[str]:
 
 
 def run_stages(case: Case, folder: Path) -> None:
-    """Run the four stages and check that their tables agree."""
+    """Run the stages and check that their tables agree."""
     root = folder / "data"
     root.mkdir()
     for valid in VALID.values():
@@ -52,7 +54,8 @@ def run_stages(case: Case, folder: Path) -> None:
     else:
         (root / case.file_name).write_bytes(case.content)
     settings = config.load(CONFIGS / "embedded.yaml", tuple(settings_for(case, root)))
-    inputs: dict[str, Path] = {}
+    questions = {split: run_questions(settings, folder, split)[0].output for split in SPLITS}
+    inputs = {"questions": questions["sft"]}
     stages = (("corpus", corpus), ("hypergraph", hypergraph), ("graph", graph), ("sft", sft_data))
     for name, stage in stages:
         inputs[name] = folder / name
@@ -64,8 +67,8 @@ def run_stages(case: Case, folder: Path) -> None:
     assert {item.chunk_id for item in (*triplets, *facts)} <= chunks
     assert len({item.id for item in (*triplets, *facts)}) == len(triplets) + len(facts)
     assert read_records(folder / "sft/train.parquet", SftExample)
-    for path in (folder / "corpus/questions").iterdir():
-        read_records(path, Question)
+    for output in questions.values():
+        read_records(output / "questions.parquet", Question)
 
 
 def test_valid_files_pass_all_stages(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model = small_model(root / "model")
     small_adapter(model, root / "policy" / "adapter")
     (root / "policy" / "lineage.json").write_text(json.dumps({"policy": "fingerprint"}))
-    write_parquet(root / "corpus" / "questions" / "sampling.parquet", QUESTIONS, Question)
-    return {"corpus": root / "corpus", "policy": root / "policy", "model": model}
+    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
+    return {"questions": root / "questions", "policy": root / "policy", "model": model}
 
 
 @pytest.fixture

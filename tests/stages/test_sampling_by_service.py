@@ -41,8 +41,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     model = small_model(root / "model")
     small_adapter(model, root / "policy" / "adapter")
     (root / "policy" / "lineage.json").write_text('{"policy": "fingerprint"}')
-    write_parquet(root / "corpus" / "questions" / "sampling.parquet", QUESTIONS, Question)
-    return {"corpus": root / "corpus", "policy": root / "policy", "model": model}
+    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
+    return {"questions": root / "questions", "policy": root / "policy", "model": model}
 
 
 def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:

@@ -23,6 +23,7 @@ from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite,
 from pipeline.sft_data.steps import Hop
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.stages.question_stages import run_questions
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -71,7 +72,7 @@ def run(
             *overrides,
         ),
     )
-    inputs: dict[str, Path] = {}
+    inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
     counts: dict[str, int] = {}
     for stage in (corpus, graph, sft_data):
         name = stage.__name__.rpartition(".")[2].replace("_", "-")
@@ -167,7 +168,7 @@ def test_the_only_question_is_trained_on_and_not_held_out(tmp_path: Path) -> Non
 
 def test_real_questions_give_well_formed_trajectories(real_data: Path, tmp_path: Path) -> None:
     settings = config.load(CONFIGS / "musique-sample.yaml", data=str(real_data))
-    inputs: dict[str, Path] = {}
+    inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
     for stage in (corpus, graph, sft_data):
         name = stage.__name__.rpartition(".")[2].replace("_", "-")
         (tmp_path / name).mkdir()

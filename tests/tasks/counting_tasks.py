@@ -38,7 +38,10 @@ class FollowsTens(StageTask):
     stage = "follows-tens"
     entry = "counting_stages:follows"
     reads = ("name", "retrieval.tau")
-    input_files: ClassVar = {"rounded": ("tens.txt",)}
+
+    @property
+    def input_files(self):
+        return {"rounded": ("tens.txt",)}
 
     def upstream(self):
         return {"rounded": self.clone(Rounded)}
@@ -48,7 +51,10 @@ class FollowsAll(FollowsTens):
     """Declares nothing, so that all files of its input count."""
 
     stage = "follows-all"
-    input_files: ClassVar = {}
+
+    @property
+    def input_files(self):
+        return {}
 
 
 class Describes(FollowsTens):

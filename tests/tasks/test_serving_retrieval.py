@@ -96,7 +96,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
         served = task_for("sample", str(configuration), (f"retrieval.service={url}",))
         local = task_for("sample", str(configuration))
         assert served.key == local.key  # where retrieval runs changes no fingerprint
-        assert set(local.requires()) - set(served.requires()) == {"graph", "index"}
+        assert set(local.requires()) - set(served.requires()) == {"corpus", "graph", "index"}
 
         client = open_remote_retriever(served.settings, served.key)
         directories = [local.upstream()[name].directory for name in ("corpus", "graph", "index")]

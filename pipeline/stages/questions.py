@@ -1,0 +1,125 @@
+"""Stages ``questions-<split>``: question files to questions of one format (TeaRAG 4.3, table 2).
+
+Input: the files of one split in the configuration's ``data`` block; for the splits that train also the
+held-out questions, in the inputs ``questions-validation`` and ``questions-test``. Output:
+``questions.parquet``, which is empty for a split without files, and for the splits that train
+``overlap.json``: the questions that repeat a held-out question and are dropped. A question whose
+supporting facts name no sentence of its context is left out of the splits that train, because rewards
+that match evidence would be zero for it; held-out splits keep it. The notes of the manifest count what
+was left out and what has no golden evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.config import QuestionFile
+from pipeline.core.atomic import write_json
+from pipeline.core.errors import InputError
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import Question
+from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
+from pipeline.corpus.questions.load import load_questions
+from pipeline.corpus.questions.shared import NO_FACT_FOUND
+from pipeline.run.context import StageContext
+
+FILE = "questions.parquet"
+TRAINED = ("sft", "sampling")
+HELD_OUT = ("validation", "test")
+_PREFIX = "questions-"
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the stage's files and return the count of questions, and of overlaps where they are dropped.
+
+    The split is the part of the stage's name after ``questions-``. Raises InputError when an input file
+    is unusable, a question id is repeated, or all questions of a split that trains repeat held-out
+    questions.
+    """
+    split = context.stage.removeprefix(_PREFIX)
+    files: Sequence[QuestionFile] = getattr(context.config.data, split)
+    notes: Counter[str] = Counter()
+    questions = _read(context, split, files, notes)
+    _report(context, split, notes)
+    if split not in TRAINED:
+        return {"questions": write_parquet(context.output / FILE, questions, Question)}
+    questions, dropped = _without_overlaps(context, split, questions)
+    write_parquet(context.output / FILE, questions, Question)
+    _write_overlaps(context.output / "overlap.json", split, dropped)
+    overlaps = sum(len(found) for found in dropped.values())
+    return {"questions": len(questions), "overlaps": overlaps}
+
+
+def _read(
+    context: StageContext, split: str, files: Sequence[QuestionFile], notes: Counter[str]
+) -> list[Question]:
+    by_id: dict[str, Question] = {}
+    for number, file in enumerate(files):
+        path = context.resolve(file.path)
+        questions = load_questions(
+            path,
+            file.dataset,
+            required=file.filter,
+            select=file.select,
+            limit=file.limit,
+            seed=context.seed + number,
+            drop_unfounded=split in TRAINED,
+            counts=notes,
+        )
+        for question in questions:
+            if question.question_id in by_id:
+                raise InputError.at(
+                    path,
+                    None,
+                    f"question id {question.question_id} occurs twice in data.{split}; name each "
+                    "file once per split, or make the ids distinct",
+                )
+            by_id[question.question_id] = question
+    return list(by_id.values())
+
+
+def _report(context: StageContext, split: str, notes: Mapping[str, int]) -> None:
+    """Write the counts of what was left out to the log and to the notes of the manifest."""
+    counts = {reason: count for reason, count in notes.items() if count}
+    for reason, count in counts.items():
+        left_out = reason == NO_FACT_FOUND and split in TRAINED
+        print(f"data.{split}: {count:,} {reason}" + ("; left out" if left_out else ""))
+    context.notes["questions"] = counts
+
+
+def _without_overlaps(
+    context: StageContext, split: str, questions: list[Question]
+) -> tuple[list[Question], dict[str, list[Overlap]]]:
+    """The questions that repeat no held-out question, and the overlaps by held-out split."""
+    dropped: dict[str, list[Overlap]] = {}
+    for heldout in HELD_OUT:
+        held = read_records(context.inputs[_PREFIX + heldout] / FILE, Question)
+        dropped[heldout] = find_overlaps(questions, held) if questions and held else []
+        if count := len(dropped[heldout]):
+            print(f"data.{split}: {count:,} questions repeat one of data.{heldout}; left out")
+    ids = {overlap.question_id for overlaps in dropped.values() for overlap in overlaps}
+    kept = [question for question in questions if question.question_id not in ids]
+    if questions and not kept:
+        raise InputError(
+            f"data.{split}: every question repeats one of data.test or data.validation; "
+            "use other files, or fewer held-out questions of the same file (select: random)"
+        )
+    return kept, dropped
+
+
+def _write_overlaps(path: Path, split: str, dropped: Mapping[str, list[Overlap]]) -> None:
+    pairs = [
+        {"split": split, "heldout_split": heldout, **dataclasses.asdict(overlap)}
+        for heldout, overlaps in dropped.items()
+        for overlap in overlaps
+    ]
+    counts = {
+        f"{split} in {heldout}": {
+            kind: sum(overlap.kind == kind for overlap in overlaps) for kind in ("exact", "near")
+        }
+        for heldout, overlaps in dropped.items()
+    }
+    write_json(path, {"threshold": THRESHOLD, "counts": counts, "dropped": pairs})

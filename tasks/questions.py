@@ -1,0 +1,90 @@
+"""Questions, one task per split.
+
+The splits that train drop questions that repeat a held-out one, so they read the held-out splits. Their
+``questions.parquet`` depends on held-out questions only through what is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from tasks.base import StageTask
+from tasks.data_files import raw_files, world_input, world_patterns
+
+# The file that stages after this one read; ``overlap.json`` is for people.
+QUESTIONS_READ = {"questions": ("questions.parquet",)}
+
+
+class _Questions(StageTask):
+    """The questions of one split in one format."""
+
+    entry = "pipeline.stages.questions:run"
+    split: ClassVar[str]
+
+    @property
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(file.path for file in getattr(self.settings.data, self.split))
+
+    def upstream(self) -> dict[str, StageTask]:
+        return world_input(self, self._paths)
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return world_patterns(self, self._paths)
+
+    def files(self) -> dict[str, Path | str]:
+        return raw_files(self, self._paths)
+
+
+class _TrainingQuestions(_Questions):
+    """The questions of a split that trains, without those that repeat a held-out question."""
+
+    def upstream(self) -> dict[str, StageTask]:
+        heldout = (QuestionsValidation, QuestionsTest)
+        return {**super().upstream(), **{task.stage: self.clone(task) for task in heldout}}
+
+
+class QuestionsSft(_TrainingQuestions):
+    """Decomposed questions for the cold start."""
+
+    stage = "questions-sft"
+    split = "sft"
+    reads = ("data.sft", "seed")
+
+
+class QuestionsSampling(_TrainingQuestions):
+    """Questions of the rounds."""
+
+    stage = "questions-sampling"
+    split = "sampling"
+    reads = ("data.sampling", "seed")
+
+
+class QuestionsValidation(_Questions):
+    """Questions to choose settings by."""
+
+    stage = "questions-validation"
+    split = "validation"
+    reads = ("data.validation", "seed")
+
+
+class QuestionsTest(_Questions):
+    """Questions of the final evaluation."""
+
+    stage = "questions-test"
+    split = "test"
+    reads = ("data.test", "seed")
+
+
+SPLITS: dict[str, type[_Questions]] = {
+    task.split: task
+    for task in (QuestionsSft, QuestionsSampling, QuestionsValidation, QuestionsTest)
+}
+
+
+def questions(task: StageTask, split: str) -> StageTask:
+    """The task of the questions of a split: sft, sampling, validation or test."""
+    of_split: StageTask = task.clone(SPLITS[split])
+    return of_split

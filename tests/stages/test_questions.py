@@ -1,0 +1,146 @@
+"""The stages of the questions drop overlapping training questions and report them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline import config
+from pipeline.config import Config
+from pipeline.core.errors import InputError
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Question
+from tests.stages.question_stages import run_questions
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TEXTS = ["who wrote emma", "who painted guernica", "when did rome fall", "where is lake tovel"]
+SAMPLING = "data.sampling=[{dataset: nq, path: nq.jsonl}]"
+TEST = "data.test=[{dataset: nq, path: test.jsonl}]"
+
+
+def settings(tmp_path: Path, *overrides: str) -> Config:
+    rows = [json.dumps({"question": text, "answer": ["a"]}) + "\n" for text in TEXTS]
+    (tmp_path / "nq.jsonl").write_text("".join(rows))
+    (tmp_path / "test.jsonl").write_text(rows[1].replace("guernica", "Guernica?"))
+    return config.load(CONFIGS / "embedded.yaml", ("data={}", f"data.root={tmp_path}", *overrides))
+
+
+def read(output: Path) -> list[Question]:
+    return read_records(output / "questions.parquet", Question)
+
+
+def test_overlapping_question_is_dropped_from_sampling_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage, counts = run_questions(settings(tmp_path, SAMPLING, TEST), tmp_path, "sampling")
+    assert counts == {"questions": 3, "overlaps": 1}
+    said = "data.sampling: 1 questions repeat one of data.test; left out\n"
+    assert capsys.readouterr().out == said
+    assert [row.question for row in read(stage.output)] == [TEXTS[0], TEXTS[2], TEXTS[3]]
+    report = json.loads((stage.output / "overlap.json").read_text())
+    assert report["counts"] == {
+        "sampling in validation": {"exact": 0, "near": 0},
+        "sampling in test": {"exact": 1, "near": 0},
+    }
+    (dropped,) = report["dropped"]
+    assert (dropped["split"], dropped["heldout_split"]) == ("sampling", "test")
+    assert (dropped["kind"], dropped["heldout"]) == ("exact", "who painted Guernica?")
+
+
+def test_a_question_that_two_held_out_splits_repeat_is_reported_for_both(tmp_path: Path) -> None:
+    both = (SAMPLING, TEST, TEST.replace("test=", "validation="))
+    stage, counts = run_questions(settings(tmp_path, *both), tmp_path, "sampling")
+    assert counts == {"questions": 3, "overlaps": 2}
+    report = json.loads((stage.output / "overlap.json").read_text())
+    assert [row["heldout_split"] for row in report["dropped"]] == ["validation", "test"]
+
+
+def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path: Path) -> None:
+    """Byte for byte, unless they repeat a training question."""
+    written = []
+    for number, text in enumerate(("who rules narnia", "what is a quark", TEXTS[0])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        values = settings(folder, SAMPLING, TEST)
+        (folder / "test.jsonl").write_text(json.dumps({"question": text, "answer": ["a"]}) + "\n")
+        stage, _ = run_questions(values, folder, "sampling")
+        written.append((stage.output / "questions.parquet").read_bytes())
+    assert written[0] == written[1] != written[2]
+
+
+def test_held_out_questions_are_kept_whatever_trains(tmp_path: Path) -> None:
+    stage, counts = run_questions(settings(tmp_path, SAMPLING, TEST), tmp_path, "test")
+    assert counts == {"questions": 1}
+    assert [path.name for path in stage.output.iterdir()] == ["questions.parquet"]
+    assert [row.question for row in read(stage.output)] == ["who painted Guernica?"]
+
+
+@pytest.mark.parametrize("split", ["sft", "sampling", "validation", "test"])
+def test_a_split_without_files_has_no_questions(tmp_path: Path, split: str) -> None:
+    stage, counts = run_questions(settings(tmp_path), tmp_path, split)
+    assert counts["questions"] == 0
+    assert read(stage.output) == []
+
+
+def test_random_part_of_a_file_can_be_held_out(tmp_path: Path) -> None:
+    held = "data.test=[{dataset: nq, path: nq.jsonl, limit: 2, select: random}]"
+    _, counts = run_questions(settings(tmp_path, SAMPLING, held), tmp_path, "sampling")
+    assert counts == {"questions": 2, "overlaps": 2}
+
+
+def test_training_on_the_test_questions_raises_input_error(tmp_path: Path) -> None:
+    same = settings(tmp_path, SAMPLING, SAMPLING.replace("sampling", "test"))
+    with pytest.raises(InputError, match=r"every question repeats one of data\.test"):
+        run_questions(same, tmp_path, "sampling")
+
+
+def test_repeated_question_in_a_split_raises_input_error(tmp_path: Path) -> None:
+    twice = "data.test=[{dataset: nq, path: test.jsonl}, {dataset: nq, path: test.jsonl}]"
+    with pytest.raises(InputError, match=r"occurs twice in data\.test"):
+        run_questions(settings(tmp_path, twice), tmp_path, "test")
+
+
+FACTS = {
+    "question": "who wrote lake tovel",
+    "answer": "Ann",
+    "context": [["Emma", ["By Ann."]]],
+    "supporting_facts": [["Nobody", 0], ["Emma", 7]],
+}
+
+
+def hotpotqa(tmp_path: Path, *facts: list[list[object]]) -> str:
+    rows = [{**FACTS, "_id": str(n), "supporting_facts": pair} for n, pair in enumerate(facts)]
+    rows = [row | {"question": f"{row['question']} {n * 'x'}"} for n, row in enumerate(rows)]
+    (tmp_path / "hotpotqa.json").write_text(json.dumps(rows))
+    return "[{dataset: hotpotqa, path: hotpotqa.json}]"
+
+
+def test_question_without_evidence_is_counted_and_left_out_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = hotpotqa(tmp_path, [["Nobody", 0], ["Emma", 7]], [["Emma", 0], ["Bo", 0]])
+    values = settings(tmp_path, f"data.sampling={file}")
+    stage, counts = run_questions(values, tmp_path, "sampling")
+    assert counts["questions"] == 1
+    (kept,) = read(stage.output)
+    assert kept.evidence == ["Emma: By Ann."]
+    assert stage.notes["questions"] == {
+        "supporting facts that name no sentence": 3,
+        "questions none of whose supporting facts names a sentence": 1,
+    }
+    assert "whose supporting facts names a sentence; left out" in capsys.readouterr().out
+
+
+def test_question_without_evidence_is_kept_for_evaluation_and_counted(tmp_path: Path) -> None:
+    file = hotpotqa(tmp_path, [["Nobody", 0]], [["Emma", 0]])
+    stage, counts = run_questions(settings(tmp_path, f"data.test={file}"), tmp_path, "test")
+    assert counts == {"questions": 2}
+    assert stage.notes["questions"]["multi-hop questions without golden evidence"] == 1
+
+
+def test_training_file_without_any_evidence_raises_input_error(tmp_path: Path) -> None:
+    values = settings(tmp_path, f"data.sampling={hotpotqa(tmp_path, [['Nobody', 0]])}")
+    with pytest.raises(
+        InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"
+    ):
+        run_questions(values, tmp_path, "sampling")

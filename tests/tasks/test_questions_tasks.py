@@ -1,0 +1,178 @@
+"""What reruns when questions change: the tasks of each split, on real small files."""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import ConfigError
+from pipeline.run.store import read_manifest
+from tasks.base import StageTask
+from tasks.run import run, task_for, walk
+from tasks.status import status
+
+ROOT = Path(__file__).resolve().parents[2]
+QUESTIONS = {
+    "train.jsonl": ["who wrote emma", "who painted guernica", "when did rome fall"],
+    "test.jsonl": ["who painted Guernica?", "where is lake tovel"],
+    "other.jsonl": ["who painted guernica", "what is a quark"],
+}
+REST = ("validation", "sampling", "sft", "test")
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> Path:
+    for name, texts in QUESTIONS.items():
+        rows = [json.dumps({"question": text, "answer": ["a"]}) for text in texts]
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    document = {"title": "Emma", "text": "Ann wrote Emma."}
+    (tmp_path / "documents.jsonl").write_text(json.dumps(document) + "\n")
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        f"base: {ROOT}/configs/embedded.yaml\n"
+        f"runs_dir: {tmp_path}/runs\n"
+        f"cache_dir: {tmp_path}/cache\n"
+        f"data: {{root: {tmp_path}, closed_world: null, sft: [], validation: [],\n"
+        "       sampling: [{dataset: nq, path: train.jsonl}],\n"
+        "       test: [{dataset: nq, path: test.jsonl}]}\n"
+        "corpus: {files: [{path: documents.jsonl, format: jsonl}]}\n"
+        "graph: {source: titles}\n"
+    )
+    return path
+
+
+def task(stage: str, configuration: Path, *overrides: str) -> StageTask:
+    return task_for(stage, str(configuration), overrides)
+
+
+def keys(configuration: Path, *overrides: str) -> dict[str, str]:
+    report = task("report", configuration, *overrides)
+    return {needed.label: needed.key.fingerprint for needed in walk(report)}
+
+
+def made(configuration: Path) -> dict[str, int]:
+    """The number of outputs of each stage."""
+    store = task("corpus", configuration).store.root
+    return {folder.name: len(list(folder.glob("*/manifest.json"))) for folder in store.glob("*/")}
+
+
+OTHER_TEST = "data.test=[{dataset: nq, path: other.jsonl}]"
+
+
+def test_other_test_questions_change_no_key_of_what_reads_only_documents(
+    configuration: Path,
+) -> None:
+    before, after = keys(configuration), keys(configuration, OTHER_TEST)
+    same = {label for label in before if before[label] == after[label]}
+    assert same == {"corpus", "graph", "index", "questions-validation"}
+
+
+def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
+    before = keys(configuration)
+    for split, also in {
+        "sft": set(),
+        "sampling": set(),
+        "validation": {"questions-sft", "questions-sampling"},
+        "test": {"questions-sft", "questions-sampling"},
+    }.items():
+        after = keys(configuration, f"data.{split}=[{{dataset: nq, path: other.jsonl}}]")
+        changed = {label for label in before if before[label] != after[label]}
+        splits = {label for label in changed if label.startswith("questions-")}
+        assert splits == {f"questions-{split}", *also}
+        assert not changed & {"corpus", "graph", "index"}
+
+
+def test_a_limit_on_test_questions_reruns_only_what_reads_them(configuration: Path) -> None:
+    for stage in ("corpus", "questions-sft", "questions-sampling"):
+        run(task(stage, configuration))
+    assert made(configuration) == {"corpus": 1} | {f"questions-{split}": 1 for split in REST}
+    limited = "data.test=[{dataset: nq, path: test.jsonl, limit: 1}]"
+    for stage in ("corpus", "questions-sft", "questions-sampling"):
+        run(task(stage, configuration, limited))
+    assert made(configuration) == {
+        "corpus": 1, "questions-validation": 1,
+        "questions-test": 2, "questions-sft": 2, "questions-sampling": 2,
+    }  # fmt: skip
+
+
+def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
+    configuration: Path,
+) -> None:
+    """The rerun of the split that trains has the same bytes, so what follows can be kept."""
+    first = run(task("questions-sampling", configuration))
+    second = run(task("questions-sampling", configuration, OTHER_TEST))
+    assert first != second
+    assert read_manifest(first)["counts"] == {"questions": 2, "overlaps": 1}
+    file = "questions.parquet"
+    assert read_manifest(first)["files"][file] == read_manifest(second)["files"][file]
+    sample = task("sample", configuration)
+    assert sample.upstream()["questions"].directory == first
+    assert sample.input_files["questions"] == (file,)
+
+
+def test_evaluation_reads_the_questions_of_its_split(configuration: Path) -> None:
+    for split in ("test", "validation"):
+        evaluation = task_for(
+            "evaluate-policy", str(configuration), (f"evaluation.split={split}",), round=0
+        )
+        assert evaluation.upstream()["questions"].label == f"questions-{split}"
+
+
+def test_status_names_every_split_and_the_stage_of_one_can_be_run(configuration: Path) -> None:
+    run(task("questions-test", configuration))
+    states = {row.label: row.state for row in status(task("report", configuration))}
+    splits = {label: state for label, state in states.items() if label.startswith("questions-")}
+    assert splits == {
+        "questions-test": "done", "questions-validation": "missing",
+        "questions-sft": "missing", "questions-sampling": "missing",
+    }  # fmt: skip
+    assert states["corpus"] == "missing"
+    with pytest.raises(ConfigError, match=r"no stage 'questions'; there are .*questions-test"):
+        task("questions", configuration)
+
+
+def test_a_closed_world_is_read_by_the_files_that_a_stage_names(configuration: Path) -> None:
+    embedded = ROOT / "configs" / "embedded.yaml"
+    read = {
+        needed.label: needed.input_files.get("world")
+        for needed in walk(task("report", embedded))
+        if "world" in needed.upstream()
+    }
+    assert read == {
+        "corpus": ("corpus.jsonl",),
+        "graph": ("triplets.jsonl",),
+        **{
+            f"questions-{split}": tuple(
+                file.path for file in getattr(task("corpus", embedded).settings.data, split)
+            )
+            for split in REST
+        },
+    }
+
+
+def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> None:
+    """So its content, and not the world's, decides the fingerprint."""
+    file = configuration.parent / "own test.jsonl"
+    overrides = (
+        f"runs_dir={configuration.parent}/runs",
+        f"data.test=[{{dataset: nq, path: '{file}'}}]",
+    )
+    contents = []
+    for text in QUESTIONS["test.jsonl"]:
+        file.write_text(json.dumps({"question": text, "answer": ["a"]}) + "\n")
+        questions = task("questions-test", ROOT / "configs" / "embedded.yaml", *overrides)
+        assert (questions.upstream(), questions.input_files) == ({}, {})
+        contents.append(questions.content_of(questions.files()))
+    assert contents[0].keys() == contents[1].keys() == {str(file)}
+    assert contents[0] != contents[1]
+
+
+def test_a_name_with_a_bracket_is_no_pattern(configuration: Path) -> None:
+    name = "data.test=[{dataset: nq, path: 'test[1].jsonl'}]"
+    questions = task("questions-test", ROOT / "configs" / "embedded.yaml", name)
+    (pattern,) = questions.input_files["world"]
+    assert fnmatchcase("test[1].jsonl", pattern)
+    assert not fnmatchcase("test1.jsonl", pattern)
