@@ -33,7 +33,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"pairs.easy_outcome=0.4 seed=1\" FORCE=1"
+	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"per_round.2.pairs.easy_outcome=0.4 seed=1\" FORCE=1"
 
 setup: $(STAMP) ## build .venv from the lock
 

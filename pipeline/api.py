@@ -173,7 +173,8 @@ class Run:
 
         >>> correct = sum(t.answer in t.answers for t in run.trajectories(round=1))
         """
-        return iterate_records(self.stage(f"{stage}-{round}") / "trajectories.parquet", Trajectory)
+        directory = self._of_round(stage, round)
+        return iterate_records(directory / "trajectories.parquet", Trajectory)
 
     def rewards(self, round: int) -> Iterator[tuple[str, Rewards | None]]:
         """(trajectory id, reward terms) of a round; None where retrieval failed.
@@ -182,7 +183,7 @@ class Run:
 
         >>> totals = [terms["total"] for _, terms in run.rewards(round=1) if terms]
         """
-        file = self.stage(f"score-{round}") / "trajectories.parquet"
+        file = self._of_round("score", round) / "trajectories.parquet"
         rows = iterate_parquet(file, ["trajectory_id", "rewards"])
         for number, row in enumerate(rows, start=1):
             rewards = row["rewards"]
@@ -193,7 +194,7 @@ class Run:
 
         >>> hard = [pair for pair in run.pairs(round=1) if pair.kind == "hard"]
         """
-        return iterate_records(self.stage(f"pair-{round}") / "pairs.parquet", Pair)
+        return iterate_records(self._of_round("pair", round) / "pairs.parquet", Pair)
 
     def evaluated(self, policy: Policy | int) -> Iterator[Trajectory]:
         """Trajectories of a policy over the evaluated questions.
@@ -244,7 +245,7 @@ class Run:
 
         This is the roll-out of the stage ``sample``: same prompt, retrieval, limits and seeds. With
         its questions, number of samples and temperature, policy n - 1 gives the trajectories of
-        round n. ``temperature`` defaults to ``sampling.temperature``; 0 is greedy. A string is a
+        round n, with the settings of that round. ``temperature`` defaults to ``sampling.temperature``; 0 is greedy. A string is a
         question without gold answers. ``checkpoint_dir`` keeps finished batches, so that a second
         call with the same arguments continues from them. Raises StoreError when the policy, or the
         corpus, graph or index, is not complete, InputError for repeated questions, and what engines
@@ -257,7 +258,6 @@ class Run:
 
         policy = self._policy(policy)
         records = [_question(question) for question in questions]
-        config = self._settings()
         with TemporaryDirectory(prefix="steep-roll-out-") as name:
             inputs = {"policy": policy.directory}
             context = self._context("sample", policy.number + 1, Path(name), inputs)
@@ -267,7 +267,9 @@ class Run:
                 context,
                 records,
                 policy.directory,
-                temperature=config.sampling.temperature if temperature is None else temperature,
+                temperature=(
+                    context.config.sampling.temperature if temperature is None else temperature
+                ),
                 samples=samples,
             )
             return list(trajectories)
@@ -289,7 +291,7 @@ class Run:
         """
         from pipeline.stages.score import run as run_score
 
-        if self._settings().rewards.judged and verdicts is None:
+        if self._settings(round).rewards.judged and verdicts is None:
             raise InputError("the rewards count judged steps; pass verdicts, one for each step")
         with TemporaryDirectory(prefix="steep-score-") as name:
             folder = Path(name)
@@ -322,13 +324,22 @@ class Run:
             run_pair(context)
             return read_records(context.output / "pairs.parquet", Pair)
 
-    def _settings(self) -> Config:
+    def _settings(self, round: int) -> Config:
+        """The configuration of a round, which may be the one after the last."""
         config = self.config
         if config is None:
             raise ConfigError(
                 f"{self.directory} was opened without a configuration; use Run.open(CONFIG)"
             )
-        return config
+        if round != config.rounds + 1:  # trajectories of the last policy
+            config.check_round(round)
+        return config.of_round(round)
+
+    def _of_round(self, stage: str, round: int) -> Path:
+        """The directory of a completed stage of a round; raises ConfigError as `_settings` does."""
+        if self.config is not None:
+            self.config.check_round(round)
+        return self.stage(f"{stage}-{round}")
 
     def _policy(self, policy: Policy | int) -> Policy:
         if isinstance(policy, Policy):
@@ -346,11 +357,11 @@ class Run:
         ``replaced`` are input directories that take the place of the run's.
         """
         from pipeline.run.context import StageContext
-        from tasks.run import task_for
+        from tasks.run import STAGES
 
-        config, report = self._settings(), self._report
+        config, report = self._settings(round), self._report
         assert report is not None  # _settings has checked it
-        task = task_for(stage, report.config, tuple(report.overrides), report.data, round)
+        task: StageTask = report.clone(STAGES[stage], round=round)
         inputs = {
             name: self.stage(upstream.label)
             for name, upstream in task.needed().items()

@@ -65,6 +65,12 @@ class StageTask(luigi.Task):
 
     @cached_property
     def settings(self) -> Config:
+        """The configuration of the stage; a stage of a round has that of its round."""
+        return self.run_settings
+
+    @cached_property
+    def run_settings(self) -> Config:
+        """The configuration of the whole run."""
         return load_config(str(self.config), tuple(self.overrides), self.data)
 
     @cached_property

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from functools import cached_property
 
 import luigi
 
+from pipeline.config import Config
 from tasks.base import StageTask
 
 TRAJECTORIES = ("trajectories.parquet",)  # what other stages read of sampled or scored trajectories
@@ -15,6 +17,10 @@ class RoundTask(StageTask):
     """A stage of one round of training; rounds count from 1."""
 
     round = luigi.IntParameter(default=1, description="round of training, from 1")
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.of_round(int(self.round))
 
     @property
     def round_number(self) -> int | None:

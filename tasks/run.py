@@ -26,6 +26,7 @@ from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
 from tasks.questions import SPLITS
 from tasks.report import Report
+from tasks.resolved import write_resolved
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
@@ -66,10 +67,12 @@ def task_for(
 ) -> StageTask:
     """The task of a stage; ``round`` defaults to 1 for the stages in `PER_ROUND`.
 
-    Raises ConfigError for an unknown stage, a round below 1, a round of a stage without rounds, or a
-    run's directory that is a file.
+    Raises ConfigError for an unknown stage, a round that the run does not have, a round of a stage
+    without rounds, or a run's directory that is a file.
     """
     task = _task_for(stage, config, overrides, data, round)
+    if task.round_number is not None:
+        task.run_settings.check_round(task.round_number)
     check_folders(task.settings)
     return task
 
@@ -109,16 +112,25 @@ def walk(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
     yield task
 
 
-def run(task: StageTask, *, workers: int | None = None, force: bool = False) -> Path:
+def run(
+    task: StageTask,
+    *,
+    workers: int | None = None,
+    force: bool = False,
+    keep_config: bool = False,
+) -> Path:
     """Run the incomplete stages that ``task`` needs, and ``task``; returns its directory.
 
-    With ``force`` the stage of ``task`` runs although it is complete. Raises RunFailed with the message
+    With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
+    configuration is written to its directory first. Raises RunFailed with the message
     of every failed stage; complete stages stay complete. Raises StoreError before anything runs when
     an output that would be read is damaged, or when a directory cannot be written.
     """
     tasks = list(walk(task))
     for needed in tasks:
         _ = needed.key  # raises for a missing file or an invalid setting before anything runs
+    if keep_config:
+        write_resolved(task.run_settings)
     if force or not task.complete():
         _run(
             [needed for needed in tasks if needed is task or not needed.complete()], workers, force

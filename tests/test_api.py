@@ -210,6 +210,23 @@ def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
         run.roll_out(["Who?", "Who?"], policy)
 
 
+def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
+    """Trajectories of the last policy have those of the run."""
+    limits = ["per_round.1.pairs={margin: 5}", "grammar=hiprag", "rewards.kind=hiprag"]
+    run = Run.open("embedded", overrides=[*overrides, *limits, "rewards.hiprag.process=0"])
+    records = [
+        replace(trajectory("q", answer, name=answer), grammar="hiprag", sample=sample)
+        for sample, answer in enumerate(("Ostar", "Vell"))
+    ]
+    scored = run.score(records)
+    assert [len(run.select_pairs(scored, round=number)) for number in (1, 2)] == [0, 1]
+    for read in (run.pairs, run.trajectories, run.rewards):
+        with pytest.raises(ConfigError, match="round is 9, and rounds is 1; choose a round up to"):
+            list(read(9))
+    with pytest.raises(ConfigError, match="round is 3, and rounds is 1"):
+        run.select_pairs(scored, round=3)
+
+
 def test_trajectories_are_scored_and_paired_as_in_the_stages(overrides: list[str]) -> None:
     hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", "rewards.hiprag.process=0"]
     run = Run.open("embedded", overrides=hiprag)

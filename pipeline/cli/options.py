@@ -28,6 +28,7 @@ Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is st
 
 STAGE_PANEL = "Options of the stage (without FILE)"
 FILE_PANEL = "Options with FILE"
+FROM_PANEL = "Options that look at a run without running anything"
 
 # `steep score` and `steep pair` run a stage, or with FILE a command on that file.
 OptionalSource = Annotated[
@@ -77,8 +78,12 @@ STAGE_OPTIONS = ("config", "set", "data", "round", "workers", "force")
 
 def refuse_options(context: typer.Context, names: Sequence[str], reason: str) -> None:
     """Raise InputError, which ends in ``reason``, if the command line has one of the options."""
+    named = {
+        parameter.name: "FILE" if parameter.param_type_name == "argument" else parameter.opts[0]
+        for parameter in context.command.params
+    }
     used = [
-        f"--{name}"
+        named[name]
         for name in names
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
     ]
@@ -87,4 +92,6 @@ def refuse_options(context: typer.Context, names: Sequence[str], reason: str) ->
 
 
 WITHOUT_FILE = "without FILE; name a file (- is standard input)"
+WITHOUT_FROM = "without --from; name the directory of a run"
+WITH_FROM = "with --from, which runs no stage; remove one of them"
 WITH_FILE = "with FILE, which runs no stage; remove one of them"

@@ -10,11 +10,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.cli import options, runs
+from pipeline.cli import pair_preview as preview
 from pipeline.cli.input_records import File, parse_view, read_input
 from pipeline.core.atomic import check_distinct, json_text, text_output
 from pipeline.core.errors import InputError
@@ -91,11 +93,42 @@ def pair(
     round: options.StageRoundOption = None,
     workers: options.StageWorkersOption = None,
     force: options.StageForceOption = False,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="directory of a run whose scored trajectories of --round are paired with the --set of "
+            "pairs.*; the counts are shown beside the run's own, and --output and --funnel work",
+            rich_help_panel=options.FROM_PANEL,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print JSON", rich_help_panel=options.FROM_PANEL),
+    ] = False,
 ) -> None:
     """Select preference pairs among the scored trajectories of FILE; without FILE run stage pair.
 
-    The stage selects the pairs of a round, with everything that it needs.
+    The stage selects the pairs of a round, with everything that it needs. With --from nothing runs.
     """
+    if from_run is not None:
+        options.refuse_options(context, ("source", "workers", "force"), options.WITH_FROM)
+        given = context.get_parameter_source("output")
+        preview.show(
+            preview.preview(
+                from_run,
+                1 if round is None else round,
+                config=config,
+                overrides=set or (),
+                data=None if data is None else str(data.absolute()),
+                output=output if given and given.name == "COMMANDLINE" else None,
+                funnel=funnel,
+            ),
+            as_json=as_json,
+        )
+        return
+    options.refuse_options(context, ("as_json",), options.WITHOUT_FROM)
     if source is None:
         options.refuse_options(context, ("output", "funnel"), options.WITHOUT_FILE)
         config = config or options.DEFAULT_CONFIGURATION

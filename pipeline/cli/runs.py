@@ -65,7 +65,7 @@ def run(
     task = stage_task(stage, config, set, data, round)
     from tasks.run import run as run_task
 
-    typer.echo(str(run_task(task, workers=workers, force=force)))
+    typer.echo(str(run_task(task, workers=workers, force=force, keep_config=True)))
 
 
 def stage_command(stage: str) -> Callable[..., None]:

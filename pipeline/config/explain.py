@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
 from pipeline.config.values import shown
 from pipeline.core.yaml_files import shown_key
@@ -129,18 +130,25 @@ def _unknown(location: tuple[int | str, ...]) -> str:
         return f"{key}: unknown key; YAML needs a space after the colon: {shown_key(f'{name}: {value}')}"
     block: Any = Config
     for part in location[:-1]:
-        if isinstance(part, str):
-            block = field_block(block, part)
+        block = field_block(block, part)
     parent = ".".join(map(str, location[:-1])) or "the top level"
     known = sorted(block.model_fields) if block is not None else ["no such key"]
     return f"{key}: unknown key; {parent} has {', '.join(known)}"
 
 
 def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] | None:
-    """The block that is the type of a field, also in an optional or a list; None if there is none."""
+    """The block that is the type of a field, also in an optional or a list; None if there is none.
+
+    A number is a place in a list or a round, which changes no block. The settings of a round are those
+    of the whole configuration.
+    """
+    if isinstance(name, int):
+        return block
     field = block.model_fields.get(str(name)) if block is not None else None
     if field is None:
         return None
+    if block is Config and name == PER_ROUND:
+        return Config
     for kind in (field.annotation, *typing.get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

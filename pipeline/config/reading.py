@@ -2,7 +2,8 @@
 
 Input: the path of a file, and overrides ``a.b=value`` of single keys. Output: a `Config`. A file may
 name another as its ``base:`` and then holds only the settings that differ: blocks are merged, values
-and mappings by number of hops are replaced. Errors name file, key, value, bound and remedy.
+and mappings by number of hops are replaced; ``per_round`` is merged round by round. Errors name file,
+key, value, bound and remedy.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.explain import explain, field_block
+from pipeline.config.per_round import merged
 from pipeline.config.run import Config
 from pipeline.config.values import shown
 from pipeline.core.errors import ConfigError
@@ -99,21 +101,7 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
     shipped = None if os.path.lexists(beside) else shipped_configuration(base)
     below = _read_with_base(shipped or beside, (*seen, identity))
     below.pop("name", None)
-    return _merge(below, values)
-
-
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        both = isinstance(under, dict) and isinstance(value, dict) and all(map(_is_name, value))
-        merged[key] = _merge(under, value) if both else value  # type: ignore[arg-type]
-    return merged
-
-
-def _is_name(key: object) -> bool:
-    """Whether a key names a setting; a mapping with numbers (of hops) as keys is a single value."""
-    return isinstance(key, str)
+    return merged(below, values)
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -180,7 +168,7 @@ def _block_at(key: str) -> Any:
     """The block that a dotted key names, or None; the empty key is the whole configuration."""
     block: Any = Config
     for part in key.split(".") if key else ():
-        block = field_block(block, part)
+        block = field_block(block, _as_yaml_key(part))
     return block
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig
+from pipeline.config.base import Block, EngineConfig, Later
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
+from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
 from pipeline.config.policy import (
     Dpo,
     Evaluation,
@@ -26,6 +27,7 @@ from pipeline.config.policy import (
     Trainer,
 )
 from pipeline.config.values import Few, PathOrName, Seed, shown
+from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
 
@@ -39,6 +41,9 @@ class Config(Block):
     seed: Seed = 0
     rounds: int = Field(
         3, ge=0, le=1000, description="rounds of sampling and training after the cold start"
+    )
+    per_round: Annotated[PerRound, Later()] = Field(
+        {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
     )
     until: Literal["report", "pair"] = Field(
         "report", description="pair: stop after the pairs of round 1"
@@ -159,6 +164,50 @@ class Config(Block):
                 "set grpo.per to trajectory"
             )
         return self
+
+    @model_validator(mode="after")
+    def _rounds_are_valid(self) -> Config:
+        for number in self.per_round:
+            if number > self.rounds:
+                raise ValueError(
+                    f"per_round has settings for round {number}, and rounds is {self.rounds}; remove "
+                    f"them, or set rounds to {number}"
+                )
+        errors = []
+        for number in self.per_round:
+            try:
+                self.of_round(number)
+            except ValidationError as error:
+                errors += located(number, error)
+        if errors:
+            raise ValidationError.from_exception_data(type(self).__name__, errors)
+        return self
+
+    def of_round(self, number: int) -> Config:
+        """The configuration of a round, from 1: this one with the round's settings of ``per_round``.
+
+        The result has no ``per_round``. Raises ValidationError when the settings do not fit together.
+        """
+        if not self.per_round:
+            return self
+        settings = self.model_dump(exclude={PER_ROUND})
+        return Config.model_validate(merged(settings, self.per_round.get(number, {})))
+
+    def check_round(self, number: int) -> None:
+        """Raise ConfigError when the run has no round, and so no policy, ``number``."""
+        if number > self.rounds:
+            there_are = (
+                f"choose a round up to {self.rounds}, or" if self.rounds else "to have rounds,"
+            )
+            raise ConfigError(
+                f"round is {number}, and rounds is {self.rounds}; {there_are} set rounds to at least "
+                f"{number} (--set rounds={number})"
+            )
+        if number > 1 and self.until == "pair":
+            raise ConfigError(
+                f"round is {number}, and until is pair, so that the run ends with the pairs of round 1; "
+                "choose round 1, or set until to report"
+            )
 
     @property
     def method(self) -> MethodEntry:

@@ -43,18 +43,22 @@ PathOrName = Annotated[
 ]
 
 
-def _numbers_as_keys(value: object) -> object:
-    """A mapping with whole numbers as keys, which are texts in JSON."""
+def with_numbers_as_keys(value: object, kind: str) -> object:
+    """A mapping with whole numbers as keys, which are texts in JSON; ``kind`` names a key in messages."""
     if not isinstance(value, dict):
         return value
-    keys = [int(key) if re.fullmatch(r"[1-9]\d?", str(key)) else key for key in value]
+    keys = [int(key) if re.fullmatch(r"[1-9]\d{0,3}", str(key)) else key for key in value]
     if len(set(keys)) < len(keys):
-        raise ValueError("a number of hops is there twice, in quotes and without; remove one")
+        raise ValueError(f"{kind} is there twice, in quotes and without; remove one")
     return dict(zip(keys, value.values(), strict=True))
 
 
+def _hops_as_keys(value: object) -> object:
+    return with_numbers_as_keys(value, "a number of hops")
+
+
 Hops = Annotated[int, Field(ge=1, le=99)]
-SizesByHops = Annotated[dict[Hops, Count], BeforeValidator(_numbers_as_keys)]
+SizesByHops = Annotated[dict[Hops, Count], BeforeValidator(_hops_as_keys)]
 
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 

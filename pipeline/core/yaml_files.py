@@ -199,3 +199,5 @@ _Loader.yaml_implicit_resolvers = {}
 for _kind, (_pattern, _first) in _KINDS.items():
     _Loader.add_implicit_resolver(_PREFIX + _kind, re.compile(rf"^(?:{_pattern})$"), _first)
 _Loader.add_constructor(_PREFIX + "int", _Loader.construct_yaml_int)
+# Which texts are numbers, booleans or null: (tag, pattern) by first character.
+RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = _Loader.yaml_implicit_resolvers

@@ -20,6 +20,7 @@ from pipeline.run.context import StageContext
 from pipeline.stages import report_data as collect
 from pipeline.stages import report_failures
 from pipeline.stages.report_data import policy_title
+from pipeline.stages.report_settings import continuations, round_settings
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SIGNIFICANT = 0.05
@@ -106,6 +107,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
     stages = collect.stage_rows(inputs)
     funnels = collect.funnels(inputs)
     kinds = collect.pair_kinds(inputs)
+    progress_costs = collect.progress_costs(inputs)
     return {
         "name": context.config.name,
         "config": context.config,
@@ -119,7 +121,9 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
         "turn_titles": trained.step_titles,
-        "progress_costs": collect.progress_costs(inputs),
+        "progress_costs": progress_costs,
+        "continuations": continuations(context.config, progress_costs),
+        "round_settings": round_settings(context.config),
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "bin_meanings": BINS,

@@ -145,7 +145,7 @@ def test_a_file_of_the_user_comes_before_a_shipped_configuration(tmp_path):
 @pytest.mark.parametrize("stage", ["score", "pair"])
 def test_without_a_file_score_and_pair_run_their_stage(tmp_path, stage):
     no_data = ("--config", "musique-sample", "--data", tmp_path)
-    refused(steep(stage, "--round", 2, *no_data, cwd=tmp_path), "no such file")
+    refused(steep(stage, "--round", 1, *no_data, cwd=tmp_path), "no such file")
     refused(steep(stage, "--round", 0, cwd=tmp_path), "round is 0; rounds count from 1")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config import Config
 from pipeline.core.errors import StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
@@ -187,3 +188,16 @@ def test_a_broken_upstream_file_is_named_in_the_error(tmp_path: Path) -> None:
 )
 def test_durations_are_formatted_with_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_settings_of_single_rounds_are_listed(tmp_path: Path, page: str) -> None:
+    assert "Settings of single rounds" not in page
+    context = write_run(tmp_path, rounds=2)
+    values = context.config.model_dump() | {
+        "per_round": {2: {"pairs": {"easy_outcome": 0.4, "hard_margin": 0.3}}}
+    }
+    run(replace(context, config=Config.model_validate(values)))
+    parsed = Page((context.output / "report.html").read_text())
+    assert "Round 2 pairs.easy_outcome 0.4 0.3" in parsed.text
+    assert "Round 2 pairs.hard_margin" not in parsed.text  # the value of the run
+    assert not parsed.misnested

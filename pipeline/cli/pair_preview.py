@@ -1,0 +1,237 @@
+"""``steep pair --from RUN``: the pairs of a round with other thresholds; nothing is trained or kept.
+
+Input: the directory of a run in which the stage ``score`` of the round is complete. Output: the number of
+pairs of each kind and of trajectories in each bin of the funnel, beside those of the run's own pairs.
+Pairs are formed by the function of the stage ``pair``, in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.atomic import STDOUT, check_distinct
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.record_io import iterate_records, write_jsonl
+from pipeline.core.records import Pair
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+
+PairIds = tuple[str, str, str]  # chosen, rejected, kind
+
+
+@dataclass(frozen=True)
+class KindCounts:
+    """Numbers of pairs of one kind; None where the run has no pairs of this round.
+
+    ``added`` are pairs that the run does not have, ``removed`` those that only the run has.
+    """
+
+    run: int | None
+    now: int
+    added: int | None
+    removed: int | None
+
+
+@dataclass(frozen=True)
+class BinCounts:
+    """Numbers of trajectories in one bin of the funnel; None as in `KindCounts`."""
+
+    run: int | None
+    now: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The pairs of a round beside those of the run; ``changed`` has the old and the new value."""
+
+    run: str
+    round: int
+    settings: dict[str, Any]
+    changed: dict[str, tuple[Any, Any]]
+    kinds: dict[str, KindCounts]
+    bins: dict[str, BinCounts]
+
+
+def preview(
+    directory: Path,
+    number: int,
+    *,
+    config: str | None = None,
+    overrides: Sequence[str] = (),
+    data: str | None = None,
+    output: str | None = None,
+    funnel: str | None = None,
+) -> Preview:
+    """Form the pairs of round ``number`` of a run with the overrides of ``pairs``.
+
+    ``config`` names the configuration whose trajectories are read; None is the one in the directory.
+    ``output`` and ``funnel`` are JSONL files for the pairs and the pairing outcomes. Raises InputError
+    for a directory that is no run and for other overrides, ConfigError for invalid settings, StoreError
+    when the scored trajectories are not complete or damaged.
+    """
+    from pipeline.pairs.funnel import PairingOutcome
+    from pipeline.run.output_check import Depth
+    from pipeline.stages.pair import run
+    from tasks.run import task_for
+
+    if STDOUT in (output, funnel):
+        raise InputError("--from prints counts to standard output; name a file for the records")
+    check_distinct(output, funnel)
+    file = _configuration(directory, config)
+    place = os.path.abspath(directory)  # noqa: PTH100 - a link keeps its name
+    run_dir = (
+        f"runs_dir={json.dumps(os.path.dirname(place))}",  # noqa: PTH120
+        f"name={json.dumps(os.path.basename(place))}",  # noqa: PTH119
+    )
+    thresholds = [_for_round(override, number) for override in overrides]
+    own = task_for("pair", file, run_dir, data, number)
+    settings = task_for("pair", file, (*run_dir, *thresholds), data, number).settings
+    score = own.upstream()["score"]
+    if not score.complete():
+        raise StoreError(
+            f"{score.label} with the settings of {file} is not complete in {directory}; name the "
+            f"configuration of the run with --config, or run: steep run score --round {number} "
+            f"--config {file}"
+        )
+    score.check_output(Depth.FOOTERS)
+    with TemporaryDirectory(prefix="steep-pair-") as name:
+        run(_context(settings, number, score.directory, Path(name)))
+        now = Path(name) / "output"
+        result = Preview(
+            run=str(directory),
+            round=number,
+            settings=settings.pairs.model_dump(),
+            changed=_changed(own.settings, settings),
+            kinds=_kinds(own.directory if own.complete() else None, now),
+            bins=_bins(own.directory if own.complete() else None, now),
+        )
+        if output is not None:
+            write_jsonl(output, iterate_records(now / "pairs.parquet", Pair))
+        if funnel is not None:
+            write_jsonl(funnel, iterate_records(now / "funnel.parquet", PairingOutcome))
+    return result
+
+
+def _configuration(directory: Path, config: str | None) -> str:
+    """``config``, or the file in the directory of the run."""
+    if not (directory / "store").is_dir():
+        problem = "has no directory store" if directory.is_dir() else "no such directory"
+        raise InputError.at(
+            directory,
+            None,
+            f"{problem}; --from takes the directory of a run, such as runs/embedded",
+        )
+    file = directory / "config.yaml"
+    if config is None and not file.is_file():
+        raise InputError.at(
+            file, None, "no such file; name the configuration of the run with --config"
+        )
+    return config or str(file)
+
+
+def _for_round(override: str, number: int) -> str:
+    """``pairs.KEY=VALUE`` as a setting of the round; raises InputError for another setting."""
+    own = f"per_round.{number}."
+    key = override.partition("=")[0].strip().removeprefix(own)
+    if key.partition(".")[0].strip() != "pairs":
+        raise InputError(
+            f"--set {key} cannot be used with --from, which changes the settings of pairs only (such as "
+            "--set pairs.easy_outcome=0.4); run the stage with it instead"
+        )
+    return own + override.strip().removeprefix(own)
+
+
+def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
+    from pipeline.run.context import StageContext
+
+    output, checkpoint_dir = folder / "output", folder / "checkpoints"
+    output.mkdir()
+    checkpoint_dir.mkdir()
+    return StageContext(
+        config, "pair", output, checkpoint_dir, {"score": score}, round=number, seed=config.seed
+    )
+
+
+def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
+    old, new = before.pairs.model_dump(), after.pairs.model_dump()
+    return {f"pairs.{name}": (old[name], new[name]) for name in new if old[name] != new[name]}
+
+
+def _kinds(own: Path | None, now: Path) -> dict[str, KindCounts]:
+    """Counts by kind, and those of all kinds under ``all``."""
+    new, old = _pairs(now), None if own is None else _pairs(own)
+    counts = {}
+    for kind in [*dict.fromkeys(key[2] for key in (*(old or ()), *new)), "all"]:
+        of_new = _of_kind(new, kind)
+        if old is None:
+            counts[kind] = KindCounts(None, of_new.total(), None, None)
+            continue
+        of_old = _of_kind(old, kind)
+        added, removed = of_new - of_old, of_old - of_new
+        counts[kind] = KindCounts(of_old.total(), of_new.total(), added.total(), removed.total())
+    return counts
+
+
+def _pairs(directory: Path) -> Counter[PairIds]:
+    rows = iterate_parquet(directory / "pairs.parquet", ["chosen_id", "rejected_id", "kind"])
+    return Counter((row["chosen_id"], row["rejected_id"], row["kind"]) for row in rows)
+
+
+def _of_kind(pairs: Counter[PairIds], kind: str) -> Counter[PairIds]:
+    if kind == "all":
+        return pairs
+    return Counter({key: count for key, count in pairs.items() if key[2] == kind})
+
+
+def _bins(own: Path | None, now: Path) -> dict[str, BinCounts]:
+    """Counts of the bins that hold a trajectory here or in the run."""
+    new = read_json(now / "funnel.json")["bins"]
+    old = None if own is None else read_json(own / "funnel.json")["bins"]
+    return {
+        name: BinCounts(None if old is None else old.get(name, 0), new.get(name, 0))
+        for name in dict.fromkeys((*new, *(old or ())))
+        if new.get(name) or (old or {}).get(name)
+    }
+
+
+def show(result: Preview, *, as_json: bool) -> None:
+    """Print a preview as two tables, or as JSON."""
+    if as_json:
+        print(json.dumps(asdict(result), indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    for name, (old, new) in result.changed.items():
+        print(f"{name}: {old} -> {new}")
+    kinds = Table("kind", title=f"pairs of round {result.round}")
+    for head in ("run", "now", "added", "removed"):
+        kinds.add_column(head, justify="right")
+    for kind, pairs in result.kinds.items():
+        if kind == "all":
+            kinds.add_section()
+        kinds.add_row(kind, *map(_number, (pairs.run, pairs.now, pairs.added, pairs.removed)))
+    bins = Table("bin", title="trajectories")
+    for head in ("run", "now"):
+        bins.add_column(head, justify="right")
+    for name, trajectories in result.bins.items():
+        bins.add_row(name, _number(trajectories.run), _number(trajectories.now))
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    console.print(kinds)
+    console.print(bins)
+    if result.kinds["all"].run is None:
+        print("The run has no pairs of this round with its own settings to compare with.")
+
+
+def _number(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"

@@ -1,0 +1,90 @@
+"""Settings of single rounds: which of them may differ, and how they are merged into the others.
+
+Input: ``per_round`` of a configuration, a mapping of rounds to nested settings. A round's settings are
+merged into those of the run as a file is merged into its ``base:`` file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_core import InitErrorDetails
+
+from pipeline.config.values import with_numbers_as_keys
+from pipeline.core.yaml_files import shown_key
+
+PER_ROUND = "per_round"
+# Blocks and fields that stages of a round read. Those that every policy of a run shares are not among
+# them: prompt, grammar, retrieval, the types of the engine, and the adapter, which training continues.
+ROUND_SETTINGS = (
+    "sampling", "judges", "rewards", "pairs", "dpo", "grpo",
+    "engine.max_num_seqs", "engine.gpu_memory_utilization", "engine.cpu_kv_cache_gib",
+)  # fmt: skip
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    for key in _leaves(settings):
+        if not any(f"{key}.".startswith(f"{name}.") for name in ROUND_SETTINGS):
+            raise ValueError(
+                f"{shown_key(key)} cannot be set for a single round; settings of a round are "
+                f"{', '.join(ROUND_SETTINGS)}"
+            )
+    return settings
+
+
+def _leaves(settings: Mapping[str, Any]) -> list[str]:
+    """The dotted names at the depth at which `ROUND_SETTINGS` names a setting."""
+    names = []
+    for block, value in settings.items():
+        fields = [name for name in ROUND_SETTINGS if name.startswith(f"{block}.")]
+        below = value if fields and isinstance(value, Mapping) else {}
+        names += [f"{block}.{name}" for name in below] or [block]
+    return names
+
+
+def _by_number(value: object) -> object:
+    """Rounds by number, without those that are null, which removes the settings of a ``base:``."""
+    value = with_numbers_as_keys({} if value is None else value, "a round")
+    if not isinstance(value, dict):
+        return value
+    return {number: settings for number, settings in value.items() if settings is not None}
+
+
+PerRound = Annotated[
+    dict[
+        Annotated[int, Field(ge=1, le=1000)],
+        Annotated[dict[str, Any], AfterValidator(_known)],
+    ],
+    BeforeValidator(_by_number),
+]
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings ``below`` with those of ``above``: blocks are merged, other values replaced.
+
+    A mapping with numbers (of hops) as keys is one value, except ``per_round``, which is merged round by
+    round.
+    """
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        blocks = isinstance(under, dict) and isinstance(value, dict)
+        if blocks and (key == PER_ROUND or all(isinstance(name, str) for name in value)):
+            value = merged(under, value)  # type: ignore[arg-type]
+        result[key] = value
+    return result
+
+
+def located(number: int, error: ValidationError) -> list[InitErrorDetails]:
+    """The errors of the configuration of a round, located below ``per_round.<number>``."""
+    return [
+        InitErrorDetails(
+            type=item["type"],
+            loc=(PER_ROUND, number, *item["loc"]),
+            input=item["input"],
+            ctx=item.get("ctx", {}),
+        )
+        for item in error.errors(include_url=False)
+    ]

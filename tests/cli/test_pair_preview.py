@@ -1,0 +1,181 @@
+"""``steep pair --from RUN``: the pairs of a round with other thresholds, without running anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import Pair, Trajectory
+from pipeline.run.store import Store
+from tasks.base import StageTask
+from tasks.resolved import write_resolved
+from tasks.run import task_for
+from tests.cli.malformed_inputs import steep
+from tests.stages.fabricated_run import trajectory
+
+OWN = ("pairs.limit=9", "per_round.2.pairs.hard_margin=0.35")
+OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
+
+
+def scored() -> list[Trajectory]:
+    """Three questions with three trajectories each, all in the format."""
+    records = []
+    for question, outcomes in OUTCOMES.items():
+        for sample, outcome in enumerate(outcomes):
+            record = trajectory(question, f"{outcome}", name=f"{question}-{sample}")
+            record.sample = sample
+            record.output += f" {sample}"
+            record.rewards = {"format": 1.0, "outcome": outcome, "process": 0.9}
+            records.append(record)
+    return records
+
+
+def commit(task: StageTask, records: Sequence[Trajectory]) -> None:
+    folder = Path(task.store.root) / "written"
+    write_parquet(folder / "trajectories.parquet", records, Trajectory)
+    (Store(task.store.root).root / task.stage).mkdir(parents=True, exist_ok=True)
+    task.store.commit(task.key, folder, {"counts": {"rows": len(records)}})
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose stage ``score`` of round 2 is complete, with its configuration."""
+    monkeypatch.chdir(tmp_path)
+    pair = task_for("pair", "embedded", OWN, round=2)
+    commit(pair.upstream()["score"], scored())
+    write_resolved(pair.run_settings)
+    return pair.run_settings.run_dir
+
+
+def preview(*arguments: object) -> dict[str, Any]:
+    status, printed, complaint = steep(["pair", *map(str, arguments), "--json"])
+    assert status == 0, complaint
+    result: dict[str, Any] = json.loads(printed)
+    return result
+
+
+def refused(*arguments: object) -> str:
+    status, printed, complaint = steep(["pair", *map(str, arguments)])
+    assert (status, printed) == (2, "")
+    assert complaint.count("\n") == 1
+    return complaint
+
+
+def run_pairs() -> Path:
+    """Run the stage ``pair`` of round 2 with the run's own settings, in this process."""
+    status, printed, complaint = steep(["pair", "--round", "2", *own_options()])
+    assert status == 0, complaint
+    return Path(printed.splitlines()[-1])
+
+
+def outputs(directory: Path) -> set[Path]:
+    """All files of a run except the cache of content hashes, which every command may write."""
+    return {path for path in directory.rglob("*") if path.name != ".hashes.json"}
+
+
+def own_options() -> list[str]:
+    return [part for override in OWN for part in ("--set", override)]
+
+
+def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path) -> None:
+    own = run_pairs()
+    files = outputs(directory)
+    pairs, funnel = directory.parent / "pairs.jsonl", directory.parent / "funnel.jsonl"
+    result = preview(
+        *("--from", directory, "--round", 2, "--set", "pairs.easy_outcome=0.4"),
+        *("-o", pairs, "--funnel", funnel),
+    )
+    assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
+    assert result["settings"]["hard_margin"] == 0.35  # of the round
+    of_run = read_records(own / "pairs.parquet", Pair)
+    now = read_records(pairs, Pair)
+    counts = result["kinds"]["all"]
+    assert (counts["run"], counts["now"]) == (len(of_run), len(now))
+    old_ids = {(pair.chosen_id, pair.rejected_id, pair.kind) for pair in of_run}
+    new_ids = {(pair.chosen_id, pair.rejected_id, pair.kind) for pair in now}
+    assert counts["added"] == len(new_ids - old_ids) > 0
+    assert counts["removed"] == len(old_ids - new_ids)
+    assert ("b-0", "b-1", "easy") in new_ids - old_ids
+    assert len(funnel.read_text().splitlines()) == 9
+    assert sum(row["now"] for row in result["bins"].values()) == 9
+    assert outputs(directory) == files
+
+
+def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -> None:
+    """The stage runs with the same thresholds; a draw of ``pairs.limit`` included."""
+    thresholds = ("--set", "per_round.2.pairs.easy_outcome=0.4")
+    limit = ("--set", "per_round.2.pairs.limit=1")
+    output = directory.parent / "pairs.jsonl"
+    preview("--from", directory, "--round", 2, *thresholds, *limit, "-o", output)
+    options = ["pair", "--round", "2", *own_options(), *thresholds, *limit]
+    status, printed, complaint = steep(options)
+    assert status == 0, complaint
+    stage = Path(printed.splitlines()[-1])
+    assert read_records(output, Pair) == read_records(stage / "pairs.parquet", Pair) != []
+
+
+def test_without_pairs_of_the_run_only_the_new_ones_are_counted(directory: Path) -> None:
+    result = preview("--from", directory, "--round", 2)
+    assert result["changed"] == {}
+    assert result["kinds"]["all"] | {"now": 0} == {
+        "run": None,
+        "now": 0,
+        "added": None,
+        "removed": None,
+    }
+    status, printed, _ = steep(["pair", "--from", str(directory), "--round", "2"])
+    assert status == 0
+    assert "no pairs of this round with its own settings" in printed
+
+
+def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "kept" / "copy"
+    moved.parent.mkdir()
+    shutil.move(directory, moved)
+    here = preview("--from", moved, "--round", 2)["bins"]
+    options = tmp_path / "own.yaml"
+    options.write_text(
+        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
+    )
+    assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
+    (moved / "config.yaml").unlink()
+    assert "config.yaml: no such file; name the configuration of the run with --config" in refused(
+        "--from", moved, "--round", 2
+    )
+
+
+def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path: Path) -> None:
+    look = ("--from", directory, "--round", 2)
+    for arguments, message in {
+        (*look, "--set", "seed=3"): "--set seed cannot be used with --from, which changes",
+        (*look, "--set", "per_round.1.pairs.margin=1"): "--set per_round.1.pairs.margin cannot be",
+        (*look, "--set", "pairs.easy=1"): "per_round.2.pairs.easy: unknown key",
+        (*look, "--set", "pairs"): "expected key.key=value",
+        ("--from", directory, "--round", 9): "round is 9, and rounds is 3",
+        ("--from", directory, "--round", 1): "score-1 with the settings of",
+        ("--from", tmp_path / "absent"): "absent: no such directory; --from takes the dir",
+        (
+            "--from",
+            tmp_path,
+            "-c",
+            "embedded",
+        ): "has no directory store; --from takes the directory",
+        (*look, "-o", "-"): "--from prints counts to standard output; name a file",
+        (*look, "-o", "x", "--funnel", "x"): "is named for two outputs",
+        (*look, "--force", "--workers", 2): "--workers, --force cannot be used with --from",
+        ("file.jsonl", *look): "steep pair: FILE cannot be used with --from",
+        ("--json",): "--json cannot be used without --from; name the directory of a run",
+    }.items():
+        assert message in refused(*arguments)
+
+
+def test_damaged_trajectories_are_named(directory: Path) -> None:
+    [file] = directory.glob("store/score/*/trajectories.parquet")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert "the output of score-2 is damaged" in refused("--from", directory, "--round", 2)
