@@ -175,13 +175,13 @@ def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except those of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = litter.clean(store, _stage_names(StageTask))
+        found = litter.clean(store, stage_names(StageTask))
         cleaning.removed += found.removed
         cleaning.left += found.left
     return cleaning
 
 
-def _stage_names(base: type[StageTask]) -> set[str]:
+def stage_names(base: type[StageTask]) -> set[str]:
     """The stages of all task classes below ``base``, so also those that this configuration lacks."""
     names = {name} if (name := base.__dict__.get("stage")) else set()
-    return names.union(*(_stage_names(kind) for kind in base.__subclasses__()))
+    return names.union(*(stage_names(kind) for kind in base.__subclasses__()))
