@@ -13,6 +13,7 @@ from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
 from pipeline.run.output_check import Depth
+from pipeline.training.trackers import check_trackers
 from tasks.base import StageTask, say
 from tasks.build import build
 from tasks.corpus import Corpus
@@ -128,6 +129,8 @@ def run(task: StageTask, *, workers: int | None = None, force: bool = False) -> 
 def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
     """Run tasks in running order; the last is the one that ``force`` is about."""
     task = todo[-1]
+    if any(isinstance(needed, Sft | Train) for needed in todo):
+        check_trackers(task.settings.trackers)
     check_writable({task.settings.run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
