@@ -16,6 +16,8 @@ CHUNKS ?=
 BUILT  ?=
 JSON   ?=
 KILLS  ?=
+REMOVE ?=
+RUNS   ?=
 CASES  ?=
 PARTS  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
@@ -29,7 +31,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status verify torture recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
+        view status verify gc torture recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +71,9 @@ recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki sampl
 	@test -n "$(or $(DATA),$(STEEP_DATA))" || \
 	  { echo "error: no directory of data sets; run make recall DATA=DIR, or set STEEP_DATA" >&2; exit 2; }
 	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(or $(DATA),$(STEEP_DATA)) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
+
+gc: $(STAMP) ## list outputs that no configuration names, with sizes (REMOVE=1 removes them, RUNS=DIR, JSON=1)
+	@$(STEEP) gc $(OPTIONS) $(if $(RUNS),--runs $(RUNS)) $(if $(REMOVE),--remove) $(if $(JSON),--json)
 
 clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
 	@$(STEEP) clean-tmp $(OPTIONS)

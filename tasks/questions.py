@@ -7,9 +7,13 @@ The splits that train drop questions that repeat a held-out one, so they read th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+import luigi
+
+from pipeline.config import Config
 from tasks.base import StageTask
 from tasks.data_files import raw_files, world_input, world_patterns
 
@@ -55,11 +59,20 @@ class QuestionsSft(_TrainingQuestions):
 
 
 class QuestionsSampling(_TrainingQuestions):
-    """Questions of the rounds."""
+    """Questions of the rounds; with ``round``, those of a round with its own ``data.sampling``."""
 
     stage = "questions-sampling"
     split = "sampling"
     reads = ("data.sampling", "seed")
+    round = luigi.OptionalIntParameter(default=None, description="round with its own questions")
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings if self.round is None else self.run_settings.of_round(self.round)
+
+    @property
+    def round_number(self) -> int | None:
+        return None if self.round is None else int(self.round)
 
 
 class QuestionsValidation(_Questions):
@@ -85,6 +98,14 @@ SPLITS: dict[str, type[_Questions]] = {
 
 
 def questions(task: StageTask, split: str) -> StageTask:
-    """The task of the questions of a split: sft, sampling, validation or test."""
-    of_split: StageTask = task.clone(SPLITS[split])
+    """The task of the questions of a split that ``task`` reads: sft, sampling, validation or test.
+
+    A round with its own ``data.sampling`` (``per_round``) has its own task.
+    """
+    of_split: StageTask
+    if split == "sampling":
+        own = task.settings.data.sampling != task.run_settings.data.sampling
+        of_split = task.clone(QuestionsSampling, round=task.round_number if own else None)
+    else:
+        of_split = task.clone(SPLITS[split])
     return of_split

@@ -13,6 +13,7 @@ from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
 from pipeline.run.output_check import Depth
+from pipeline.training.trackers import check_trackers
 from tasks.base import StageTask, say
 from tasks.build import build
 from tasks.corpus import Corpus
@@ -144,6 +145,8 @@ def run(
 def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
     """Run tasks in running order; the last is the one that ``force`` is about."""
     task = todo[-1]
+    if any(isinstance(needed, Sft | Train) for needed in todo):
+        check_trackers(task.settings.trackers)
     check_writable({task.settings.run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
@@ -191,13 +194,13 @@ def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except those of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = litter.clean(store, _stage_names(StageTask))
+        found = litter.clean(store, stage_names(StageTask))
         cleaning.removed += found.removed
         cleaning.left += found.left
     return cleaning
 
 
-def _stage_names(base: type[StageTask]) -> set[str]:
+def stage_names(base: type[StageTask]) -> set[str]:
     """The stages of all task classes below ``base``, so also those that this configuration lacks."""
     names = {name} if (name := base.__dict__.get("stage")) else set()
-    return names.union(*(_stage_names(kind) for kind in base.__subclasses__()))
+    return names.union(*(stage_names(kind) for kind in base.__subclasses__()))

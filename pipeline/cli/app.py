@@ -16,6 +16,7 @@ import typer
 from pipeline.cli import (
     calibrate,
     failures,
+    gc,
     init,
     outputs,
     pair,
@@ -45,6 +46,7 @@ RUN: Commands = {
     "verify": verify.verify,
     "view": view.view,
     "serve-retrieval": runs.serve_retrieval,
+    "gc": gc.gc,
     "clean-tmp": runs.clean_tmp,
 }
 STAGES: Commands = {

@@ -19,7 +19,7 @@ PER_ROUND = "per_round"
 # Blocks and fields that stages of a round read. Those that every policy of a run shares are not among
 # them: prompt, grammar, retrieval, the types of the engine, and the adapter, which training continues.
 ROUND_SETTINGS = (
-    "sampling", "judges", "rewards", "pairs", "dpo", "grpo",
+    "data.sampling", "sampling", "judges", "rewards", "pairs", "dpo", "grpo",
     "engine.max_num_seqs", "engine.gpu_memory_utilization", "engine.cpu_kv_cache_gib",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Later
+from pipeline.config.base import Block, EngineConfig, Execution, Later
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
@@ -26,9 +26,11 @@ from pipeline.config.policy import (
     SftData,
     Trainer,
 )
-from pipeline.config.values import Few, PathOrName, Seed, shown
+from pipeline.config.values import Few, Items, PathOrName, Seed, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
+
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 class Config(Block):
@@ -55,6 +57,9 @@ class Config(Block):
     runs_dir: PathOrName = Field("runs", description="directory of all runs")
     cache_dir: PathOrName = Field(
         "runs/cache", description="embeddings, scores and answers, by content"
+    )
+    trackers: Annotated[Items[Tracker], Execution()] = Field(
+        (), description="where training curves are logged to; the packages must be installed"
     )
     data: Data
     corpus: Corpus
@@ -88,6 +93,13 @@ class Config(Block):
                 f"expected at most 100 letters, digits, '.', '_' and '-' that do not start with '.' or "
                 f"'-', got {shown(value)}; set name, which is also the name of a directory"
             )
+        return value
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, value: tuple[Tracker, ...]) -> tuple[Tracker, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"{', '.join(value)}: a tracker is named twice; name each once")
         return value
 
     @model_validator(mode="after")

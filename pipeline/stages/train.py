@@ -42,6 +42,7 @@ from pipeline.training.lora import (
     save_adapter,
 )
 from pipeline.training.sft import heldout_loss, sft_trainer
+from pipeline.training.trackers import Tracking, failed_trackers
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -86,6 +87,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     trainer = sft_trainer(
         model, tokenizer, examples, settings,
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -119,6 +121,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
     trainer = dpo_trainer(
         model, load_tokenizer(base, config.model), pairs, settings,
         number=number, seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=_tracking(context),
         reference_name=f"{reference.base_sha} {reference.policy}",
         reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
     )  # fmt: skip
@@ -155,7 +158,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     trainer = grpo_trainer(
         model, load_tokenizer(base, config.model), trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed, checkpoint_dir=context.checkpoint_dir,
-        history=history,
+        history=history, tracking=_tracking(context),
     )  # fmt: skip
     train(trainer, history, context.checkpoint_dir)
     lineage = Lineage(
@@ -172,6 +175,12 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     )  # fmt: skip
     on_main(trainer, lambda: _write(context, trainer, history, lineage, {}))
     return data.counts
+
+
+def _tracking(context: StageContext) -> Tracking:
+    label = context.stage if context.round is None else f"{context.stage}-{context.round}"
+    config = context.config
+    return Tracking(config.trackers, config.name, label, config.run_dir / "trackers")
 
 
 def _policy(trainer: TrlTrainer) -> PeftModel:
@@ -201,6 +210,8 @@ def _write(
     lineage: Lineage,
     test: dict[str, float],
 ) -> None:
+    if failed := failed_trackers(context.checkpoint_dir):
+        context.notes["trackers"] = failed
     adapter = context.output / "adapter"
     save_adapter(_policy(trainer), adapter)
     policy = policy_fingerprint(adapter, lineage.base_sha)

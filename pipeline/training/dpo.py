@@ -36,6 +36,7 @@ from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import DROP, History, history_callback
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
     Batch,
@@ -64,6 +65,7 @@ def dpo_trainer(
     history: History,
     reference_name: str,
     reference_adapter: Path | None = None,
+    tracking: Tracking | None = None,
 ) -> DpoTrainer:
     """TRL's DPOTrainer for round ``number`` (from 1), with reference log-probabilities in its dataset.
 
@@ -79,7 +81,7 @@ def dpo_trainer(
     arguments = DPOConfig(
         **shared_arguments(
             settings, "dpo", epochs=for_round(settings.round_epochs, number),
-            records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir,
+            records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         beta=settings.beta,
         loss_type=["sigmoid", "sft"],

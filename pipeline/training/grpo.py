@@ -33,6 +33,7 @@ from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftModel, TrainerClass
 
@@ -53,6 +54,7 @@ def grpo_trainer(
     checkpoint_dir: Path,
     history: History,
     reference_adapter: Path | None = None,
+    tracking: Tracking | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
@@ -75,6 +77,7 @@ def grpo_trainer(
         records=len(trajectories),
         seed=seed,
         checkpoint_dir=checkpoint_dir,
+        tracking=tracking,
     )
     del shared["max_length"]  # GRPOConfig has no such field
     arguments = GRPOConfig(

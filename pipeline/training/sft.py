@@ -18,6 +18,7 @@ from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encode import EncodedSft
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -33,6 +34,7 @@ def sft_trainer(
     seed: int,
     checkpoint_dir: Path,
     history: History,
+    tracking: Tracking | None = None,
 ) -> TrlTrainer:
     """TRL's SFTTrainer over prepared ids and labels.
 
@@ -45,7 +47,7 @@ def sft_trainer(
     arguments = SFTConfig(
         **shared_arguments(
             settings, "sft", epochs=settings.epochs, records=len(examples), seed=seed,
-            checkpoint_dir=checkpoint_dir,
+            checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         dataset_kwargs={"skip_prepare_dataset": True},
     )  # fmt: skip

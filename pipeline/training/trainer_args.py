@@ -25,6 +25,7 @@ from pipeline.training.checkpoints import (
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
+from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import TrainerClass, TrainingArguments, TrlTrainer
 
 CHECKPOINTS_PER_RUN = (
@@ -33,13 +34,20 @@ CHECKPOINTS_PER_RUN = (
 
 
 def shared_arguments(
-    settings: Trainer, block: str, *, epochs: float, records: int, seed: int, checkpoint_dir: Path
+    settings: Trainer,
+    block: str,
+    *,
+    epochs: float,
+    records: int,
+    seed: int,
+    checkpoint_dir: Path,
+    tracking: Tracking | None = None,
 ) -> dict[str, object]:
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device, and
-    TrainingError when there is no optimizer step.
+    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device or
+    tracker, and TrainingError when there is no optimizer step.
     """
     device = pick_device(settings, block)
     accumulation = accumulation_steps(
@@ -72,7 +80,7 @@ def shared_arguments(
         "logging_steps": logging_steps,
         "logging_nan_inf_filter": False,
         "disable_tqdm": True,
-        "report_to": "none",
+        **reporting(tracking, checkpoint_dir),
         "save_strategy": "steps",
         "save_steps": save_steps,
         "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
@@ -152,6 +160,7 @@ def train(trainer: TrlTrainer, history: History, checkpoint_dir: Path) -> None:
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
+    guard_trackers(trainer, checkpoint_dir)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
     checkpoint = last_checkpoint(checkpoint_dir)
     if trainer.is_world_process_zero():

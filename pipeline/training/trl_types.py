@@ -123,7 +123,16 @@ class TrainingArguments(Protocol):
     def bf16(self) -> bool: ...
 
     @property
+    def report_to(self) -> list[str]: ...
+
+    @property
     def device(self) -> torch.device: ...
+
+
+class CallbackHandler(Protocol):
+    """The callbacks of a trainer, in the order of their calls."""
+
+    callbacks: list[Any]
 
 
 class Accelerator(Protocol):
@@ -139,6 +148,7 @@ class TrlTrainer(Protocol):
 
     train_dataset: Dataset
     data_collator: Collator
+    callback_handler: CallbackHandler
     _total_train_tokens: int  # logged as ``num_tokens``; only in trainers that log it
 
     @property

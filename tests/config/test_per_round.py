@@ -84,7 +84,6 @@ def test_only_per_round_is_merged_by_number() -> None:
         ),
         ("2.engine.dtype=float32", r"per_round\.2: engine\.dtype cannot be set"),
         ("2.engine=3", r"per_round\.2: engine cannot be set"),
-        ("2.data.sampling=[]", r"per_round\.2: data cannot be set"),
         ("2=3", r"per_round\.2 is 3; set it to a mapping"),
         ("two={}", r"the key per_round\.two is 'two'; set it to a whole number"),
         ("0={}", r"the key per_round\.0 is 0; set it to a number of at least 1"),

@@ -1,0 +1,259 @@
+"""Outputs that no configuration names: which they are and why, and their removal.
+
+An output is named when a stage of a configuration has its fingerprint, or resolves to its directory. The
+configurations are those given, and the resolved one that each run leaves as ``config.yaml``. A store is
+left as it is while what its runs name is unknown, or a process with other settings may be using it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pipeline.config import current_name
+from pipeline.core.errors import ConfigError, InputError, SteepError
+from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
+from pipeline.run.store import StageKey, Store, differences
+from tasks.base import StageTask
+from tasks.resolved import RESOLVED
+from tasks.rounds import ShardTask
+from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for
+
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """An output or checkpoints that no configuration names; ``directory`` is a path."""
+
+    stage: str
+    directory: str
+    bytes: int
+    age_seconds: int
+    reason: str
+    removed: bool = False
+
+
+@dataclass
+class Collection:
+    """What was found and removed, and one line for each thing that was left and why.
+
+    ``caches`` are the bytes of each content cache by path.
+    """
+
+    rows: list[Unnamed] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    caches: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Names:
+    """The outputs that configurations name: their keys, and stages with fingerprints.
+
+    ``undecided`` are stages of which every output counts as named, because a file that they read is
+    missing.
+    """
+
+    keys: list[StageKey] = field(default_factory=list)
+    outputs: set[tuple[str, str]] = field(default_factory=set)
+    undecided: set[str] = field(default_factory=set)
+
+    def add(self, report: StageTask) -> None:
+        """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
+        needed = {task.task_id: task for task in _needed(report)}
+        for task in needed.values():
+            self._add(task)
+        for task in _further(report, {task.stage for task in needed.values()}):
+            try:
+                for below in _needed(task):
+                    self._add(below)
+            except ConfigError:  # the configuration has no such stage
+                continue
+            except SteepError:
+                self.undecided.add(task.stage)
+
+    def _add(self, task: StageTask) -> None:
+        self.keys.append(task.key)
+        # The directory has another fingerprint when the stage reuses an output with the same content.
+        self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, task.directory.name)}
+
+    @property
+    def stages(self) -> set[str]:
+        """The stages whose outputs are examined; a store may hold others, which are left."""
+        shards = stage_names(ShardTask)
+        return {*STAGES, *PER_POLICY, *shards, *(key.stage for key in self.keys)}
+
+    def cover(self, output: Stored) -> bool:
+        """Whether an output is named."""
+        return output.stage in self.undecided or (output.stage, output.fingerprint) in self.outputs
+
+
+def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
+    """A task and all tasks below it, also those whose output is on another machine."""
+    seen = set() if seen is None else seen
+    if task.task_id in seen:
+        return
+    seen.add(task.task_id)
+    for below in (*task.requires().values(), *task.upstream().values()):
+        yield from _needed(below, seen)
+    yield task
+
+
+def _further(report: StageTask, stages: set[str]) -> Iterator[StageTask]:
+    """Tasks of the stages that the report does not need, but that can be run by their name."""
+    for stage, kind in STAGES.items():
+        if stage in stages:
+            continue
+        if stage not in PER_ROUND:
+            yield report.clone(kind)
+            continue
+        for number in range(1, report.settings.rounds + 1):
+            yield report.clone(kind, round=number)
+
+
+def collect(
+    reports: Sequence[StageTask],
+    runs: Path | None = None,
+    *,
+    recent_minutes: float,
+    removing: bool = False,
+) -> Collection:
+    """Find, and with ``removing`` remove, what no configuration names.
+
+    ``reports`` are the report tasks of the given configurations. Their runs are examined, and with
+    ``runs`` every run below that directory that left its configuration. A store to which other
+    settings wrote within the last ``recent_minutes`` is left as it is. Raises InputError, before
+    anything is removed, when the configuration of an examined run cannot be resolved.
+    """
+    found, names = Collection(), Names()
+    given = {report.settings.run_dir.resolve() for report in reports}
+    folders = [Path(report.settings.runs_dir) for report in reports] + ([runs] if runs else [])
+    examined = list(reports)
+    for report in reports:
+        names.add(report)
+    unknown: list[str] = []  # runs of which it is not known what they name
+    for run in _runs(folders):
+        below = runs is not None and run.parent.resolve() == runs.resolve() and not run.is_symlink()
+        wanted = below or run.resolve() in given
+        try:
+            report = _left_by(run)
+            names.add(report)
+        except FileNotFoundError:
+            if run.resolve() not in given:
+                unknown.append(
+                    f"{run} has no {RESOLVED}, so what it names is unknown; name its "
+                    "configuration with --config"
+                )
+            continue
+        except SteepError as error:
+            cause = str(error).partition("\n")[0]
+            unknown.append(f"what {run} names is unknown: {cause}")
+            if wanted and removing:
+                raise InputError(f"{unknown[-1]}; nothing was removed") from None
+            continue
+        if wanted:
+            examined.append(report)
+    if runs is not None:
+        found.left += unknown
+    stores = {task.store for report in examined for task in _needed(report)}
+    for store in sorted(stores, key=lambda store: store.root):
+        blocked = None
+        if unknown and not any(_is_below(store.root, folder) for folder in folders):
+            blocked = f"all runs share it, and {unknown[0]}"
+        _collect(store, names, found, blocked, removing, recent_minutes * 60)
+    found.caches = _caches({Path(report.settings.cache_dir) for report in examined})
+    return found
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return folder.resolve() in path.resolve().parents
+
+
+def _runs(folders: Iterable[Path]) -> Iterator[Path]:
+    """The directories of runs, also those that are links."""
+    for folder in {folder.resolve(): folder for folder in folders if folder.is_dir()}.values():
+        for run in sorted(folder.iterdir()):
+            if (run / "store").is_dir():
+                yield run
+
+
+def _left_by(run: Path) -> StageTask:
+    """The report task of the configuration that a run left.
+
+    Raises FileNotFoundError when there is none, and ConfigError when it is of another run.
+    """
+    path = run / RESOLVED
+    if not path.exists():
+        raise FileNotFoundError(path)
+    report = task_for("report", str(path))
+    if report.settings.name != run.name:
+        raise ConfigError(f"{path}: name is {report.settings.name}, so it is of another run")
+    if report.settings.run_dir.resolve() != run.resolve():  # moved, or made from another directory
+        report = task_for("report", str(path), (f"runs_dir={json.dumps(str(run.parent))}",))
+    return report
+
+
+def _collect(
+    store: Store,
+    names: Names,
+    found: Collection,
+    blocked: str | None,
+    removing: bool,
+    recent_seconds: float,
+) -> None:
+    """Add what is unnamed in one store; it is removed unless ``blocked`` says why not."""
+    unnamed = []
+    for output in stored(store, names.stages):
+        if isinstance(output, str):
+            found.left.append(output)
+        elif not names.cover(output):
+            unnamed.append(output)
+    for output in unnamed:
+        # Asked before each removal, because a run may have started meanwhile.
+        blocked = blocked or in_use(store, names.stages, names.outputs, recent_seconds)
+        row = Unnamed(
+            output.stage,
+            str(output.path),
+            size_of(output.path),
+            max(0, round(time.time() - output.written)),
+            _reason(output, names.keys),
+        )
+        if removing and not blocked:
+            problem = remove(store, output)
+            row = replace(row, removed=problem is None)
+            found.left += [] if problem is None else [problem]
+        found.rows.append(row)
+    if unnamed and blocked:
+        found.left.append(f"nothing can be removed from {store.root}: {blocked}")
+
+
+def _reason(output: Stored, keys: Sequence[StageKey]) -> str:
+    """How an output differs from the most similar one that a configuration names."""
+    if output.manifest is None:
+        return "checkpoints of an unfinished stage, under settings that no configuration has"
+    number = output.manifest["key"].get("round")
+    same = [key for key in keys if (key.stage, key.round) == (output.stage, number)]
+    if not same:
+        which = "this stage" if number is None else f"this stage with number {number}"
+        return f"no configuration has {which}"
+    lines = min((differences(key, output.manifest, current_name) for key in same), key=len)
+    shown = [
+        f"made from another {line.removeprefix('upstream stage ').partition(':')[0]}"
+        if line.startswith("upstream stage ")
+        else line
+        for line in lines[:_MOST_REASONS]
+    ]
+    more = len(lines) - len(shown)
+    return "; ".join(shown + ([f"{more} more"] if more else []))
+
+
+def _caches(folders: Iterable[Path]) -> dict[str, int]:
+    """The sizes of the content caches: SQLite files with those that SQLite keeps beside them."""
+    files = {file for folder in folders for file in folder.glob("*.sqlite")}
+    return {
+        str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+        for file in sorted(files)
+    }
