@@ -1,7 +1,7 @@
 """Python interface to a run: its records and policies, roll-outs, rewards and preference pairs.
 
 Input: a configuration, or the directory of a run. Output: the records of `pipeline.core.records`.
-Nothing here runs a missing stage; ``steep run`` does. Roll-outs, rewards and pairs are computed by
+Nothing here runs a missing stage of the run; ``steep run`` does. Roll-outs, rewards and pairs are computed by
 the functions of the stages, with the settings of the configuration.
 
 >>> from pipeline import Run
@@ -270,6 +270,35 @@ class Run:
                 samples=samples,
             )
             return list(trajectories)
+
+    def evaluate(
+        self,
+        policies: Sequence[int | str] = (),
+        questions: Path | str | None = None,
+        *,
+        dataset: str | None = None,
+        limit: int | None = None,
+        select: Literal["first", "random"] = "first",
+    ) -> list[dict[str, Any]]:
+        """Metrics of any policies on any questions: rows as in ``metrics.json``.
+
+        This is ``steep evaluate --policy ... --questions ...``: a policy is its number, or "base",
+        "embedded:2", or the directory of an adapter. Evaluations that are complete do not run again.
+        Without policies all trained ones are evaluated, without a file the questions are those of the
+        evaluation split. Raises InputError for unusable policies and questions,
+        StoreError when an index or a policy is not complete.
+
+        >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
+        """
+        from tasks.evaluations import evaluate
+        from tasks.question_sets import QuestionChoice
+
+        self._settings()
+        assert self._report is not None  # _settings has checked it
+        file = None if questions is None else Path(questions)
+        names = [str(policy) for policy in policies]
+        choice = QuestionChoice(file, dataset, limit, select)
+        return evaluate(self._report, names, choice).rows
 
     def score(
         self,
