@@ -18,6 +18,11 @@ JSON   ?=
 KILLS  ?=
 REMOVE ?=
 RUNS   ?=
+POLICY ?=
+QUESTIONS ?=
+DATASET ?=
+LIMIT  ?=
+SELECT ?=
 CASES  ?=
 PARTS  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
@@ -52,8 +57,17 @@ $(STAMP): requirements/cpu.lock pyproject.toml
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft sample judge score pair train evaluate report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+world corpus graph index sft-data sft sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
 	@$(STEEP) run $@ $(RUN)
+
+evaluate: $(STAMP) ## metrics of all policies; POLICY="base 2" QUESTIONS=FILE: of any (DATASET, LIMIT, SELECT, JSON=1)
+ifneq ($(POLICY)$(QUESTIONS),)
+	@$(STEEP) evaluate $(foreach p,$(POLICY),--policy $(p)) $(if $(QUESTIONS),--questions $(QUESTIONS)) \
+	  $(if $(DATASET),--dataset $(DATASET)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SELECT),--select $(SELECT)) \
+	  $(OPTIONS) $(if $(FORCE),--force) $(if $(JSON),--json)
+else
+	@$(STEEP) run $@ $(RUN)
+endif
 
 view: $(STAMP) ## show preference pairs in the terminal (ROUND=n)
 	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))

@@ -1,7 +1,7 @@
 """Python interface to a run: its records and policies, roll-outs, rewards and preference pairs.
 
 Input: a configuration, or the directory of a run. Output: the records of `pipeline.core.records`.
-Nothing here runs a missing stage; ``steep run`` does. Roll-outs, rewards and pairs are computed by
+Nothing here runs a missing stage of the run; ``steep run`` does. Roll-outs, rewards and pairs are computed by
 the functions of the stages, with the settings of the configuration.
 
 >>> from pipeline import Run
@@ -245,9 +245,10 @@ class Run:
 
         This is the roll-out of the stage ``sample``: same prompt, retrieval, limits and seeds. With
         its questions, number of samples and temperature, policy n - 1 gives the trajectories of
-        round n, with the settings of that round. ``temperature`` defaults to ``sampling.temperature``; 0 is greedy. A string is a
-        question without gold answers. ``checkpoint_dir`` keeps finished batches, so that a second
-        call with the same arguments continues from them. Raises StoreError when the policy, or the
+        round n, with the settings of that round. ``temperature`` defaults to
+        ``sampling.temperature``; 0 is greedy. A string is a question without gold answers.
+        ``checkpoint_dir`` keeps finished batches, so that a second call with the same arguments
+        continues from them. Raises StoreError when the policy, or the
         corpus, graph or index, is not complete, InputError for repeated questions, and what engines
         and retrievers raise.
 
@@ -273,6 +274,34 @@ class Run:
                 samples=samples,
             )
             return list(trajectories)
+
+    def evaluate(
+        self,
+        policies: Sequence[int | str] = (),
+        questions: Path | str | None = None,
+        *,
+        dataset: str | None = None,
+        limit: int | None = None,
+        select: Literal["first", "random"] = "first",
+    ) -> list[dict[str, Any]]:
+        """Metrics of any policies on any questions: rows as in ``metrics.json``.
+
+        This is ``steep evaluate --policy ... --questions ...``: a policy is its number, or "base",
+        "embedded:2", or the directory of an adapter. Evaluations that are complete do not run again.
+        Without policies all trained ones are evaluated, without a file the questions are those of the
+        evaluation split. Raises InputError for unusable policies and questions,
+        StoreError when an index or a policy is not complete.
+
+        >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
+        """
+        from tasks.evaluations import evaluate
+        from tasks.question_sets import QuestionChoice
+
+        report = self._opened()
+        file = None if questions is None else Path(questions)
+        names = [str(policy) for policy in policies]
+        choice = QuestionChoice(file, dataset, limit, select)
+        return evaluate(report, names, choice).rows
 
     def score(
         self,
@@ -324,13 +353,17 @@ class Run:
             run_pair(context)
             return read_records(context.output / "pairs.parquet", Pair)
 
-    def _settings(self, round: int) -> Config:
-        """The configuration of a round, which may be the one after the last."""
-        config = self.config
-        if config is None:
+    def _opened(self) -> StageTask:
+        """The report's task; raises ConfigError for a run that was opened by its directory."""
+        if self._report is None:
             raise ConfigError(
                 f"{self.directory} was opened without a configuration; use Run.open(CONFIG)"
             )
+        return self._report
+
+    def _settings(self, round: int) -> Config:
+        """The configuration of a round, which may be the one after the last."""
+        config = self._opened().settings
         if round != config.rounds + 1:  # trajectories of the last policy
             config.check_round(round)
         return config.of_round(round)
@@ -359,8 +392,7 @@ class Run:
         from pipeline.run.context import StageContext
         from tasks.run import STAGES
 
-        config, report = self._settings(round), self._report
-        assert report is not None  # _settings has checked it
+        config, report = self._settings(round), self._opened()
         task: StageTask = report.clone(STAGES[stage], round=round)
         inputs = {
             name: self.stage(upstream.label)

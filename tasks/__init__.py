@@ -6,6 +6,7 @@
 
 from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.evaluate_any import EvaluateAny
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
@@ -28,6 +29,7 @@ from tasks.world import World
 __all__ = [
     "Corpus",
     "Evaluate",
+    "EvaluateAny",
     "EvaluatePolicy",
     "Graph",
     "HyperIndex",

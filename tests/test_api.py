@@ -252,3 +252,16 @@ def test_the_package_offers_the_interface_without_importing_it_first() -> None:
     assert pipeline.Policy is Policy
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = pipeline.absent  # type: ignore[attr-defined]
+
+
+def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:
+    """The run's own policies name another base in their lineage, so they are refused."""
+    file = tmp_path / "other.jsonl"
+    file.write_text('{"question": "Who made it?", "answer": ["Ann"]}\n')
+    rows = run.evaluate(["base"], file)
+    expected = [("base", "nq", "other", 1), ("base", "all", "other", 1)]
+    assert [(r["policy"], r["dataset"], r["split"], r["n"]) for r in rows] == expected
+    with pytest.raises(InputError, match=r"set model\.base to that model"):
+        run.evaluate([0], file)
+    with pytest.raises(ConfigError, match="opened without a configuration"):
+        Run.from_directory(run.directory).evaluate(["base"], file)

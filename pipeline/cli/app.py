@@ -15,6 +15,7 @@ import typer
 
 from pipeline.cli import (
     calibrate,
+    evaluate,
     failures,
     gc,
     init,
@@ -50,9 +51,12 @@ RUN: Commands = {
     "clean-tmp": runs.clean_tmp,
 }
 STAGES: Commands = {
-    **{stage: runs.stage_command(stage) for stage in runs.STAGES},  # replaced below for two stages
+    **{
+        stage: runs.stage_command(stage) for stage in runs.STAGES
+    },  # replaced below for three stages
     "score": score.score,
     "pair": pair.pair,
+    "evaluate": evaluate.evaluate,
 }
 FILES: Commands = {
     "import": outputs.import_outputs,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tasks.base import StageTask
     from tasks.status import StageState
 
-# The stages in the order of a run, and what each writes. `score` and `pair` have commands that also
-# take a file (`pipeline.cli.app`).
+# The stages in the order of a run, and what each writes. `score`, `pair` and `evaluate` have commands
+# that also take files (`pipeline.cli.app`).
 STAGES = {
     "world": "documents and questions of the closed world",
     "corpus": "passages of the documents",

@@ -16,11 +16,9 @@ class Policy:
     fingerprint: str
 
 
-def read_policy(directory: Path | None) -> Policy:
-    """The policy in a directory that the stage ``sft`` or ``train`` wrote; None is the base model.
+def read_policy(directory: Path) -> Policy:
+    """The policy in a directory that the stage ``sft`` or ``train`` wrote.
 
     Raises InputError when ``lineage.json`` is missing, malformed, or names no policy.
     """
-    if directory is None:
-        return Policy(None, "base")
     return Policy(directory / "adapter", str(lineage_fields(directory)["policy"]))

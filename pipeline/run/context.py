@@ -17,7 +17,7 @@ class StageContext:
     """Everything that a stage may read.
 
     ``inputs`` maps an upstream stage's name to its complete directory ("policy" to the directory
-    of the policy that samples or is trained). ``output`` is a temporary directory that the store
+    of the policy that samples or is trained; without it the base model samples). ``output`` is a temporary directory that the store
     renames when the stage returns. ``checkpoint_dir`` survives a kill and holds checkpoints.
     ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
     are copied into the manifest: choices that the stage made, by name.

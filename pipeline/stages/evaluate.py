@@ -1,7 +1,8 @@
-"""The stages ``evaluate-policy`` and ``evaluate``: measure each policy, then merge the policies.
+"""The stages ``evaluate-policy``, ``evaluate-any`` and ``evaluate``: measure policies, then merge them.
 
 `run` reads the questions of a held-out split and a policy, and writes ``trajectories.parquet`` and
-``rows.json`` (one `Outcome` per question, and seconds). `merge` reads these files of every policy and
+``rows.json`` (one `Outcome` per question, and seconds). `run_any` does the same for any questions and
+any policy, the untrained one included. `merge` reads these files of every policy and
 writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385), ``comparison.json``
 (paired tests), ``distributions.json`` (counts of steps and stop reasons), ``examples.parquet``, and
 failed trajectories of the last policy: ``failures.parquet``, with failure modes in ``failures.json``.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,6 @@ def run(context: StageContext) -> dict[str, int]:
     Sampling settings are those of training except for the temperature, so a policy is evaluated under
     the conditions of its training. Raises InputError when the split has no questions.
     """
-    # Imported here because it needs the engine's packages; `merge` and the report do not.
-    from pipeline.stages.policy_rollout import roll_out_policy
-
     settings = context.config.evaluation
     path = context.inputs["questions"] / "questions.parquet"
     questions = read_records(path, Question)
@@ -50,18 +48,36 @@ def run(context: StageContext) -> dict[str, int]:
         raise InputError.at(
             path, None, f"no questions to evaluate on; add files to data.{settings.split}"
         )
+    return _evaluate(context, questions, context.inputs["policy"], split=settings.split)
+
+
+def run_any(context: StageContext) -> dict[str, int]:
+    """Like `run`, over the questions in ``inputs["questions"]``.
+
+    Without ``inputs["policy"]`` the base model is evaluated.
+    """
+    questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
+    return _evaluate(context, questions, context.inputs.get("policy"), split="questions")
+
+
+def _evaluate(
+    context: StageContext, questions: Sequence[Question], policy: Path | None, *, split: str
+) -> dict[str, int]:
+    # Imported here because it needs the engine's packages; `merge` and the report do not.
+    from pipeline.stages.policy_rollout import roll_out_policy
+
     trajectories, seconds = roll_out_policy(
         context,
         questions,
-        context.inputs["policy"],
-        temperature=settings.temperature,
+        policy,
+        temperature=context.config.evaluation.temperature,
         samples=1,
     )
     counts = write_measured(
         context.output,
         trajectories,
         {question.question_id: question for question in questions},
-        split=settings.split,
+        split=split,
         seconds=seconds,
     )
     return {"questions": len(questions), **counts}
@@ -128,8 +144,46 @@ def merge_policies(
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
     ``judged`` maps policies to directories of the stage ``judge-policy``. Returns the numbers of
-    metrics rows, tests and example trajectories. Raises StoreError when the policies were evaluated
-    on different questions or splits.
+    metrics rows, tests and example trajectories. Raises what `compare_policies` raises.
+    """
+    compared = compare_policies(directories, resamples=resamples, seed=seed, judged=judged)
+    outcomes = compared.outcomes
+    write_json(output / "metrics.json", compared.metrics)
+    write_json(output / "comparison.json", compared.tests)
+    distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
+    write_json(output / "distributions.json", distributions)
+    examples = most_changed(outcomes, directories)
+    write_parquet(output / "examples.parquet", examples, Trajectory)
+    last = next(reversed(outcomes))
+    failures, trajectories = failed(outcomes[last], directories[last])
+    write_json(output / "failures.json", failures)
+    write_parquet(output / "failures.parquet", trajectories, Trajectory)
+    return {
+        "rows": len(compared.metrics), "tests": len(compared.tests), "examples": len(examples)
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Evaluated policies: their outcomes by policy, metrics rows, and paired tests."""
+
+    outcomes: dict[str, list[Outcome]]
+    metrics: list[dict[str, Any]]
+    tests: list[dict[str, Any]]
+
+
+def compare_policies(
+    directories: Mapping[str, Path],
+    *,
+    resamples: int,
+    seed: int,
+    judged: Mapping[str, Path] | None = None,
+    split: str | None = None,
+) -> Compared:
+    """Metrics and tests of the evaluations in ``directories``, in this order.
+
+    ``split`` replaces the name of the questions that the evaluations record. Raises StoreError when
+    the policies were evaluated on different questions or splits.
     """
     outcomes: dict[str, list[Outcome]] = {}
     metrics: list[dict[str, Any]] = []
@@ -143,10 +197,10 @@ def merge_policies(
             parse_record(Outcome, with_current_names(value), path, None)
             for value in measured.pop("outcomes")
         ]
-        splits[policy] = measured["split"]
+        splits[policy] = split or measured["split"]
         metrics += metrics_rows(
             policy,
-            measured["split"],
+            splits[policy],
             outcomes[policy],
             measured["seconds"],
             resamples=resamples,
@@ -156,18 +210,8 @@ def merge_policies(
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
-    comparison = compare(by_question, MEASURES, split=next(iter(splits.values())))
-    write_json(output / "metrics.json", metrics)
-    write_json(output / "comparison.json", comparison)
-    distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
-    write_json(output / "distributions.json", distributions)
-    examples = most_changed(outcomes, directories)
-    write_parquet(output / "examples.parquet", examples, Trajectory)
-    last = next(reversed(outcomes))
-    failures, trajectories = failed(outcomes[last], directories[last])
-    write_json(output / "failures.json", failures)
-    write_parquet(output / "failures.parquet", trajectories, Trajectory)
-    return {"rows": len(metrics), "tests": len(comparison), "examples": len(examples)}
+    tests = compare(by_question, MEASURES, split=next(iter(splits.values())))
+    return Compared(outcomes, metrics, tests)
 
 
 def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:

@@ -24,6 +24,7 @@ from pipeline.rollout.policy import read_policy
 from pipeline.rollout.sampler import continue_trajectories, roll_out
 from pipeline.run.context import StageContext
 from pipeline.stages.policy import open_rollout, rollout_settings
+from pipeline.stages.policy_directory import policy_in
 from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 
 
@@ -40,7 +41,7 @@ def roll_out_policy(
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once.
 
-    ``policy_dir`` holds ``adapter/`` and ``lineage.json``; None is the base model. The seconds are
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are
     engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
     spent waiting for it; generation and retrieval overlap. Checkpoints under
     ``context.checkpoint_dir`` are not rolled out again.
@@ -52,7 +53,7 @@ def roll_out_policy(
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]
     if repeated:
         raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
-    policy = read_policy(policy_dir)
+    policy = policy_in(policy_dir, context.config)
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
     rollout = digest(policy.fingerprint, repr(settings), str(context.seed), str(context.round))

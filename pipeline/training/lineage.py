@@ -19,6 +19,9 @@ from pipeline.core.input_files import read_json
 from pipeline.core.policy_files import LINEAGE, lineage_fields
 from pipeline.core.record_io import parse_record
 
+# Settings of adapters from elsewhere that change the output; the stages never set them.
+_SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
+
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
@@ -70,6 +73,8 @@ def policy_fingerprint(adapter: Path, base: str) -> str:
 
     config = read_json(adapter / "adapter_config.json")
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]
+    if others := {name: config[name] for name in _SCALING if config.get(name)}:
+        shape.append(others)
     digest = hashlib.sha256(json.dumps([base, shape]).encode())
     with safe_open(adapter / "adapter_model.safetensors", framework="np") as tensors:
         for name in sorted(tensors.keys()):

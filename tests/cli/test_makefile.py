@@ -35,10 +35,21 @@ def test_json_is_passed_on(target: str) -> None:
     assert "--json" not in recipe(target, "DATA=d")
 
 
+def test_policies_and_questions_turn_the_stage_into_an_evaluation_beside_the_run() -> None:
+    chosen = ("POLICY=base 2", "QUESTIONS=q.json", "DATASET=nq", "LIMIT=40", "SELECT=random")
+    options = ("CONFIG=c.yaml", "SET=seed=1", "JSON=1")
+    command = recipe("evaluate", *options, *chosen).rpartition("steep ")[2].replace("\\\n", " ")
+    expected = (
+        "evaluate --policy base --policy 2 --questions q.json --dataset nq --limit 40 "
+        "--select random --config c.yaml --set seed=1 --json"
+    )
+    assert command.split() == expected.split()
+
+
 def test_targets_that_take_json_say_so() -> None:
     described = [
         line.partition(":")[0]
         for line in (ROOT / "Makefile").read_text().splitlines()
         if "##" in line and "JSON=1" in line
     ]
-    assert described == ["status", "verify", "recall", "gc"]
+    assert described == ["evaluate", "status", "verify", "recall", "gc"]

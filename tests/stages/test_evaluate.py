@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import Config
 from pipeline.core.errors import InputError, StoreError
+from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import merge_policies, run
+from pipeline.stages.evaluate import merge_policies, run, run_any
+from pipeline.training.lineage import policy_fingerprint
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration, trajectory, write_evaluation
 
@@ -61,6 +64,37 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
         ("Ime", "unseen", 0.0, trajectories[1].tokens.thinking),
     ]
     assert 0 < trajectories[0].tokens.thinking <= 24
+
+
+def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> None:
+    """The base model without an adapter, and a bare adapter without a lineage."""
+    base = small_model(tmp_path / "base")
+    adapter = small_adapter(base, tmp_path / "from elsewhere")
+    values = configuration().model_dump(mode="json")
+    values["model"] = {"base": str(base)}
+    values["engine"] = {"kind": "transformers", "dtype": "float32", "max_model_len": 256}
+    values["retrieval"]["variant"] = "none"
+    values["sampling"] |= {"max_segment_tokens": 8, "max_total_tokens": 24}
+    values["runs_dir"] = str(tmp_path / "runs")
+    stage = context(tmp_path, [], Config.model_validate(values))
+    write_parquet(tmp_path / "questions.parquet", [question("Vell", "unseen")], Question)
+    tokens = {}
+    for name, policy in (("base", {}), ("adapter", {"policy": adapter})):
+        one = replace(
+            stage,
+            output=tmp_path / f"{name} evaluated",
+            checkpoint_dir=tmp_path / f"{name}.partial",
+            inputs={"questions": tmp_path, **policy},
+        )
+        one.output.mkdir(exist_ok=True)
+        assert run_any(one) == {"questions": 1, "trajectories": 1}
+        [sampled] = read_records(one.output / "trajectories.parquet", Trajectory)
+        tokens[sampled.policy] = sampled.token_ids
+        rows = json.loads((one.output / "rows.json").read_text())
+        assert [(o["question_id"], o["part"]) for o in rows["outcomes"]] == [("Vell", "unseen")]
+    sha = model_hash(base)
+    assert list(tokens) == [sha, policy_fingerprint(adapter, sha)]
+    assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
 
 
 def test_a_split_without_questions_is_refused_before_a_model_is_opened(tmp_path: Path) -> None:

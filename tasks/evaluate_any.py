@@ -1,0 +1,69 @@
+"""Metrics of any policy on any questions, beside the run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import luigi
+
+from tasks.base import StageTask
+from tasks.evaluate import EvaluatePolicy
+from tasks.knowledge import knowledge
+from tasks.sample import roll_out_files, roll_out_needs
+
+
+class EvaluateAny(StageTask):
+    """Roll-outs of the policy in a directory over prepared questions, and their metrics.
+
+    The policy and the questions are inputs by content, so the same evaluation runs once, whatever
+    trained the policy and whatever file the questions are from.
+    """
+
+    stage = "evaluate-any"
+    entry = "pipeline.stages.evaluate:run_any"
+    reads = (
+        "evaluation.temperature",
+        *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
+    )
+    policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
+    questions = luigi.Parameter(description="directory with questions.parquet")
+    title = luigi.Parameter(significant=False, description="the policy's name in messages")
+    again = luigi.ListParameter(
+        significant=False, description="the command line of this evaluation"
+    )
+
+    def upstream(self) -> dict[str, StageTask]:
+        return knowledge(self)
+
+    def needed(self) -> dict[str, StageTask]:
+        return roll_out_needs(self)
+
+    def files(self) -> dict[str, Path | str]:
+        from pipeline.stages.policy_directory import checked_policy
+
+        policy = checked_policy(self._policy_dir, self.settings)
+        return {
+            **roll_out_files(self),
+            "policy": policy.fingerprint,
+            "questions": Path(self.questions) / "questions.parquet",
+        }
+
+    @property
+    def _policy_dir(self) -> Path | None:
+        return None if self.policy is None else Path(self.policy)
+
+    @property
+    def label(self) -> str:
+        return f"evaluate-{self.title}"
+
+    @property
+    def remake_command(self) -> str:
+        return shlex.join([*self.again, "--force"])
+
+    def start(self) -> None:
+        inputs = {name: str(task.directory) for name, task in self.requires().items()}
+        inputs["questions"] = str(self.questions)
+        if self.policy is not None:
+            inputs["policy"] = str(self.policy)
+        self.execute(self.entry, inputs)

@@ -1,0 +1,147 @@
+"""Find the policy that a user names: ``base``, ``sft``, a round, ``RUN:ROUND``, or a directory."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import InputError, SteepError, StoreError
+from pipeline.run.store import MANIFEST, read_manifest
+from tasks.base import StageTask
+from tasks.evaluate import policy_name
+from tasks.policy import policy
+
+NAMES = "base, sft, the number of a round, RUN:ROUND (such as embedded:2), or a directory"
+_ROUND = re.compile(r"(?:round-)?([0-9]{1,4})")
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """A policy to evaluate.
+
+    ``directory`` is None for the base model. ``number`` is that of a policy of the configuration
+    itself (0 is SFT). ``source`` says in words which output was taken.
+    """
+
+    name: str
+    directory: Path | None
+    source: str
+    number: int | None = None
+
+
+def find_policy(task: StageTask, name: str) -> NamedPolicy:
+    """The policy ``name``, which is one of `NAMES`, for the configuration of ``task``.
+
+    Raises InputError for another name, StoreError when the training stage is not complete.
+    """
+    if name == "base":
+        return NamedPolicy("base", None, f"model.base ({task.settings.model.base}), untrained")
+    number = _number(name)
+    if number is not None:
+        return _own(task, number)
+    if name and Path(name).is_dir():
+        return NamedPolicy(name.rstrip("/") or name, Path(name), name)
+    run, colon, round = name.rpartition(":")
+    number = _number(round)
+    if colon and run and number is not None:
+        return _of_run(task, run, number)
+    raise InputError(f"--policy is {name!r}, and there is no such directory; expected {NAMES}")
+
+
+def complete_policies(task: StageTask) -> list[NamedPolicy]:
+    """The trained policies of a configuration whose stages are complete, in order of training.
+
+    Raises StoreError when there is none.
+    """
+    numbers = range(task.settings.rounds + 1)
+    found = [_own(task, number) for number in numbers if policy(task, number).complete()]
+    if not found:
+        raise StoreError(
+            f"no policy of {task.settings.run_dir} is trained; train one with "
+            f"`{run_command(policy(task, 0))}`, or name another with --policy"
+        )
+    return found
+
+
+def run_command(task: StageTask) -> str:
+    """The command that makes the output of a stage."""
+    round = [] if task.round_number is None else ["--round", str(task.round_number)]
+    return shlex.join(["steep", "run", task.stage, *round, *task.options])
+
+
+def _number(text: str) -> int | None:
+    """The number of ``sft``, ``2`` or ``round-2``; None for other text."""
+    if text == "sft":
+        return 0
+    found = _ROUND.fullmatch(text)
+    return None if found is None else int(found[1])
+
+
+def _own(task: StageTask, number: int) -> NamedPolicy:
+    name = policy_name(number)
+    if number > task.settings.rounds:
+        raise InputError(
+            f"--policy names {name}, and rounds is {task.settings.rounds}; name a round up to it"
+        )
+    trained = policy(task, number)
+    if not trained.complete():
+        raise StoreError(
+            f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not complete; "
+            f"make it with `{run_command(trained)}`"
+        )
+    return NamedPolicy(name, trained.directory, str(trained.directory), number)
+
+
+def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
+    """The policy after a round of a run: that of the run's configuration, else the newest."""
+    places = [Path(run), Path(task.settings.runs_dir) / run]
+    directory = next((place for place in places if (place / "store").is_dir()), None)
+    if directory is None:
+        raise InputError(
+            f"--policy names run {run}, and neither {places[0]} nor {places[1]} is the directory of a run; "
+            f"expected {NAMES}"
+        )
+    stage, round = ("sft", None) if number == 0 else ("train", number)
+    outputs = _outputs(directory / "store" / stage, round)
+    name = f"{directory.resolve().name}:{policy_name(number)}"
+    if not outputs:
+        label = stage if round is None else f"{stage}-{round}"
+        command = ["steep", "run", stage, *(() if round is None else ("--round", str(round)))]
+        raise StoreError(
+            f"policy {name} is not trained: {directory / 'store'} has no complete output of {label}; make "
+            f"it with `{shlex.join(command)}` and the configuration of that run"
+        )
+    if len(outputs) == 1:
+        return NamedPolicy(name, outputs[0], str(outputs[0]))
+    configured = _configured(directory, number)
+    chosen = next((path for path in outputs if configured == path.resolve()), None)
+    why = "of the run's configuration" if chosen else "the newest"
+    chosen = chosen or outputs[0]
+    return NamedPolicy(name, chosen, f"{chosen} ({why} of {len(outputs)})")
+
+
+def _outputs(folder: Path, round: int | None) -> list[Path]:
+    """The complete outputs of a stage, newest first; what no manifest describes is left out."""
+    dated = []
+    for manifest in folder.glob(f"*/{MANIFEST}"):
+        try:
+            key = read_manifest(manifest.parent)["key"]
+        except StoreError:
+            continue
+        if key["round"] == round:
+            dated.append((-manifest.stat().st_mtime_ns, manifest.parent))
+    return [path for _, path in sorted(dated)]
+
+
+def _configured(directory: Path, number: int) -> Path | None:
+    """The output that the ``config.yaml`` in the directory of a run names; None without one."""
+    file = directory / "config.yaml"
+    if not file.is_file():
+        return None
+    try:
+        trained = policy(StageTask(config=str(file)), number)
+        return trained.directory.resolve() if trained.complete() else None
+    except SteepError:  # its files have moved, or an earlier version wrote it
+        return None

@@ -1,0 +1,108 @@
+"""Prepare the questions of an evaluation: any question file, or the run's own split.
+
+The questions are written to ``evaluations/questions/<hash>/questions.parquet`` of the run. The hash
+is of the questions themselves, so the format and the name of the file do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.core.atomic import json_text
+from pipeline.core.errors import InputError
+from pipeline.core.record_io import as_json, read_records, write_parquet
+from pipeline.core.records import Question
+from tasks.base import StageTask
+
+Select = Literal["first", "random"]
+
+
+@dataclass(frozen=True)
+class QuestionChoice:
+    """Which questions to evaluate on.
+
+    ``file`` is a file of data set ``dataset``, which is guessed when it is None; without a file the
+    questions are those of the run's evaluation split. At most ``limit`` are taken, the first or any.
+    """
+
+    file: Path | None = None
+    dataset: str | None = None
+    limit: int | None = None
+    select: Select = "first"
+
+    @property
+    def whole_split(self) -> bool:
+        """Whether these are all questions of the run's evaluation split."""
+        return self.file is None and self.limit is None
+
+
+WHOLE_SPLIT = QuestionChoice()
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Prepared questions: their name in results, the directory of ``questions.parquet``, their number."""
+
+    name: str
+    directory: Path
+    count: int
+    source: str
+
+
+def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice) -> QuestionSet:
+    """Read and select the questions, and write them below the directory of the run of ``task``.
+
+    ``split`` is the task of the run's evaluation questions, complete where ``choice`` names no file.
+    Raises InputError when the file is unusable, has no questions, or its data set is not known.
+    """
+    seed = task.settings.seed
+    if choice.file is None:
+        name: str = task.settings.evaluation.split
+        path, dataset = split.directory / "questions.parquet", "questions"
+        questions = _of_parquet(path, choice, seed)
+    else:
+        path, name = choice.file, choice.file.stem
+        questions, dataset = _of_file(path, choice, seed)
+    if choice.limit is not None:
+        name += f"-{choice.select}-{choice.limit}"
+    lines = "\n".join(json_text(as_json(question), sort_keys=True) for question in questions)
+    key = hashlib.sha256(lines.encode()).hexdigest()[:16]
+    directory = task.settings.run_dir / "evaluations" / "questions" / key
+    if not (directory / "questions.parquet").is_file():
+        write_parquet(directory / "questions.parquet", questions, Question)
+    source = f"{path}" if dataset == "questions" else f"{path}, read as {dataset}"
+    return QuestionSet(name, directory, len(questions), source)
+
+
+def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Question], str]:
+    if path.suffix == ".parquet":
+        if choice.dataset not in (None, "questions"):
+            raise InputError(
+                f"--dataset is {choice.dataset}, and {path} is a file of steep; remove --dataset"
+            )
+        return _of_parquet(path, choice, seed), "questions"
+    from pipeline.corpus.questions.guess import dataset_of
+    from pipeline.corpus.questions.load import DATASETS, load_questions
+
+    if choice.dataset is not None and choice.dataset not in DATASETS:
+        raise InputError(f"--dataset is {choice.dataset!r}; expected one of {', '.join(DATASETS)}")
+    dataset = choice.dataset or dataset_of(path)
+    questions = load_questions(path, dataset, select=choice.select, limit=choice.limit, seed=seed)
+    return questions, dataset
+
+
+def _of_parquet(path: Path, choice: QuestionChoice, seed: int) -> list[Question]:
+    from pipeline.corpus.questions.select import choose
+
+    questions = read_records(path, Question)
+    if not questions:
+        raise InputError.at(path, None, "no questions to evaluate on; name another file")
+    times = Counter(question.question_id for question in questions)
+    repeated, count = times.most_common(1)[0]
+    if count > 1:
+        raise InputError.at(path, None, f"question id {repeated} occurs twice; make ids unique")
+    return choose(questions, choice.select, choice.limit, seed)

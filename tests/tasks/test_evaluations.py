@@ -1,0 +1,239 @@
+"""Evaluations beside a run: any policy on any questions, each once, and nothing else runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.model_files import model_hash
+from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.records import Question, Trajectory
+from pipeline.training.lineage import Lineage, policy_fingerprint
+from tasks.base import StageTask
+from tasks.evaluations import evaluate
+from tasks.named_policies import find_policy
+from tasks.policy import policy
+from tasks.question_sets import QuestionChoice
+from tasks.run import task_for
+from tests.llm.small_models import small_adapter, small_model
+
+QUESTIONS = [Question(f"q{n}", "toy", f"Where is city {n}?", ["Rome"], "single") for n in range(4)]
+FINISHED = ("corpus", "questions-test", "graph", "index")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model") / "base")
+
+
+@pytest.fixture
+def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.chdir(tmp_path)
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    return (
+        f"model.base={model}",
+        "engine={kind: transformers, dtype: float32, max_model_len: 64}",
+        "retrieval.variant=none",
+        "sampling={max_segment_tokens: 6, batch: 2}",
+        "evaluation.bootstrap=10",
+        "rounds=2",
+    )
+
+
+@pytest.fixture
+def run(overrides: tuple[str, ...], model: Path) -> StageTask:
+    """Finished indexes, SFT and round 1; round 2, samples, scores and pairs are missing."""
+    task = task_for("evaluate", "embedded", overrides)
+    for stage in FINISHED:
+        commit(task_for(stage, "embedded", overrides))
+    commit_policy(policy(task, 0), model, seed=0)
+    commit_policy(policy(task, 1), model, seed=1)
+    return task
+
+
+def commit(task: StageTask) -> Path:
+    folder = task.settings.run_dir / "written"
+    write_parquet(folder / "questions.parquet", QUESTIONS, Question)
+    task.directory.parent.mkdir(parents=True, exist_ok=True)
+    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+
+
+def commit_policy(task: StageTask, model: Path, seed: int) -> Path:
+    folder = task.settings.run_dir / "written"
+    adapter, sha = small_adapter(model, folder / "adapter", seed), model_hash(model)
+    name = policy_fingerprint(adapter, sha)
+    Lineage(name, str(model), sha, None, None, 0, "sft", {}, seed=0, counts={}).write(folder)
+    task.directory.parent.mkdir(parents=True, exist_ok=True)
+    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+
+
+def executions(task: StageTask) -> list[str]:
+    """The stages of the run's store that have a complete output, one entry for each output."""
+    manifests = task.settings.run_dir.glob("store/*/*/manifest.json")
+    return sorted(path.parent.parent.name for path in manifests)
+
+
+def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
+    run: StageTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other names, formats and settings that decide nothing run nothing; other questions do."""
+    before = executions(run)
+    two = QuestionChoice(limit=2)
+    done = evaluate(run, ["base", "sft"], two)
+    assert executions(run) == sorted([*before, "evaluate-any", "evaluate-any"])
+    assert capsys.readouterr().out.count(" runs (log: ") == 2
+    assert [row["n"] for row in done.rows if row["dataset"] == "all"] == [2, 2]
+    assert {row["split"] for row in done.rows} == {"test-first-2"}
+    assert {(test["before"], test["after"]) for test in done.tests} == {("base", "sft")}
+    base = read_records(done.directories["base"] / "trajectories.parquet", Trajectory)
+    assert {trajectory.policy for trajectory in base} == {model_hash(Path(run.settings.model.base))}
+    written = json.loads(Path("runs/embedded/evaluations/sft-test-first-2.json").read_text())
+    assert written == [row for row in done.rows if row["policy"] == "sft"]
+    tests = json.loads(Path("runs/embedded/evaluations/comparisons/test-first-2.json").read_text())
+    assert tests == done.tests
+
+    copy = tmp_path / "copied adapter"
+    shutil.copytree(policy(run, 0).directory / "adapter", copy)
+    lines = tmp_path / "same.jsonl"
+    lines.write_text("".join(json.dumps(asdict(question)) + "\n" for question in QUESTIONS[:2]))
+    other = task_for("evaluate", "embedded", (*run.overrides, "evaluation.bootstrap=20"))
+    again = evaluate(other, [str(copy), "embedded:sft"], QuestionChoice(lines))
+    assert set(again.directories.values()) == {done.directories["sft"]}
+    assert [row["policy"] for row in again.rows if row["dataset"] == "all"] == [
+        str(copy),
+        "embedded:sft",
+    ]
+    assert "runs (log" not in capsys.readouterr().out
+
+    (done.directories["sft"] / "rows.json").write_text("{}")
+    remake = r"evaluate-sft is damaged .*: steep evaluate --policy sft --limit 2 --select first "
+    with pytest.raises(StoreError, match=rf"{remake}--config embedded .* --force$"):
+        evaluate(run, ["sft"], two)
+
+    fewer = evaluate(run, ["sft"], QuestionChoice(lines, limit=1))
+    assert capsys.readouterr().out.count(" runs (log: ") == 1
+    assert [row["n"] for row in fewer.rows] == [1, 1]
+    assert executions(run) == sorted([*before, *["evaluate-any"] * 3])
+
+
+def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
+    run: StageTask, overrides: tuple[str, ...], model: Path
+) -> None:
+    before = executions(run)
+    with pytest.raises(StoreError, match=r"train-2 is not complete; .*steep run train --round 2"):
+        evaluate(run, ["2"])
+    with pytest.raises(InputError, match="round-3, and rounds is 2"):
+        evaluate(run, ["3"])
+    unindexed = task_for("evaluate", "embedded", (*overrides, "index.faiss=hnsw"))
+    with pytest.raises(StoreError, match=r"^index of .* is not complete.*`steep run index "):
+        evaluate(unindexed, ["base"])
+    untrained = task_for("evaluate", "embedded", (*overrides, "sft.epochs=7"))
+    with pytest.raises(StoreError, match=r"no policy of .* is trained; .*steep run sft"):
+        evaluate(untrained)
+    assert executions(run) == before
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing:1", "embedded:x", ":1", ""])
+def test_unknown_policies_are_refused_with_what_is_expected(run: StageTask, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
+        find_policy(run, name)
+
+
+def test_unusable_policies_are_refused_before_anything_runs(
+    run: StageTask, model: Path, tmp_path: Path
+) -> None:
+    before = executions(run)
+    trained = policy(run, 0).directory
+
+    def copied(name: str) -> Path:
+        return Path(shutil.copytree(trained, tmp_path / name))
+
+    def refused(directory: Path, problem: str) -> None:
+        with pytest.raises(InputError, match=problem):
+            evaluate(run, ["base", str(directory)], QuestionChoice(limit=1))
+
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "holds no policy; expected lineage.json with adapter/")
+    (copied("weightless") / "adapter" / "adapter_model.safetensors").unlink()
+    refused(tmp_path / "weightless", "has no adapter_model.safetensors")
+    (copied("damaged") / "adapter" / "adapter_model.safetensors").write_bytes(b"12345678{}")
+    refused(tmp_path / "damaged", "not readable as safetensors")
+    shutil.copytree(
+        policy(run, 1).directory / "adapter", copied("mixed") / "adapter", dirs_exist_ok=True
+    )
+    refused(tmp_path / "mixed", "differs from .*lineage.json")
+    lineage = json.loads((copied("other base") / "lineage.json").read_text())
+    changed = json.dumps({**lineage, "base_sha": "another"})
+    (tmp_path / "other base" / "lineage.json").write_text(changed)
+    refused(tmp_path / "other base", "with content another, and model.base .* set model.base")
+    settings = json.loads((copied("prompt") / "adapter" / "adapter_config.json").read_text())
+    file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
+    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is PROMPT_TUNING")
+    file.write_text(json.dumps({**settings, "base_model_name_or_path": "meta/Another-8B"}))
+    refused(tmp_path / "prompt" / "adapter", "trained over base model meta/Another-8B")
+    assert executions(run) == before
+
+
+def test_an_adapter_that_changes_weights_which_the_base_lacks_is_refused(
+    run: StageTask, model: Path, tmp_path: Path
+) -> None:
+    """PEFT would leave them out and evaluate the base model."""
+    from safetensors.numpy import load_file, save_file
+
+    adapter = Path(shutil.copytree(policy(run, 0).directory / "adapter", tmp_path / "adapter"))
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace("layers.1", "layers.7"): value for name, value in tensors.items()}
+    save_file(renamed, adapter / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=r"changes model.layers.7.* has no such weight"):
+        evaluate(run, [str(adapter)], QuestionChoice(limit=1))
+
+
+@pytest.mark.parametrize(
+    ("content", "choice", "problem"),
+    [
+        ("garbage", {}, "not valid JSON"),
+        ("", {}, "empty"),
+        ('{"question": "Who?", "answer": "Ann"}', {}, "cannot be told from the first"),
+        ('{"question": "Who?", "answer": ["Ann"]}', {"dataset": "musique"}, "paragraphs: missing"),
+        ('{"question": "Who?", "answer": ["Ann"]}', {"dataset": "squad"}, "expected one of mus"),
+        ('{"question": "Who?", "answer": []}', {"dataset": "nq"}, "at least one answer"),
+    ],
+)
+def test_unusable_questions_are_refused_before_anything_runs(
+    run: StageTask, tmp_path: Path, content: str, choice: dict[str, str], problem: str
+) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(content)
+    before = executions(run)
+    with pytest.raises(InputError, match=problem):
+        evaluate(run, ["base"], QuestionChoice(file, **choice))  # type: ignore[arg-type]
+    assert executions(run) == before
+    assert not Path("runs/embedded/evaluations").exists()
+
+
+def test_of_several_outputs_that_of_the_runs_configuration_is_taken(
+    run: StageTask, overrides: tuple[str, ...], model: Path
+) -> None:
+    """Without a configuration in the run's directory it is the newest one."""
+    first = policy(run, 0).directory
+    second = commit_policy(
+        policy(task_for("evaluate", "embedded", (*overrides, "sft.epochs=2")), 0), model, seed=2
+    )
+    os.utime(first / "manifest.json", (1, 1))
+    newest = find_policy(run, "runs/embedded:sft")
+    assert (newest.directory, newest.name) == (second, "embedded:sft")
+    assert "the newest of 2" in newest.source
+    values = run.settings.model_dump(mode="json")
+    Path("runs/embedded/config.yaml").write_text(json.dumps(values))  # JSON is YAML
+    configured = find_policy(run, "embedded:sft")
+    assert configured.directory is not None
+    assert configured.directory.resolve() == first.resolve()
+    assert "of the run's configuration of 2" in configured.source
