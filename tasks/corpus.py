@@ -14,7 +14,15 @@ class Corpus(StageTask):
     stage = "corpus"
     version = 2
     entry = "pipeline.stages.corpus:run"
-    reads = ("corpus", "data.sft", "data.sampling", "data.validation", "data.test", "seed")
+    reads = (
+        "corpus",
+        "data.sft",
+        "data.sampling",
+        "data.validation",
+        "data.test",
+        "data.root",
+        "seed",
+    )
 
     def upstream(self) -> dict[str, StageTask]:
         return {"world": self.clone(World)} if self.settings.data.closed_world else {}

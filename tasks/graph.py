@@ -16,7 +16,7 @@ class Graph(StageTask):
     stage = "graph"
     version = 2
     entry = "pipeline.stages.graph:run"
-    reads = ("graph",)
+    reads = ("graph", "data.root")
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}

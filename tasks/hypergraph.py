@@ -16,7 +16,7 @@ class Hypergraph(StageTask):
 
     stage = "hypergraph"
     entry = "pipeline.stages.hypergraph:run"
-    reads = ("hypergraph",)
+    reads = ("hypergraph", "data.root")
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}

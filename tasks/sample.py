@@ -17,7 +17,7 @@ ROLL_OUT = (
     "grammar",
     "engine",
     "index.embedder",
-    "model.chat_template",
+    "model",
     "seed",
 )
 

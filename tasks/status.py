@@ -85,14 +85,15 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there.
+    For a changed upstream stage, the lines below it give the change there. For a stage that is done, the
+    settings that would execute it in another way.
     """
     if task.complete():
         if damage := problems(task.directory, Depth.SIZES):
             return [f"{task.label}: damaged: {line}" for line in damage] + [
                 f"{task.label}: make it again: {task.remake_command}"
             ]
-        return [f"{task.label}: done; nothing would run"]
+        return [f"{task.label}: done; nothing would run", *_other_execution(task)]
     earlier = task.store.manifests(task.stage, task.round_number)
     if not earlier:
         return [f"{task.label}: never completed with any settings"]
@@ -109,6 +110,20 @@ def why(task: StageTask) -> list[str]:
         else:
             lines.append(f"{task.label}: {line}")
     return lines
+
+
+def _other_execution(task: StageTask) -> list[str]:
+    """The settings of a stage that change how it is executed, where its output was made with others.
+
+    Outputs of earlier versions do not record these settings.
+    """
+    before, now = read_manifest(task.directory).get("execution", {}), task.execution()
+    return [
+        f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "
+        "(changes how work is executed, not its result)"
+        for name in sorted(before.keys() & now.keys())
+        if before[name] != now[name]
+    ]
 
 
 def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:

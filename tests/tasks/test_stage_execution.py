@@ -112,6 +112,13 @@ def test_a_failure_of_an_earlier_run_is_not_reported_again(workspace):
     assert caught.value.exit_status == 2
 
 
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_than_one_worker_is_refused(workspace, workers):
+    with pytest.raises(ConfigError, match=f"workers is {workers}; expected at least 1"):
+        run(task(First, workspace), workers=workers)
+    assert executions(workspace) == []
+
+
 def test_a_stage_without_output_is_not_done(workspace):
     with pytest.raises(RunFailed, match="wrote nothing"):
         run(task(WritesNothing, workspace))
