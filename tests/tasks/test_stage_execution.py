@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 from filelock import FileLock
 
+from pipeline.core.errors import ConfigError
 from pipeline.run.store import Store, read_manifest
 from tasks.base import StageTask
 from tasks.run import RunFailed, clean, run

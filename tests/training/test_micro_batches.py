@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.config import Dpo, Grpo, Lora, Sft
 from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
@@ -149,3 +150,33 @@ def test_shares_of_micro_batches_by_hand():
     assert step.share_of_records(1) == pytest.approx(2 / 3)
     assert step.share_of_tokens(6) == pytest.approx(3 / 2)
     assert step.share_of_tokens(2) == pytest.approx(1 / 2)
+
+
+def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, tmp_path: Path):
+    """As after memory ran out: the run ends as if it had not been interrupted."""
+    import torch
+    from transformers import TrainerCallback
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 3:
+                raise KeyboardInterrupt
+
+    expected, whole = trained(dpo, base, tmp_path / "whole", 4)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    killed = dpo(base, folder, History(), 4)
+    killed.add_callback(Kill())
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, History(), folder)
+    assert last_checkpoint(folder).name == "checkpoint-2"
+    history = History()
+    resumed = dpo(base, folder, history, 1)
+    train(resumed, history, folder)
+    assert [row["loss"] for row in history.rows] == pytest.approx(
+        [row["loss"] for row in expected.rows], rel=1e-4
+    )
+    values = {n: p.detach() for n, p in whole.model.named_parameters() if p.requires_grad}
+    for name, value in resumed.model.named_parameters():
+        if value.requires_grad:
+            torch.testing.assert_close(value.detach(), values[name], rtol=0, atol=BOUND)
