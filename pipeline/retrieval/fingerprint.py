@@ -41,7 +41,8 @@ class RetrievalIdentity:
 
         ``stages`` maps "corpus", "graph" and "index" to fingerprints.
         """
-        deciding = settings.deciding()
+        current = settings.renamed()  # `deciding` has the old names of renamed fields
+        deciding = {current.get(name, name): value for name, value in settings.deciding().items()}
         return cls(
             stages["corpus"],
             stages["graph"],
