@@ -36,7 +36,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status verify gc torture recall clean-tmp tiny-reader check lint types test bench docs gpu-resolve lock serve-retrieval
+        view status verify gc torture recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -121,6 +121,10 @@ torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endp
 
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
+
+settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings
+	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
+	@mv docs/settings.new.md docs/settings.md
 
 gpu-resolve: $(STAMP) ## check that the GPU extra resolves, without installing it
 	$(VENV)/bin/uv pip compile -q --python-version 3.11 --extra gpu pyproject.toml -o $(VENV)/gpu.lock

@@ -29,7 +29,7 @@ from pipeline.run.store import StageKey, Store
 from pipeline.run.supervisor import run_stage
 from pipeline.run.worker import StageJob
 from tasks.failures import as_text
-from tasks.fingerprint import content_hashes, select
+from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.outputs import Output, Outputs
 
 # Settings whose reduction lowers the memory of the stages that read their block.
@@ -57,6 +57,7 @@ class StageTask(luigi.Task):
     version: ClassVar[int] = 1
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
+    reads_at_times: ClassVar[tuple[str, ...]] = ()  # those that only some configurations need
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
@@ -100,9 +101,17 @@ class StageTask(luigi.Task):
         """Raw files and models that the stage reads, by name: a path, or another identity."""
         return {}
 
+    def reading(self) -> tuple[str, ...]:
+        """The blocks or keys that the stage reads under this configuration."""
+        return self.reads
+
     def slice(self) -> dict[str, Any]:
         """The settings that enter the fingerprint."""
-        return select(self.settings, self.reads)
+        return select(self.settings, self.reading())
+
+    def execution(self) -> dict[str, Any]:
+        """The settings that say how the stage is executed, which no fingerprint has."""
+        return select_execution(self.settings, self.reading())
 
     @cached_property
     def key(self) -> StageKey:
@@ -194,6 +203,7 @@ class StageTask(luigi.Task):
             shards=shards,
             force=self.forced,
             lock_seconds=self.lock_seconds,
+            execution=self.execution(),
         )
         started = time.monotonic()
         counts = run_stage(
@@ -238,7 +248,7 @@ class StageTask(luigi.Task):
         return options if self.data is None else [*options, "--data", self.data]
 
     def _memory_hint(self) -> str:
-        blocks = {name.partition(".")[0] for name in self.slice()}
+        blocks = {name.partition(".")[0] for name in self.reading()}
         names = [name for name in MEMORY_SETTINGS if name.partition(".")[0] in blocks]
         lower = f"lower {', '.join(names)}, or " if names else ""
         return f"{lower}run fewer stages at once (--workers)"

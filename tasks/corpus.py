@@ -15,7 +15,7 @@ class Corpus(StageTask):
     stage = "corpus"
     version = 3
     entry = "pipeline.stages.corpus:run"
-    reads = ("corpus",)
+    reads = ("corpus", "data.root")
 
     @property
     def _paths(self) -> tuple[str, ...]:

@@ -26,13 +26,15 @@ class EvaluatePolicy(StageTask):
     version = 2
     entry = "pipeline.stages.evaluate:run"
     reads = (
-        "evaluation",
+        "evaluation.temperature",
+        "evaluation.split",
         "sampling.top_p",
         "sampling.max_steps",
         "sampling.max_segment_tokens",
         "sampling.max_total_tokens",
         "sampling.max_context_tokens",
         "sampling.in_flight",
+        "sampling.batch",
         *ROLL_OUT,
     )
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
@@ -65,7 +67,7 @@ class Evaluate(StageTask):
     stage = "evaluate"
     version = 2
     entry = "pipeline.stages.evaluate:merge"
-    reads = ("evaluation", "seed")
+    reads = ("evaluation.bootstrap", "seed")
 
     def upstream(self) -> dict[str, StageTask]:
         from tasks.judge import JudgePolicy  # that module imports this one

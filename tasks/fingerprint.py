@@ -1,7 +1,7 @@
 """Values that enter a task's fingerprint: settings, and the identity of files and models.
 
 Input: a configuration and the names of its settings, or the name of a model. Output: JSON values for
-`pipeline.run.store.StageKey`.
+`pipeline.run.store.StageKey`, and for the manifest the settings that say how work is executed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Block
-from pipeline.config.base import LEFT_OUT, deciding_value, fingerprint_name
+from pipeline.config.base import (
+    LEFT_OUT,
+    Execution,
+    deciding_value,
+    execution_values,
+    fingerprint_name,
+)
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
 
@@ -31,13 +37,33 @@ def select(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for dotted in names:
         *parents, name = dotted.split(".")
-        block = settings
-        for parent in parents:
-            block = getattr(block, parent)
+        block = _block(settings, parents)
         value = deciding_value(block, name, block.model_dump(mode="json", include={name}))
         if value is not LEFT_OUT:
             chosen[".".join((*parents, fingerprint_name(block, name)))] = value
     return chosen
+
+
+def select_execution(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
+    """How work is executed: the fields of the named blocks that `select` leaves out, by dotted name.
+
+    The settings of the whole run (``workers``, ``cache_dir``, …) are always among them. A name whose
+    block is null has none.
+    """
+    run = type(settings).marked(Execution)
+    everything = execution_values(settings)
+    return {
+        dotted: value
+        for dotted, value in everything.items()
+        if dotted in run or any(dotted == name or dotted.startswith(f"{name}.") for name in names)
+    }
+
+
+def _block(settings: Block, parents: list[str]) -> Block:
+    block = settings
+    for parent in parents:
+        block = getattr(block, parent)
+    return block
 
 
 def model_identity(name: str) -> Path | str:

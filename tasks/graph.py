@@ -17,7 +17,7 @@ class Graph(StageTask):
     stage = "graph"
     version = 2
     entry = "pipeline.stages.graph:run"
-    reads = ("graph",)
+    reads = ("graph", "data.root")
 
     @property
     def _paths(self) -> tuple[str, ...]:

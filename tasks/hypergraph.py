@@ -17,7 +17,7 @@ class Hypergraph(StageTask):
 
     stage = "hypergraph"
     entry = "pipeline.stages.hypergraph:run"
-    reads = ("hypergraph",)
+    reads = ("hypergraph", "data.root")
 
     @property
     def _paths(self) -> tuple[str, ...]:

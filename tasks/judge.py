@@ -31,7 +31,10 @@ class _Judging(StageTask):
     version = 2
     entry = "pipeline.stages.judge:run"
     reads: ClassVar[tuple[str, ...]] = (
-        *("judges", "grammar", "engine", "model.chat_template", "sampling.max_steps"),
+        "grammar",
+        "engine",
+        "model",
+        "sampling.max_steps",
     )
 
     @property
@@ -42,6 +45,9 @@ class _Judging(StageTask):
     def judges(self) -> Judges:
         """The judges; raises ConfigError when the configuration has none."""
         return _required(self, self.settings.judges)
+
+    def reading(self) -> tuple[str, ...]:
+        return (*self.reads, "judges")
 
     def judged(self, trajectories: StageTask, number: int) -> dict[str, StageTask]:
         """The trajectories, policy ``number`` that sampled them, and the world of an exact judge."""
@@ -63,6 +69,7 @@ class Judge(_Judging, RoundTask):
     """Verdicts on the steps of round n's trajectories."""
 
     stage = "judge"
+    reads_at_times = ("judges",)
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(Sample), self.round - 1)
@@ -73,12 +80,16 @@ class JudgePolicy(_Judging):
 
     stage = "judge-policy"
     entry = "pipeline.stages.judge:run_policy"
-    reads = (*_Judging.reads, "evaluation.judges")
+    reads_at_times = ("judges", "evaluation.judges")
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
 
     @property
     def judges(self) -> Judges:
         return _required(self, self.settings.evaluation_judges)
+
+    def reading(self) -> tuple[str, ...]:
+        own = self.settings.evaluation.judges is not None
+        return (*self.reads, "evaluation.judges" if own else "judges")
 
     @property
     def round_number(self) -> int | None:

@@ -55,7 +55,7 @@ class QuestionsSft(_TrainingQuestions):
 
     stage = "questions-sft"
     split = "sft"
-    reads = ("data.sft", "seed")
+    reads = ("data.sft", "data.root", "seed")
 
 
 class QuestionsSampling(_TrainingQuestions):
@@ -63,7 +63,7 @@ class QuestionsSampling(_TrainingQuestions):
 
     stage = "questions-sampling"
     split = "sampling"
-    reads = ("data.sampling", "seed")
+    reads = ("data.sampling", "data.root", "seed")
     round = luigi.OptionalIntParameter(default=None, description="round with its own questions")
 
     @cached_property
@@ -80,7 +80,7 @@ class QuestionsValidation(_Questions):
 
     stage = "questions-validation"
     split = "validation"
-    reads = ("data.validation", "seed")
+    reads = ("data.validation", "data.root", "seed")
 
 
 class QuestionsTest(_Questions):
@@ -88,7 +88,7 @@ class QuestionsTest(_Questions):
 
     stage = "questions-test"
     split = "test"
-    reads = ("data.test", "seed")
+    reads = ("data.test", "data.root", "seed")
 
 
 SPLITS: dict[str, type[_Questions]] = {

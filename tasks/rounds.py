@@ -38,8 +38,9 @@ class ShardedTask(RoundTask):
         raise NotImplementedError
 
     def requires(self) -> dict[str, StageTask]:
+        """The shards, unless the stage is complete: its output is the same however it was divided."""
         count = self.settings.sampling.shards
-        if count == 1:
+        if count == 1 or self.complete():
             return self.needed()
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 

@@ -123,10 +123,16 @@ def run(
     """Run the incomplete stages that ``task`` needs, and ``task``; returns its directory.
 
     With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
-    configuration is written to its directory first. Raises RunFailed with the message
-    of every failed stage; complete stages stay complete. Raises StoreError before anything runs when
-    an output that would be read is damaged, or when a directory cannot be written.
+    configuration is written to its directory first. Raises RunFailed with the message of every failed
+    stage; complete stages stay complete. Raises ConfigError for fewer than one worker, and StoreError
+    before anything runs when an output that would be read is damaged, or when a directory cannot be
+    written.
     """
+    if workers is not None and workers < 1:
+        raise ConfigError(
+            f"workers is {workers}; expected at least 1, the number of stages that run at once; raise "
+            "--workers (WORKERS=), or leave it out for the setting workers"
+        )
     tasks = list(walk(task))
     for needed in tasks:
         _ = needed.key  # raises for a missing file or an invalid setting before anything runs
@@ -153,7 +159,7 @@ def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
         read.check_output(Depth.FOOTERS)
     task.forced = force
     try:
-        failures = build(task, todo, workers or task.settings.workers)
+        failures = build(task, todo, task.settings.workers if workers is None else workers)
     finally:
         task.forced = False
     if not task.complete() or (force and failures):

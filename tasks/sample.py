@@ -19,7 +19,7 @@ ROLL_OUT = (
     "grammar",
     "engine",
     "index.embedder",
-    "model.chat_template",
+    "model",
     "seed",
 )
 ROLL_OUT_FILES = {**QUESTIONS_READ, "policy": ADAPTER}

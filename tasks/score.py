@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import StageTask
-from tasks.fingerprint import model_identity, select
+from tasks.fingerprint import model_identity
 from tasks.judge import Judge
 from tasks.knowledge import knowledge
 from tasks.policy import ADAPTER, policy
@@ -17,7 +17,13 @@ from tasks.sample import ROLL_OUT, Sample, roll_out_files
 
 class _Scoring(RoundTask):
     entry = "pipeline.stages.score:run"
-    reads = ("rewards", "retrieval.reranker", "index.embedder")
+    reads = ("rewards.kind", "rewards.batch", "sampling.shards")
+    reads_at_times = (
+        "rewards",
+        "retrieval.reranker",
+        "index.embedder",
+        *("sampling", *ROLL_OUT),
+    )
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
@@ -36,15 +42,22 @@ class _Scoring(RoundTask):
             needs |= {**knowledge(self), "policy": policy(self, self.round - 1)}
         return needs
 
-    def slice(self) -> dict[str, Any]:
-        values = super().slice()
+    def reading(self) -> tuple[str, ...]:
+        """Of the block ``rewards``, only what the method uses."""
+        rewards = self.settings.rewards
+        names = [*self.reads, f"rewards.{rewards.kind.replace('-', '_')}"]
+        if self.settings.method.similarity_rewards:
+            names.append("retrieval.reranker" if rewards.reranker is None else "rewards.reranker")
+            names.append("index.embedder")
         if self.settings.method.scoring_samples:
-            values |= select(self.settings, ("sampling", *ROLL_OUT))
-        return values
+            names += ["sampling", *ROLL_OUT]
+        return tuple(names)
 
     def files(self) -> dict[str, Path | str]:
         if self.settings.method.scoring_samples:
             return roll_out_files(self)
+        if not self.settings.method.similarity_rewards:
+            return {}
         reranker = self.settings.rewards.reranker or self.settings.retrieval.reranker
         return {"reranker": model_identity(reranker.model or self.settings.index.embedder.model)}
 

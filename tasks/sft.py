@@ -13,10 +13,10 @@ class Sft(StageTask):
     """LoRA adapter of policy 0, trained on supervised trajectories."""
 
     stage = "sft"
-    version = 3
+    version = 4
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
-    reads = ("sft", "lora", "model.chat_template", "seed")
+    reads = ("sft", "lora", "model", "seed")
 
     def upstream(self) -> dict[str, StageTask]:
         return {"sft-data": self.clone(SftData)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
-from tasks.fingerprint import model_identity, select
+from tasks.fingerprint import model_identity
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
 from tasks.questions import QUESTIONS_READ, questions
@@ -21,6 +21,7 @@ class SftData(StageTask):
     version = 2
     entry = "pipeline.stages.sft_data:run"
     reads = ("sft_data", "prompt", "grammar", "seed")
+    reads_at_times = ("retrieval.variant", "engine", "model", "judges.system")
 
     def upstream(self) -> dict[str, StageTask]:
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
@@ -41,13 +42,17 @@ class SftData(StageTask):
             files["base model"] = model_identity(self.settings.model.base)
         return files
 
+    def reading(self) -> tuple[str, ...]:
+        """Adds the settings of the base model that memory steps use."""
+        memory = self.settings.sft_data.memory is not None
+        return (*self.reads, "engine", "model") if memory else self.reads
+
     def slice(self) -> dict[str, Any]:
-        """Adds the kinds of shown items, and the settings of the base model that memory steps use."""
+        """Adds the kinds of shown items, and the system message of closed-book questions."""
         values = super().slice()
         if self.settings.method.sft_shows_retrieved_kinds:
             values["retrieval.shows"] = list(self.settings.retrieval.shows)
-        if self.settings.sft_data.memory is None:
-            return values
-        judges = self.settings.judges
-        base_model = select(self.settings, ("engine", "model.chat_template"))
-        return {**values, **base_model, "judges.system": judges.system if judges else None}
+        if self.settings.sft_data.memory is not None:
+            judges = self.settings.judges
+            values["judges.system"] = judges.system if judges else None
+        return values

@@ -90,7 +90,8 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there.
+    For a changed upstream stage, the lines below it give the change there. For a stage that is done, the
+    settings that would execute it in another way.
     """
     output = task.found()
     if output is not None:
@@ -103,7 +104,7 @@ def why(task: StageTask) -> list[str]:
                 f"{task.label}: reused; nothing would run, because its inputs have the content that "
                 f"{output.directory} was made from"
             ]
-        return [f"{task.label}: done; nothing would run"]
+        return [f"{task.label}: done; nothing would run", *_other_execution(task)]
     earlier = task.store.manifests(task.stage, task.round_number)
     if not earlier:
         return [f"{task.label}: never completed with any settings"]
@@ -132,6 +133,20 @@ def _other_contents(task: StageTask) -> list[str]:
         f"{task.label}: upstream stage {task.inputs[name].label} was made again and has another content"
         for name in sorted(now)
         if now[name] != then.get(name)
+    ]
+
+
+def _other_execution(task: StageTask) -> list[str]:
+    """The settings of a stage that change how it is executed, where its output was made with others.
+
+    Outputs of earlier versions do not record these settings.
+    """
+    before, now = read_manifest(task.directory).get("execution", {}), task.execution()
+    return [
+        f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "
+        "(changes how work is executed, not its result)"
+        for name in sorted(before.keys() & now.keys())
+        if before[name] != now[name]
     ]
 
 

@@ -8,24 +8,25 @@ from typing import Any
 
 from pipeline.config import for_round
 from tasks.base import StageTask
-from tasks.fingerprint import model_identity, select
+from tasks.fingerprint import model_identity
 from tasks.pair import Pair
 from tasks.policy import ADAPTER, policy
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 from tasks.sft import Sft
 
-_SHARED = ("lora", "model.chat_template", "seed")
+_SHARED = ("objective", "lora", "model", "seed")
 
 
 class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs or the scored trajectories of round n."""
 
     stage = "train"
-    version = 3
+    version = 4
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
-    reads = ("dpo", *_SHARED)
+    reads = _SHARED
+    reads_at_times = ("dpo", "grpo", "sampling.temperature")
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
@@ -49,15 +50,20 @@ class Train(RoundTask):
     def files(self) -> dict[str, Path | str]:
         return {"base model": model_identity(self.settings.model.base)}
 
+    def reading(self) -> tuple[str, ...]:
+        """The block of the objective."""
+        if self.settings.objective == "grpo":
+            return (*self.reads, "grpo", "sampling.temperature")
+        return (*self.reads, "dpo")
+
     def slice(self) -> dict[str, Any]:
-        """The block of the objective, and of DPO's lists only this round's eta and epochs.
+        """Of DPO's lists only this round's eta and epochs.
 
         A change for a later round therefore does not rerun this one.
         """
-        if self.settings.objective == "grpo":
-            names = ("grpo", "sampling.temperature", *_SHARED)
-            return select(self.settings, names)
         values = super().slice()
+        if self.settings.objective == "grpo":
+            return values
         dpo = dict(values["dpo"])
         for name in ("eta", "round_epochs"):
             dpo[name] = for_round(tuple(dpo[name]), self.round)

@@ -20,7 +20,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", help="directory of th
 RoundOption = Annotated[
     int | None, typer.Option("--round", help="round from 1, for stages of a round")
 ]
-WorkersOption = Annotated[int | None, typer.Option("--workers", min=1, help="stages run at once")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages run at once")]
 ForceOption = Annotated[bool, typer.Option("--force", help="run this stage again, even if done")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 Source = Annotated[str, typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin")]
@@ -61,7 +61,7 @@ StageRoundOption = Annotated[
 ]
 StageWorkersOption = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="stages run at once", rich_help_panel=STAGE_PANEL),
+    typer.Option("--workers", help="stages run at once", rich_help_panel=STAGE_PANEL),
 ]
 StageForceOption = Annotated[
     bool,

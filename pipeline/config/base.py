@@ -27,7 +27,15 @@ from pipeline.config.values import (
 class Execution:
     """Marks a field that changes how work is executed and not its result.
 
-    Such a field is left out of fingerprints and cache keys.
+    Such a field is left out of fingerprints and cache keys. The manifest of a stage records it.
+    """
+
+
+@dataclass(frozen=True)
+class Indirect:
+    """Marks a field that decides results through something else that fingerprints hold.
+
+    ``model.base`` and ``data.root`` name files, and fingerprints hold the content of these files.
     """
 
 
@@ -78,18 +86,18 @@ class Block(BaseModel):
         }
 
     @classmethod
-    def execution_fields(cls) -> frozenset[str]:
-        """The names of the fields marked with `Execution`."""
+    def marked(cls, mark: type) -> frozenset[str]:
+        """The names of the fields with a mark, such as `Execution`."""
         return frozenset(
             name
             for name, info in cls.model_fields.items()
-            if any(isinstance(mark, Execution) for mark in info.metadata)
+            if any(isinstance(found, mark) for found in info.metadata)
         )
 
     def deciding(self) -> dict[str, Any]:
         """The settings that decide results, as JSON values, for fingerprints.
 
-        Leaves out `Execution` fields, and `Later` fields at their default, at any depth.
+        Leaves out `Execution` and `Indirect` fields, and `Later` fields at their default, at any depth.
         """
         dumped = self.model_dump(mode="json")
         return {
@@ -108,7 +116,7 @@ def deciding_value(block: Block, name: str, dumped: Mapping[str, Any]) -> Any:
     ``dumped`` is the block as JSON values.
     """
     info = type(block).model_fields[name]
-    if any(isinstance(mark, Execution) for mark in info.metadata):
+    if any(isinstance(mark, (Execution, Indirect)) for mark in info.metadata):
         return LEFT_OUT
     if any(isinstance(mark, Later) for mark in info.metadata):
         default = info.get_default(call_default_factory=True)
@@ -117,6 +125,27 @@ def deciding_value(block: Block, name: str, dumped: Mapping[str, Any]) -> Any:
             return LEFT_OUT
     value = getattr(block, name)
     return value.deciding() if isinstance(value, Block) else dumped[name]
+
+
+def execution_values(block: Block) -> dict[str, Any]:
+    """The settings of a block that say how work is executed, as JSON values by dotted name."""
+    values: dict[str, Any] = {}
+    dumped = block.model_dump(mode="json")
+    for name in type(block).model_fields:
+        below = getattr(block, name)
+        if name in block.marked(Execution):
+            values |= _leaves(name, dumped[name])
+        elif isinstance(below, Block):
+            values |= {f"{name}.{key}": value for key, value in execution_values(below).items()}
+    return values
+
+
+def _leaves(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {name: value}
+    return {
+        f"{name}.{key}": leaf for part in value for key, leaf in _leaves(part, value[part]).items()
+    }
 
 
 def fingerprint_name(block: Block, name: str) -> str:
@@ -131,17 +160,27 @@ class EngineConfig(Block):
     """A language-model engine that runs in the process of its stage."""
 
     kind: Literal["vllm", "transformers", "scripted"] = Field(
-        "vllm", description="scripted: fixed outputs, for tests"
+        "vllm", description="the library that generates; scripted: fixed outputs, for tests"
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "bfloat16", description="number format of weights and activations"
+    )
     max_model_len: Positive = Field(4096, description="tokens of prompt and output together")
-    max_num_seqs: Positive = Field(256, description="sequences decoded at once")
-    gpu_memory_utilization: float = Field(
+    max_num_seqs: Annotated[Positive, Execution()] = Field(
+        256, description="sequences decoded at once"
+    )
+    gpu_memory_utilization: Annotated[float, Execution()] = Field(
         0.9, gt=0, le=1, description="vllm: share of the GPU's memory"
     )
-    cpu_kv_cache_gib: Few = Field(2, description="vllm on CPUs: size of the KV cache in GiB")
-    tensor_parallel_size: Few = Field(1, description="vllm: GPUs that share one model")
-    enforce_eager: bool = Field(False, description="vllm: no CUDA graphs, no compilation")
+    cpu_kv_cache_gib: Annotated[Few, Execution()] = Field(
+        2, description="vllm on CPUs: size of the KV cache in GiB"
+    )
+    tensor_parallel_size: Annotated[Few, Execution()] = Field(
+        1, description="vllm: GPUs that share one model"
+    )
+    enforce_eager: Annotated[bool, Execution()] = Field(
+        False, description="vllm: no CUDA graphs, no compilation"
+    )
     adapters: Literal["merged", "loaded"] = Field(
         "merged", description="a LoRA adapter is merged into the weights, or loaded beside them"
     )
@@ -183,7 +222,9 @@ class Endpoint(Block):
     retries: Annotated[int, Execution()] = Field(
         8, ge=0, le=1000, description="after 429, 5xx, timeouts and broken connections"
     )
-    prices: Annotated[Prices, Execution()] = Prices()
+    prices: Annotated[Prices, Execution()] = Field(
+        Prices(), description="prices per million tokens"
+    )
     cost_ceiling: Annotated[float | None, Execution()] = Field(
         None,
         gt=0,

@@ -5,11 +5,11 @@ Input: values of a configuration file. Output: frozen models.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, Endpoint, EngineConfig
+from pipeline.config.base import Block, Endpoint, EngineConfig, Execution
 from pipeline.config.values import PathOrName, Positive, Seed, Share
 
 
@@ -27,10 +27,12 @@ class JudgeModel(Block):
     ``closed-world``: the facts of the generated world, which are exact.
     """
 
-    backend: Literal["openai", "vllm", "closed-world"]
+    backend: Literal["openai", "vllm", "closed-world"] = Field(
+        description="an endpoint, a model in this process, or the facts of the generated world"
+    )
     endpoint: Endpoint | None = Field(None, description="openai: the judge model")
     model: PathOrName | None = Field(None, description="vllm: the judge model")
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = Field(EngineConfig(), description="vllm: the engine of the judge model")
     max_tokens: Positive = Field(
         64, description="limit of an answer; endpoint.thinking_tokens is added"
     )
@@ -67,7 +69,9 @@ class Judges(Block):
     answer_tokens: Positive = Field(
         128, description="limit of the policy's answer to a closed-book question"
     )
-    batch: Positive = Field(256, description="prompts per call of an engine")
+    batch: Annotated[Positive, Execution()] = Field(
+        256, description="prompts per call of an engine"
+    )
     unknown_ceiling: Share = Field(
         0.02, description="the stage fails above this share of steps without a verdict"
     )

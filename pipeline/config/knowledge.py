@@ -14,6 +14,7 @@ from pipeline.config.base import (
     Endpoint,
     EngineConfig,
     Execution,
+    Indirect,
     Later,
     Renamed,
     check_one_model,
@@ -34,24 +35,21 @@ WorldSize = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class ClosedWorld(Block):
-    """Size of the generated world (``pipeline.closed_world``); all its facts are known.
+    """Size of the generated world (``pipeline.closed_world``); all its facts are known."""
 
-    The fields after ``documents`` are numbers of questions by data set and split.
-    """
-
-    seed: Seed = 0
-    documents: int = Field(1500, ge=1, le=1_000_000)
-    musique_train: WorldSize = 1200
-    musique_sampling: WorldSize = 300
-    musique_dev: WorldSize = 150
-    musique_test: WorldSize = 200
-    hotpotqa_sampling: WorldSize = 200
-    hotpotqa_dev: WorldSize = 50
-    hotpotqa_test: WorldSize = 100
-    wiki2_test: WorldSize = 100
-    nq_sampling: WorldSize = 150
-    nq_dev: WorldSize = 50
-    nq_test: WorldSize = 100
+    seed: Seed = Field(0, description="seed of the facts, documents and questions")
+    documents: int = Field(1500, ge=1, le=1_000_000, description="number of documents")
+    musique_train: WorldSize = Field(1200, description="MuSiQue questions of the cold start")
+    musique_sampling: WorldSize = Field(300, description="MuSiQue questions of the rounds")
+    musique_dev: WorldSize = Field(150, description="MuSiQue questions for validation")
+    musique_test: WorldSize = Field(200, description="MuSiQue test questions")
+    hotpotqa_sampling: WorldSize = Field(200, description="HotpotQA questions of the rounds")
+    hotpotqa_dev: WorldSize = Field(50, description="HotpotQA questions for validation")
+    hotpotqa_test: WorldSize = Field(100, description="HotpotQA test questions")
+    wiki2_test: WorldSize = Field(100, description="2WikiMultihopQA test questions")
+    nq_sampling: WorldSize = Field(150, description="NQ questions of the rounds")
+    nq_dev: WorldSize = Field(50, description="NQ questions for validation")
+    nq_test: WorldSize = Field(100, description="NQ test questions")
     famous_share: Annotated[Share, Later()] = Field(
         0.0,
         description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts that the "
@@ -107,7 +105,7 @@ class Data(Block):
     closed_world: ClosedWorld | None = Field(
         None, description="generate a world and use it as root; null: files of root"
     )
-    root: PathOrName | None = Field(
+    root: Annotated[PathOrName | None, Indirect()] = Field(
         None, description="directory of all files; `make … DATA=DIR` sets it"
     )
     sft: Items[QuestionFile] = Field((), description="decomposed questions for the cold start")
@@ -119,7 +117,7 @@ class Data(Block):
 class Corpus(Block):
     """Documents cut into chunks."""
 
-    files: AtLeastOne[CorpusFile]
+    files: AtLeastOne[CorpusFile] = Field(description="files of documents")
     chunk_words: Positive = Field(100, description="words per chunk at most (TeaRAG table 4: 100)")
 
 
@@ -131,7 +129,9 @@ class Graph(Block):
     only passages.
     """
 
-    source: Literal["annotated", "openie", "llm", "titles", "none"]
+    source: Literal["annotated", "openie", "llm", "titles", "none"] = Field(
+        description="where the triplets come from"
+    )
     path: PathOrName | None = Field(
         None, description="annotated, openie: the file, relative to data.root"
     )
@@ -139,7 +139,7 @@ class Graph(Block):
         False, description="add the triplets of source titles to those of the source"
     )
     model: PathOrName | None = Field(None, description="llm: the model that extracts")
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
@@ -163,10 +163,12 @@ class Hypergraph(Block):
     graph's triplets by sentence.
     """
 
-    source: Literal["annotated", "triplets", "llm"] = "triplets"
+    source: Literal["annotated", "triplets", "llm"] = Field(
+        "triplets", description="where the facts come from"
+    )
     path: PathOrName | None = Field(None, description="annotated: the file, relative to data.root")
     model: PathOrName | None = Field(None, description="llm: the model that extracts")
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
@@ -191,21 +193,31 @@ class Embedder(Block):
     )
     query_prefix: str = Field("", description="put before every query (E5: 'query: ')")
     passage_prefix: str = Field("", description="put before every passage (E5: 'passage: ')")
-    backend: Literal["torch", "onnx", "openvino"] = "torch"
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    batch_size: Positive = Field(64, description="texts per forward pass")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    backend: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="the library that computes; onnx and openvino need exported models"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="torch: number format of weights and activations"
+    )
+    batch_size: Annotated[Positive, Execution()] = Field(
+        64, description="texts per forward pass on a GPU"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        "auto", description="auto: the GPU if there is one"
+    )
     max_length: Positive = Field(256, description="tokens of a text; the rest is cut off")
 
 
 class Index(Block):
     """Embeddings and FAISS indexes."""
 
-    embedder: Embedder
+    embedder: Embedder = Field(description="the model that embeds texts and queries")
     faiss: Literal["flat", "ivf-pq", "hnsw", "auto"] = Field(
         "auto", description="type of index; auto: by the number of vectors"
     )
-    gpu: bool = Field(False, description="search on the GPU (faiss-gpu)")
+    gpu: Annotated[bool, Execution()] = Field(
+        False, description="search on the GPU (faiss-gpu); hnsw stays on the CPU"
+    )
     cached_texts: Annotated[Count, Execution()] = Field(
         1_000_000,
         description="tables with more texts do not add their embeddings to the cache, which would store "
@@ -219,12 +231,18 @@ class Reranker(Block):
     ``biencoder``: raw score = scale * cosine + offset of the embedder, whose sigmoid is a probability.
     """
 
-    kind: Literal["flag", "cross-encoder", "biencoder"] = "flag"
+    kind: Literal["flag", "cross-encoder", "biencoder"] = Field(
+        "flag", description="the kind of model"
+    )
     model: PathOrName | None = Field(None, description="flag, cross-encoder: directory or hub name")
     scale: float = Field(1.0, ge=-1e6, le=1e6, description="biencoder: factor of the cosine")
     offset: float = Field(0.0, ge=-1e6, le=1e6, description="biencoder: added to the scaled cosine")
-    batch_size: Positive = Field(64, description="pairs per forward pass")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    batch_size: Annotated[Positive, Execution()] = Field(
+        64, description="pairs per forward pass on a GPU"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        "auto", description="auto: the GPU if there is one"
+    )
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
 
 
@@ -238,11 +256,11 @@ class Retrieval(Block):
 
     variant: Literal[
         "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
-    ] = "ppr"
+    ] = Field("ppr", description="what is searched and how results are ranked; none: no retrieval")
     rounds: Literal["iterative", "single"] = Field(
         "iterative", description="single: one retrieval with the question, before the model writes"
     )
-    reranker: Reranker
+    reranker: Reranker = Field(description="the model of sim(text, query)")
     num_candidate_chunks: Annotated[Positive, Renamed("chunks_recall")] = Field(
         20, description="nearest chunks, which the reranker scores"
     )

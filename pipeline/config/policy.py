@@ -14,6 +14,7 @@ from pipeline.config.base import (
     Endpoint,
     EngineConfig,
     Execution,
+    Indirect,
     Later,
     check_one_model,
 )
@@ -39,7 +40,7 @@ from pipeline.core.methods import DEFAULT_METHOD, MethodName
 class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
-    base: PathOrName = Field(description="directory or hub name")
+    base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
     chat_template: str | None = Field(
         None, description="Jinja template; null: that of the tokenizer"
     )
@@ -78,7 +79,7 @@ class SftData(Block):
     model: PathOrName | None = Field(
         None, description="llm: the model that extracts, selects and rewrites"
     )
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
@@ -119,7 +120,9 @@ class Lora(Block):
 
     r: Positive = Field(8, description="rank")
     alpha: Positive = Field(32, description="scale: updates are multiplied by alpha / r")
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="probability of dropping an input of the adapter in training"
+    )
     targets: AtLeastOne[NotEmpty] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj"), description="modules that get an adapter"
     )
@@ -128,33 +131,39 @@ class Lora(Block):
 class Trainer(Block):
     """Settings of all trainers."""
 
-    learning_rate: float = Field(gt=0, le=1)
+    learning_rate: float = Field(gt=0, le=1, description="highest learning rate (AdamW)")
     batch_size: Positive = Field(description="examples per optimizer step, over all devices")
-    per_device_batch_size: Positive = Field(
+    per_device_batch_size: Annotated[Positive, Execution()] = Field(
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
     )
     epochs: Epochs = Field(1, description="passes over the data; DPO uses round_epochs")
-    weight_decay: Weight = 0.001
+    weight_decay: Weight = Field(0.001, description="weight decay (AdamW)")
     warmup_ratio: Share = Field(
         0.03,
         description="share of the steps with a rising learning rate; less than one step is none",
     )
-    scheduler: Literal["linear", "cosine", "constant"] = "cosine"
+    scheduler: Literal["linear", "cosine", "constant"] = Field(
+        "cosine", description="course of the learning rate after the warm-up"
+    )
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
     )
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="number format of the base weights and activations"
+    )
     quantization: Literal["none", "4bit", "8bit"] = Field(
         "none", description="of the frozen base weights (bitsandbytes)"
     )
-    processes: Few = Field(
+    processes: Annotated[Few, Execution()] = Field(
         1, description="training processes; more than 1 run through accelerate launch"
     )
-    gradient_checkpointing: bool = Field(
+    gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        "auto", description="auto: the GPU if there is one"
+    )
 
 
 class Sft(Trainer):
@@ -197,8 +206,10 @@ class Sampling(Block):
     """Sampling of trajectories; evaluation uses the same settings except the temperature."""
 
     samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
-    temperature: Temperature = 1.0
-    top_p: float = Field(1.0, gt=0, le=1)
+    temperature: Temperature = Field(1.0, description="divides the logits; 0: greedy")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="probability of the tokens to sample from, the likeliest first"
+    )
     max_steps: Few = Field(5, description="retrievals per trajectory")
     max_segment_tokens: Positive = Field(512, description="tokens that the model writes in one go")
     max_total_tokens: Positive = Field(
@@ -208,7 +219,9 @@ class Sampling(Block):
         None,
         description="tokens of one observation; documents are cut to fit, closing tags are kept; null: no limit",
     )
-    in_flight: Positive = Field(256, description="trajectories sampled at the same time")
+    in_flight: Annotated[Positive, Execution()] = Field(
+        256, description="trajectories sampled at the same time"
+    )
     shards: Annotated[Few, Execution()] = Field(
         1,
         description="parts that sampling and scoring are split into, for several GPUs or machines",
@@ -288,10 +301,16 @@ class Rewards(Block):
     """The reward of trajectories. Only the block of ``kind`` is used."""
 
     kind: MethodName = Field(DEFAULT_METHOD, description="the method; must equal grammar")
-    tearag: TeaRagReward = TeaRagReward()
-    hiprag: Annotated[HiPragReward, Later()] = HiPragReward()
-    prograph: Annotated[ProGraphReward, Later()] = ProGraphReward()
-    search_r1: Annotated[SearchR1Reward, Later()] = SearchR1Reward()
+    tearag: TeaRagReward = Field(TeaRagReward(), description="weights for kind tearag")
+    hiprag: Annotated[HiPragReward, Later()] = Field(
+        HiPragReward(), description="weights for kind hiprag"
+    )
+    prograph: Annotated[ProGraphReward, Later()] = Field(
+        ProGraphReward(), description="weights for kind prograph"
+    )
+    search_r1: Annotated[SearchR1Reward, Later()] = Field(
+        SearchR1Reward(), description="weights for kind search-r1"
+    )
     reranker: Reranker | None = Field(
         None, description="similarity of evidence (tearag); null: the retrieval reranker"
     )
@@ -351,7 +370,7 @@ class Evaluation(Block):
     bootstrap: int = Field(
         1000, ge=1, le=1_000_000, description="resamples of the confidence intervals"
     )
-    split: Literal["test", "validation"] = "test"
+    split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
     judges: Annotated[Judges | None, Later()] = Field(
         None, description="judges of evaluated policies; null: those of the rounds"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Execution, Later
+from pipeline.config.base import Block, EngineConfig, Execution, Indirect
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
@@ -40,50 +40,52 @@ class Config(Block):
     """
 
     name: str = Field(description="also the directory of the run under runs_dir")
-    seed: Seed = 0
+    seed: Seed = Field(0, description="seed of everything that is drawn at random")
     rounds: int = Field(
         3, ge=0, le=1000, description="rounds of sampling and training after the cold start"
     )
-    per_round: Annotated[PerRound, Later()] = Field(
+    per_round: Annotated[PerRound, Indirect()] = Field(
         {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
     )
     until: Literal["report", "pair"] = Field(
         "report", description="pair: stop after the pairs of round 1"
     )
-    gpus: int = Field(
+    gpus: Annotated[int, Execution()] = Field(
         0, ge=0, le=1000, description="GPUs that shards are spread over; 0: no assignment"
     )
-    workers: Few = Field(1, description="stages that run at the same time")
-    runs_dir: PathOrName = Field("runs", description="directory of all runs")
-    cache_dir: PathOrName = Field(
+    workers: Annotated[Few, Execution()] = Field(1, description="stages that run at the same time")
+    runs_dir: Annotated[PathOrName, Execution()] = Field(
+        "runs", description="directory of all runs"
+    )
+    cache_dir: Annotated[PathOrName, Execution()] = Field(
         "runs/cache", description="embeddings, scores and answers, by content"
     )
     trackers: Annotated[Items[Tracker], Execution()] = Field(
         (), description="where training curves are logged to; the packages must be installed"
     )
-    data: Data
-    corpus: Corpus
-    graph: Graph
-    hypergraph: Hypergraph = Hypergraph()
-    index: Index
-    retrieval: Retrieval
-    model: Model
-    engine: EngineConfig = EngineConfig()
-    prompt: Prompt
+    data: Data = Field(description="sources of documents and questions")
+    corpus: Corpus = Field(description="documents, cut into chunks")
+    graph: Graph = Field(description="the graph of triplets")
+    hypergraph: Hypergraph = Field(Hypergraph(), description="the hypergraph of n-ary facts")
+    index: Index = Field(description="embeddings and FAISS indexes")
+    retrieval: Retrieval = Field(description="retrieval for one subquery")
+    model: Model = Field(description="the base model")
+    engine: EngineConfig = Field(EngineConfig(), description="the engine that runs the policy")
+    prompt: Prompt = Field(description="the instruction to the policy")
     grammar: MethodName = Field(
         DEFAULT_METHOD, description="the method, which decides the format of trajectories"
     )
-    sft_data: SftData
-    lora: Lora = Lora()
-    sft: Sft
-    sampling: Sampling = Sampling()
+    sft_data: SftData = Field(description="supervised trajectories for the cold start")
+    lora: Lora = Field(Lora(), description="the adapter that is trained")
+    sft: Sft = Field(description="training of the cold start")
+    sampling: Sampling = Field(Sampling(), description="sampling of trajectories")
     judges: Judges | None = Field(None, description="judges of steps, for rewards that count them")
-    rewards: Rewards = Rewards()
+    rewards: Rewards = Field(Rewards(), description="the reward of trajectories")
     objective: Literal["dpo", "grpo"] = Field("dpo", description="objective of the rounds")
-    pairs: Pairs = Pairs()
-    dpo: Dpo
+    pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
+    dpo: Dpo = Field(description="training of objective dpo")
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
-    evaluation: Evaluation = Evaluation()
+    evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 
     @field_validator("name")
     @classmethod

@@ -27,6 +27,8 @@ class MethodEntry:
     """Whether scoring continues trajectories with the policy, so that it needs policy and index."""
     memory_steps: bool = False
     """Whether cold-start steps may answer from memory, without a search (``sft_data.memory``)."""
+    similarity_rewards: bool = False
+    """Whether its reward compares texts by a reranker."""
     single_retrieval: bool = False
     """Whether its grammar reads a first step that the rollout inserted (``retrieval.rounds: single``)."""
     judged_steps: bool = True
@@ -37,7 +39,10 @@ class MethodEntry:
 
 METHODS: Mapping[str, MethodEntry] = {
     "tearag": MethodEntry(
-        "pipeline.grammars.tearag:TeaRag", "pipeline.methods.tearag", single_retrieval=True
+        "pipeline.grammars.tearag:TeaRag",
+        "pipeline.methods.tearag",
+        similarity_rewards=True,
+        single_retrieval=True,
     ),
     "hiprag": MethodEntry(
         "pipeline.grammars.hiprag:HiPrag",

@@ -63,19 +63,16 @@ class VectorIndex:
         return int(self._index.ntotal)
 
     @classmethod
-    def build(
-        cls, vectors_ND: NDArray[np.float32], kind: Kind = "auto", *, gpu: bool = False
-    ) -> VectorIndex:
+    def build(cls, vectors_ND: NDArray[np.float32], kind: Kind = "auto") -> VectorIndex:
         """Build an index over vectors [N, D], which may be memory-mapped and are added in blocks.
 
         The search effort of an approximate index is tuned to 95 % recall of 20 neighbors
-        (`index.tuning`). Raises ConfigError when the kind does not fit the number of vectors or the
-        GPU.
+        (`index.tuning`). Raises ConfigError when the kind does not fit the number of vectors.
         """
         import faiss
 
         count, dimension = vectors_ND.shape
-        kind = resolve_kind(kind, count, gpu=gpu)
+        kind = resolve_kind(kind, count)
         if kind == "flat":
             index: Any = faiss.IndexFlatIP(dimension)
         elif kind == "hnsw":
@@ -116,8 +113,9 @@ class VectorIndex:
 
     @classmethod
     def load(cls, path: Path, vectors: Path, *, gpu: bool = False) -> VectorIndex:
-        """Load a saved index; with ``gpu`` it is copied to all GPUs.
+        """Load a saved index; with ``gpu`` it is copied to all GPUs, except for HNSW.
 
+        FAISS has HNSW for the CPU only, and the kind of an index does not depend on where it is searched.
         ``vectors`` is the file of the vectors, which a compressed index maps into memory. Raises
         StoreError when a file is missing, broken or does not match the other, DependencyError when
         ``gpu`` is set and there is none.
@@ -139,7 +137,10 @@ class VectorIndex:
                     f"{vectors}: {exact_ND.shape} vectors, but {path.name} is over "
                     f"({index.ntotal}, {index.d}); run the index stage again"
                 )
-        return cls(_on_gpus(faiss, index) if gpu else index, exact_ND, on_gpu=gpu)
+        on_gpu = gpu and not isinstance(index, faiss.IndexHNSW)
+        if gpu and not on_gpu:
+            print(f"{path.name}: HNSW, which FAISS has for the CPU only, is searched there")
+        return cls(_on_gpus(faiss, index) if on_gpu else index, exact_ND, on_gpu=on_gpu)
 
     def search(self, queries_QD: NDArray[np.float32], k: int) -> list[SearchResult]:
         """At most k neighbors of each query [Q, D], best first, ties by row.
@@ -185,17 +186,15 @@ def load_vectors(path: Path) -> NDArray[np.float32]:
     return vectors_ND
 
 
-def resolve_kind(kind: Kind, count: int, *, gpu: bool = False) -> Literal["flat", "ivf-pq", "hnsw"]:
+def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
     """The kind of index for ``count`` vectors; ``auto`` is resolved, other kinds are checked.
 
-    Raises ConfigError when the kind does not fit the number of vectors or the GPU.
+    Raises ConfigError when the kind does not fit the number of vectors.
     """
     if kind == "auto":
-        if count <= (_MAX_HNSW if gpu else _MAX_FLAT):
-            return "flat"  # FAISS has no HNSW on a GPU
+        if count <= _MAX_FLAT:
+            return "flat"
         return "hnsw" if count <= _MAX_HNSW else "ivf-pq"
-    if kind == "hnsw" and gpu:
-        raise ConfigError("index.faiss is hnsw; FAISS has no HNSW on a GPU; use flat or ivf-pq")
     if kind == "ivf-pq" and count < _MIN_PQ:
         raise ConfigError(
             f"index.faiss is ivf-pq, which needs at least {_MIN_PQ} vectors to train on; "

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.config.base import Endpoint
+from pipeline.config.base import Endpoint, Execution
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.http_body import HttpReply
 from pipeline.core.records import Message
@@ -107,7 +107,7 @@ class EndpointChat(Chat):
         outage: int = OUTAGE,
     ) -> None:
         prices = settings.prices
-        identity = settings.model_dump(mode="json", exclude=set(Endpoint.execution_fields()))
+        identity = settings.model_dump(mode="json", exclude=set(Endpoint.marked(Execution)))
         super().__init__(identity, cache, Usage(prices.prompt, prices.completion))
         self._settings = settings
         self._block = f"{block}.endpoint"

@@ -3,7 +3,7 @@
 A retrieval service and its clients compare fingerprints, so that another corpus, graph, index or
 setting is detected. Input: the retrieval settings, the fingerprints of the stages, and the hash of
 the reranker model. Output: a `RetrievalIdentity`. Settings that change no answer are left out: the
-fields marked with `Execution` (the address of the service and its patience), and
+fields marked with `Execution` (the address of the service, its patience, batch sizes and devices), and
 ``retrieval.rounds``, which only the sampler reads.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Retrieval
 
-VERSION = 2  # raise it when the same index and settings give other answers
+VERSION = 3  # raise it when the same index and settings give other answers
 _SAMPLER_FIELDS = frozenset({"rounds"})  # settings that only the sampler reads
 
 
@@ -41,14 +41,14 @@ class RetrievalIdentity:
 
         ``stages`` maps "corpus", "graph" and "index" to fingerprints.
         """
+        current = settings.renamed()  # `deciding` has the old names of renamed fields
+        deciding = {current.get(name, name): value for name, value in settings.deciding().items()}
         return cls(
             stages["corpus"],
             stages["graph"],
             stages["index"],
             reranker,
-            settings.model_dump(
-                mode="json", exclude=set(settings.execution_fields() | _SAMPLER_FIELDS)
-            ),
+            {name: value for name, value in deciding.items() if name not in _SAMPLER_FIELDS},
         )
 
     @property

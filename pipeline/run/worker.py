@@ -55,7 +55,8 @@ class StageJob:
     directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
     stage's output, and ``force`` says that the stage runs again although it is complete.
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
-    killed and be about to end.
+    killed and be about to end. ``execution`` are the settings that say how the stage is executed, by
+    dotted name, for the manifest.
     """
 
     config: dict[str, Any]
@@ -70,6 +71,7 @@ class StageJob:
     shards: int = 1
     force: bool = False
     lock_seconds: float = 15.0
+    execution: dict[str, Any] = field(default_factory=dict)
 
 
 class Reports:
@@ -162,6 +164,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         "contents": task.contents,
         "made_from": {name: Path(path).name for name, path in task.inputs.items()},
         "notes": context.notes,
+        "execution": task.execution,
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),

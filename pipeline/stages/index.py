@@ -66,7 +66,7 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
         vectors_ND = _embed(path, columns, embedder, name, context)
         counts[name] = len(vectors_ND)
         if name in _SEARCHED:
-            index = VectorIndex.build(vectors_ND, settings.faiss, gpu=settings.gpu)
+            index = VectorIndex.build(vectors_ND, settings.faiss)
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")

@@ -14,6 +14,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.core.content_cache import digest
@@ -56,7 +57,8 @@ def roll_out_policy(
     policy = policy_in(policy_dir, context.config)
     settings = rollout_settings(context.config, temperature=temperature)
     # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
-    rollout = digest(policy.fingerprint, repr(settings), str(context.seed), str(context.round))
+    deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
+    rollout = digest(policy.fingerprint, deciding, str(context.seed), str(context.round))
     checkpoints = RolloutCheckpoints(
         context.checkpoint_dir / "paths" / rollout.hex(),
         question_ids,

@@ -93,7 +93,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=data.counts,
-        settings={**settings.model_dump(mode="json"), "lora": config.lora.model_dump()},
+        settings={**settings.deciding(), "lora": config.lora.model_dump()},
         training=training_record(before, _policy(trainer), history, "sft"),
     )  # fmt: skip
     test = heldout_loss(trainer, held_out)
@@ -131,7 +131,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
         counts=data.counts,
         settings={
-            **settings.model_dump(mode="json"),
+            **settings.deciding(),
             "eta": for_round(settings.eta, number),
             "epochs": for_round(settings.round_epochs, number),
             "lora": config.lora.model_dump(),
@@ -166,7 +166,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
         reference=parent.policy if settings.beta else None, round=context.round or 1,
         method="grpo", seed=context.seed, counts=data.counts,
         settings={
-            **settings.model_dump(mode="json"),
+            **settings.deciding(),
             "temperature": config.sampling.temperature,
             "lora": config.lora.model_dump(),
             "paths_from": data.policies,

@@ -7,8 +7,9 @@ model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected,
     L     = L_DPO + eta L_SFT(w)
 
 where log p is the sum over model-written tokens only, in both terms and on both sides. L_SFT is the
-mean over those tokens (TRL's "sft"); the paper sums them, which is a recorded departure. Unlike in
-TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
+mean over those tokens of an optimizer step; the paper sums them, which is a recorded departure. TRL's
+"sft" is a mean over those of a micro-batch, so its weight here is the share of the micro-batch in the
+step (`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
 none.
 
 The reference's log-probabilities are computed once, before training (`pipeline.training.reference`),
@@ -36,6 +37,7 @@ from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import DROP, History, history_callback
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
+from pipeline.training.step_weights import counted_steps
 from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, on_main, shared_arguments, sorted_steps
 from pipeline.training.trl_types import (
@@ -98,6 +100,7 @@ def dpo_trainer(
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
+    trainer.eta = eta
     install_lean_forward(trainer)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
@@ -143,6 +146,11 @@ def _recorded_ids_trainer() -> TrainerClass:
         def _compute_loss(
             self, model: PeftModel, inputs: Batch, return_outputs: bool
         ) -> torch.Tensor | tuple[torch.Tensor, object]:
+            pairs, chosen_tokens = _count(inputs)
+            step = self.step_counts
+            of_pairs = 1.0 if step is None else step.share_of_records(pairs)
+            of_tokens = 1.0 if step is None else step.share_of_tokens(chosen_tokens)
+            self.loss_weights = [of_pairs, self.eta * of_tokens]
             recorder = _OutputRecorder(model)
             result: torch.Tensor | tuple[torch.Tensor, object] = super()._compute_loss(
                 recorder, inputs, return_outputs
@@ -153,7 +161,11 @@ def _recorded_ids_trainer() -> TrainerClass:
             half = tokens.size(0) // 2
             nll = -recorder.last.log_probs[:half].detach().sum() / tokens[:half].sum()
             loss = (result[0] if isinstance(result, tuple) else result).detach()
-            terms = [nll, loss - self.loss_weights[1] * nll, *(t.mean() for t in tokens.chunk(2))]
+            terms = [
+                nll * of_tokens,
+                loss - self.loss_weights[1] * nll,
+                *(part.mean() * of_pairs for part in tokens.chunk(2)),
+            ]
             sft, preference, chosen, rejected = (
                 self.accelerator.gather(term).mean().item() for term in terms
             )
@@ -161,10 +173,17 @@ def _recorded_ids_trainer() -> TrainerClass:
             metrics["loss/dpo"].append(preference)
             metrics["lengths/chosen"].append(chosen)
             metrics["lengths/rejected"].append(rejected)
-            metrics[DROP].append(-metrics["rewards/chosen"][-1] / self.beta)
+            metrics[DROP].append(-metrics["rewards/chosen"][-1] / self.beta * of_pairs)
             return result
 
-    return RecordedIdsTrainer
+    return counted_steps(RecordedIdsTrainer, _count)
+
+
+def _count(batch: Batch) -> tuple[int, int]:
+    """The pairs of a collated batch, and the trained tokens of their chosen sides."""
+    mask_2BT = batch["completion_mask"]
+    pairs = len(mask_2BT) // 2
+    return pairs, int(mask_2BT[:pairs, 1:].sum())
 
 
 class _OutputRecorder:

@@ -33,6 +33,7 @@ from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
 from pipeline.training.lora import load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
+from pipeline.training.step_weights import counted_steps
 from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import check_processes, shared_arguments, sorted_steps
 from pipeline.training.trl_types import Batch, FusedOutput, GrpoTrainer, PeftModel, TrainerClass
@@ -164,7 +165,8 @@ def _cached_batch_trainer() -> TrainerClass:
             loss: torch.Tensor = super()._compute_loss(
                 _MaskedLabels(model, inputs["tool_mask"]), inputs
             )
-            return loss
+            step = self.step_counts
+            return loss if step is None else loss * step.share_of_records(_count(inputs)[0])
 
         def token_logps(self, model: PeftModel, inputs: Batch) -> torch.Tensor:
             """log p of the tokens after the first, [B, T], 0 for tokens outside ``tool_mask``."""
@@ -178,7 +180,12 @@ def _cached_batch_trainer() -> TrainerClass:
             score = self._get_per_token_logps_and_entropies
             return score(masked, ids, mask, size)[0]
 
-    return CachedBatchTrainer
+    return counted_steps(CachedBatchTrainer, _count)
+
+
+def _count(batch: Batch) -> tuple[int, int]:
+    """The trajectories of a collated batch, and their trained tokens."""
+    return len(batch["tool_mask"]), int(batch["tool_mask"].sum())
 
 
 class _MaskedLabels:

@@ -65,7 +65,7 @@ def sft_trainer(
 
 
 def heldout_loss(trainer: TrlTrainer, examples: Sequence[EncodedSft]) -> dict[str, float]:
-    """Mean loss (nats) and token accuracy over held-out examples; empty when there are none."""
+    """Means of the losses (nats) and token accuracies of held-out examples; empty without examples."""
     if not examples:
         return {}
     lengths = lengths_of(examples)

@@ -60,7 +60,8 @@ def shared_arguments(
     return {
         "output_dir": str(checkpoint_dir / CHECKPOINTS),
         "per_device_train_batch_size": settings.per_device_batch_size,
-        "per_device_eval_batch_size": settings.per_device_batch_size,
+        # Held-out losses are means over batches, so they would depend on the size of a batch.
+        "per_device_eval_batch_size": 1,
         "gradient_accumulation_steps": accumulation,
         "num_train_epochs": epochs,
         "learning_rate": settings.learning_rate,

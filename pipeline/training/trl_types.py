@@ -177,6 +177,7 @@ class DpoTrainer(TrlTrainer, Protocol):
     """TRL's ``DPOTrainer``."""
 
     precompute_ref_logps: bool
+    eta: float  # the weight of the SFT term
 
     def compute_ref_log_probs(
         self, model: PeftModel, inputs: Batch

@@ -61,7 +61,7 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: StageTa
     status, printed, _ = steep(["evaluate", "--policy", "sft", "--policy", "1", *OPTIONS])
     assert status == 0
     lines = printed.splitlines()
-    assert lines[0].startswith("3 questions of runs/embedded/store/corpus/")
+    assert lines[0].startswith("3 questions of runs/embedded/store/questions-test/")
     assert [line for line in lines if "round-1" in line and "em" in line and "+0.333" in line]
     assert sum("trajectories: runs/embedded/store/evaluate-policy/" in line for line in lines) == 2
 

@@ -29,6 +29,11 @@ def test_every_stage_of_a_graph_run_is_a_target() -> None:
         )
 
 
+def test_a_number_of_workers_is_passed_on_although_it_is_zero() -> None:
+    """`steep run` refuses it with a sentence; leaving it out would run."""
+    assert recipe("report", "WORKERS=0").splitlines()[-1].split()[-2:] == ["--workers", "0"]
+
+
 @pytest.mark.parametrize("target", ["status", "verify", "recall", "gc"])
 def test_json_is_passed_on(target: str) -> None:
     assert recipe(target, "DATA=d", "JSON=1").splitlines()[-1].endswith(" --json")

@@ -87,16 +87,22 @@ def test_auto_is_exact_when_small_and_compressed_when_huge():
     assert [resolve_kind("auto", count) for count in (0, 100_000, 100_001, 21_000_000)] == [
         "flat", "flat", "hnsw", "ivf-pq",
     ]  # fmt: skip
-    assert [resolve_kind("auto", count, gpu=True) for count in (1_000_000, 21_000_000)] == [
-        "flat", "ivf-pq",
-    ]  # fmt: skip
 
 
 def test_unsuitable_kinds_raise_config_error():
     with pytest.raises(ConfigError, match="needs at least 256 vectors to train on; there are 100"):
         VectorIndex.build(unit(100), "ivf-pq")
-    with pytest.raises(ConfigError, match="FAISS has no HNSW on a GPU"):
-        VectorIndex.build(unit(100), "hnsw", gpu=True)
+
+
+def test_hnsw_is_searched_on_the_cpu_although_a_gpu_is_wanted(tmp_path, capsys):
+    vectors = unit(400)
+    VectorIndex.build(vectors, "hnsw").save(tmp_path / "index.faiss")
+    files = tmp_path / "index.faiss", tmp_path / "index.npy"
+    (wanted,), (plain,) = (
+        VectorIndex.load(*files, gpu=gpu).search(vectors[:1], 5) for gpu in (True, False)
+    )
+    np.testing.assert_array_equal(wanted[0], plain[0])
+    assert "index.faiss: HNSW, which FAISS has for the CPU only" in capsys.readouterr().out
 
 
 def test_empty_index_finds_nothing():

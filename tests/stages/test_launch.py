@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.stages.train import run_sft
+from pipeline.run.context import StageContext
+from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from tests.training.tiny_policy import Run, write_base
 
@@ -92,3 +93,29 @@ def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[s
     assert lineage.training is not None
     assert lineage.training["steps"] == 4
     assert lineage.training["relative_change"] > 0
+
+
+def test_two_processes_train_the_policy_of_one(run: Run) -> None:
+    """Without dropout, and with steps that the processes divide."""
+    import torch
+    from safetensors.torch import load_file
+
+    run_sft(run.context("sft", "sft"))
+    contexts: list[StageContext] = []
+    for processes in (1, 2):
+        dpo = {"per_device_batch_size": 1, "processes": processes, "learning_rate": 1e-3}
+        context = run.context("train", f"of-{processes}", lora={"dropout": 0.0}, dpo=dpo)
+        run_round(context)
+        contexts.append(context)
+    of_one, of_two = (
+        load_file(context.output / "adapter" / "adapter_model.safetensors") for context in contexts
+    )
+    for name, value in of_one.items():
+        torch.testing.assert_close(of_two[name], value, rtol=0, atol=1e-5)
+    rows_one, rows_two = (
+        json.loads((context.output / "log.json").read_text())["history"] for context in contexts
+    )
+    assert [row["step"] for row in rows_two] == [1, 2, 3, 4]
+    assert [row["loss"] for row in rows_two] == pytest.approx(
+        [row["loss"] for row in rows_one], rel=1e-4
+    )

@@ -219,6 +219,13 @@ def test_checkpoints_of_another_temperature_are_not_used(context: StageContext):
     assert [t.token_ids for t in sampled[0]] != [t.token_ids for t in sampled[1]]
 
 
+def test_checkpoints_made_with_more_trajectories_in_flight_are_used(context: StageContext):
+    run(context)
+    made = checkpoints(context)
+    run(with_sampling(context, in_flight=1))
+    assert checkpoints(context) == made
+
+
 def test_a_checkpoint_holds_finite_log_probabilities(tmp_path: Path):
     """A record that cannot be read back would end every rerun."""
     written = RolloutCheckpoints(tmp_path, ["q"], samples=1, batch=1)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 from filelock import FileLock
 
+from pipeline.core.errors import ConfigError
 from pipeline.run.store import Store, read_manifest
 from tasks.base import StageTask
 from tasks.run import RunFailed, clean, run
@@ -110,6 +111,13 @@ def test_a_failure_of_an_earlier_run_is_not_reported_again(workspace):
         run(task(FollowsComplaint, workspace))
     assert "wrote nothing" not in str(caught.value)
     assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_than_one_worker_is_refused(workspace, workers):
+    with pytest.raises(ConfigError, match=f"workers is {workers}; expected at least 1"):
+        run(task(First, workspace), workers=workers)
+    assert executions(workspace) == []
 
 
 def test_a_stage_without_output_is_not_done(workspace):

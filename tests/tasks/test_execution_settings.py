@@ -1,0 +1,181 @@
+"""Execution settings of a finished run: nothing reruns when one changes, and the difference is told."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pipeline.config import Config
+from pipeline.config.base import Execution, execution_values
+from pipeline.config.walk import all_blocks
+from pipeline.run.store import read_manifest
+from tasks.fingerprint import select_execution
+from tasks.run import run, task_for, walk
+from tasks.status import status, why
+from tests.config.settings_walk import parts
+from tests.tasks.counting_tasks import ROOT, First, executions, task
+
+ENDPOINT = "{base_url: http://localhost:1/v1, model: m, prices: {prompt: 1}, cost_ceiling: 2}"
+OPENAI = "{backend: openai, endpoint: " + ENDPOINT + "}"
+JUDGES = "{over: " + OPENAI + ", under: " + OPENAI + "}"
+OPTIONAL = (
+    f"graph.endpoint={ENDPOINT}",
+    f"hypergraph.endpoint={ENDPOINT}",
+    f"sft_data.endpoint={ENDPOINT}",
+    f"judges={JUDGES}",
+    f"evaluation.judges={JUDGES}",
+    "rewards.reranker={}",
+    "grpo={learning_rate: 1.0e-4, batch_size: 16, per: trajectory}",
+)
+RUNS = [
+    ("embedded-hiprag.yaml", OPTIONAL),
+    ("embedded.yaml", ()),
+    ("embedded.yaml", (OPTIONAL[-1], "objective=grpo")),
+    ("embedded-prograph.yaml", ()),
+]
+
+
+def report(config: str, *overrides: str):  # type: ignore[no-untyped-def]
+    return task_for("report", str(ROOT / "configs" / config), overrides)
+
+
+def test_one_of_the_runs_below_has_every_execution_setting_of_the_configuration() -> None:
+    settings = report(*RUNS[0][:1], *RUNS[0][1]).settings
+    expected = {
+        f"{place}.{setting.name}".lstrip(".")
+        for block in all_blocks()
+        for place in block.places
+        for setting in block.settings
+        if setting.kind == "execution" or place.endswith("prices")
+    }
+    assert expected == set(execution_values(settings))
+    assert {"sampling.in_flight", "engine.max_num_seqs", "index.gpu", "workers"} < expected
+
+
+def other_values(value: Any, name: str) -> list[Any]:
+    """Values that differ from ``value``; at least one is valid for the setting."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int | float):
+        return [value + 1, value / 2, value * 2]
+    return ["cpu", "cuda", 7, "http://localhost:2", "OTHER_KEY", ["tensorboard"]]
+
+
+def changed(settings: Config, name: str) -> str:
+    """An override that gives the setting ``name`` another valid value."""
+    value = execution_values(settings)[name]
+    for other in other_values(value, name):
+        override = f"{name}={json.dumps(other)}"
+        dumped = settings.model_dump(mode="json")
+        *parents, last = name.split(".")
+        node = dumped
+        for parent in parents:
+            node = node[parent]
+        node[last] = other
+        try:
+            if execution_values(Config.model_validate(dumped))[name] != value:
+                return override
+        except ValidationError:
+            continue
+    raise AssertionError(f"no other value for {name}")
+
+
+@pytest.mark.parametrize(("config", "overrides"), RUNS)
+def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
+    tmp_path, monkeypatch, config, overrides
+) -> None:
+    """In the first run, which has them all, one after the other, except that settings of one name (as
+    those of several engines) change together. In the others all change together.
+    """
+    monkeypatch.chdir(tmp_path)
+    finished = report(config, *overrides)
+    keys = {needed.label: needed.key for needed in walk(finished)}
+    for number, needed in enumerate(walk(finished)):
+        written = tmp_path / f"written-{number}"
+        written.mkdir()
+        (written / "rows.txt").write_text(needed.label)
+        needed.directory.parent.mkdir(parents=True, exist_ok=True)
+        needed.store.commit(needed.key, written, {"counts": {"rows": 1}})
+    names = [name for name in execution_values(finished.settings) if name != "runs_dir"]
+    changes = {name: changed(finished.settings, name) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.rpartition(".")[2], []).append(name)
+    for together in alike.values() if overrides == OPTIONAL else [names]:
+        again = report(config, *overrides, *(changes[name] for name in together))
+        needed = list(walk(again))
+        service = "retrieval.service" in together  # graph and index are on its machine
+        assert service or len(needed) == len(keys), together
+        for stage in needed:
+            assert stage.key == keys[stage.label], (together, stage.label)
+            assert stage.complete(), (together, stage.label)
+    elsewhere = report(config, *overrides, "runs_dir=other")
+    assert {needed.label: needed.key for needed in walk(elsewhere)} == keys
+
+
+class Samples(First):
+    """Reads a block with settings of both kinds."""
+
+    reads = ("retrieval.top_k", "sampling", "engine")
+
+
+def test_an_execution_setting_reruns_nothing_and_why_shows_it(workspace) -> None:
+    directory = run(task(Samples, workspace))
+    recorded = read_manifest(directory)["execution"]
+    other = task(Samples, workspace, "engine.max_num_seqs=64", "sampling.in_flight=8", "workers=5")
+    assert run(other) == directory
+    assert executions(workspace) == ["first"]
+    assert [row.state for row in status(other)] == ["done"]
+    before = recorded["engine.max_num_seqs"]
+    ends = "(changes how work is executed, not its result)"
+    assert why(other) == [
+        "first: done; nothing would run",
+        f"first: setting engine.max_num_seqs: {before} -> 64 {ends}",
+        f"first: setting sampling.in_flight: {recorded['sampling.in_flight']} -> 8 {ends}",
+        f"first: setting workers: 2 -> 5 {ends}",
+    ]
+
+
+def test_the_manifest_records_only_what_the_stage_reads(workspace) -> None:
+    recorded = read_manifest(run(task(First, workspace)))["execution"]
+    assert set(recorded) == Config.marked(Execution)
+    settings = task(Samples, workspace).settings
+    names = set(select_execution(settings, Samples.reads))
+    assert {"sampling.in_flight", "engine.max_num_seqs", "workers"} < names
+    assert "index.embedder.batch_size" not in names
+    assert "sampling.samples" not in names
+    assert "judges.batch" not in set(select_execution(settings, ("judges", "evaluation.judges")))
+
+
+def test_an_output_of_an_earlier_version_shows_no_differences(workspace) -> None:
+    path = run(task(First, workspace)) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["execution"]
+    path.write_text(json.dumps(manifest))
+    assert why(task(First, workspace, "workers=2")) == ["first: done; nothing would run"]
+
+
+@pytest.mark.parametrize(
+    ("override", "rerun"),
+    [
+        ("evaluation.bootstrap=2000", {"evaluate", "report"}),
+        ("rewards.hiprag.process=0.3", set()),
+    ],
+)
+def test_a_setting_reruns_only_the_stages_that_use_it(override: str, rerun: set[str]) -> None:
+    plain, other = report("embedded.yaml"), report("embedded.yaml", override)
+    keys = {needed.label: needed.key for needed in walk(plain)}
+    stale = {needed.label for needed in walk(other) if needed.key != keys[needed.label]}
+    assert stale == rerun
+
+
+def test_the_walk_knows_all_types_of_execution_settings() -> None:
+    """A new kind of value needs another value to change to."""
+    kinds = {
+        str(kind)
+        for block in all_blocks()
+        for name in block.block.marked(Execution)
+        for kind, _ in parts(block.block.model_fields[name].annotation)
+    }
+    assert "dict" not in " ".join(kinds)

@@ -1,0 +1,100 @@
+"""Every setting has a kind, a description, and stages that read it; ``docs/settings.md`` lists them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.config.base import Block, Execution, Indirect
+from pipeline.config.walk import all_blocks
+from tasks.run import PER_POLICY, task_for, walk
+from tasks.settings_reference import page, stages_reading
+from tests.config.settings_walk import blocks, parts
+from tests.tasks.counting_tasks import ROOT
+
+SETTINGS = [
+    (place, setting) for block in all_blocks() for place in block.places for setting in block.settings
+]  # fmt: skip
+EMBEDDED = sorted(path.name for path in (ROOT / "configs").glob("embedded*.yaml"))
+
+
+def dotted(place: str, name: str) -> str:
+    return f"{place}.{name}".lstrip(".")
+
+
+def test_the_page_is_current() -> None:
+    """`make settings-reference` writes it again."""
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page()
+
+
+def test_every_field_that_is_no_block_is_a_setting_of_the_page_once() -> None:
+    fields = {
+        (block, name)
+        for block in blocks(Config)
+        for name, field in block.model_fields.items()
+        if not any(
+            isinstance(kind, type) and issubclass(kind, Block)
+            for kind, _ in parts(field.annotation)
+        )
+    }
+    listed = [(block.block, setting.name) for block in all_blocks() for setting in block.settings]
+    assert Counter(listed) == Counter(fields)
+    rows = re.findall(r"^\| `\w+` \|", page(), re.MULTILINE)
+    assert len(rows) == len(fields)
+
+
+def test_every_field_has_a_description() -> None:
+    without = [
+        f"{block.__name__}.{name}"
+        for block in blocks(Config)
+        for name, field in block.model_fields.items()
+        if not field.description
+    ]
+    assert not without
+
+
+def test_every_setting_is_read_by_a_stage_or_concerns_the_whole_run() -> None:
+    whole_run = Config.marked(Execution) | Config.marked(Indirect)
+    unread = [
+        dotted(place, setting.name)
+        for place, setting in SETTINGS
+        if dotted(place, setting.name) not in whole_run
+        and not stages_reading(dotted(place, setting.name))
+    ]
+    assert not unread
+
+
+def names(value: object, prefix: str = "") -> set[str]:
+    """The dotted names of all values in the settings of a key."""
+    if not isinstance(value, dict):
+        return {prefix}
+    below = (names(item, f"{prefix}.{key}".lstrip(".")) for key, item in value.items())
+    return {prefix}.union(*below)
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_keys_hold_no_execution_setting_and_only_what_the_stage_declares(name: str) -> None:
+    execution = {dotted(p, s.name) for p, s in SETTINGS if s.kind != "result"}
+    config = str(ROOT / "configs" / name)
+    for task in walk(task_for("report", config)):
+        found = names(task.slice())
+        assert not found & execution, task.label
+        declared = {*task.reads, *task.reads_at_times}
+        for read in task.reading():
+            above = {read.rsplit(".", parts)[0] for parts in range(read.count(".") + 1)}
+            assert above & declared, (task.label, read)
+
+
+def test_the_stages_of_a_policy_are_on_the_page() -> None:
+    assert {"evaluate-policy"} < set(stages_reading("sampling.max_steps"))
+    assert set(PER_POLICY) <= {"evaluate-policy", "judge-policy"}
+    assert stages_reading("evaluation.bootstrap") == ["evaluate"]
+    assert stages_reading("data.sft[].path") == ["questions-sft"]
+
+
+def test_pages_are_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "settings.md" in navigation
+    assert Path(ROOT / "docs" / "settings.md").is_file()

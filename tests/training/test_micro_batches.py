@@ -1,0 +1,182 @@
+"""Losses and adapters for one optimizer batch, divided into micro-batches of 1, 2 and 4 records.
+
+There are seven records in steps of four, so the last step of an epoch has three, and their lengths
+differ, so that means of means are other numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Dpo, Grpo, Lora, Sft
+from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.checkpoints import last_checkpoint
+from pipeline.training.dpo import dpo_trainer
+from pipeline.training.encode import encode_pairs, encode_sft
+from pipeline.training.grpo import grpo_trainer
+from pipeline.training.history import History
+from pipeline.training.lora import load_base, new_adapter
+from pipeline.training.sft import heldout_loss, sft_trainer
+from pipeline.training.step_weights import StepCounts
+from pipeline.training.trainer_args import train
+from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+SHARED = {
+    "dtype": "float32", "device": "cpu", "learning_rate": 1e-3, "batch_size": 4, "epochs": 2,
+    "weight_decay": 0.0,
+}  # fmt: skip
+BOUND = 1e-5
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("micro") / "base")
+
+
+def adapted(base: Path, settings: Any) -> Any:
+    """A policy whose adapter changes the model, without dropout."""
+    import torch
+
+    model = new_adapter(load_base(base, settings, "sft"), Lora(dropout=0.0), 1)
+    for name, value in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(value, std=0.1)
+    return model
+
+
+def observation(number: int) -> str:
+    return " e" * number**2 + "\n"
+
+
+def sft(base: Path, folder: Path, history: History, per_device: int) -> Any:
+    settings = Sft(**SHARED, per_device_batch_size=per_device)
+    written = [
+        replace(item, completion=item.completion + "x" * n**2, spans=longer(item.spans, n**2))
+        for n, item in enumerate(map(example, range(7)))
+    ]
+    examples = encode_sft(byte_tokenizer(), written)
+    return sft_trainer(
+        adapted(base, settings), byte_tokenizer(), examples, settings,
+        seed=0, checkpoint_dir=folder, history=history,
+    )  # fmt: skip
+
+
+def longer(spans: list[Any], more: int) -> list[Any]:
+    start, end, writer = spans[-1]
+    return [*spans[:-1], (start, end + more, writer)]
+
+
+def dpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
+    settings = Dpo(**SHARED, per_device_batch_size=per_device, round_epochs=(2,), eta=(0.5,))
+    tokenizer = byte_tokenizer()
+    records = [pair(tokenizer, number, observation(number)) for number in range(7)]
+    return dpo_trainer(
+        adapted(base, settings), tokenizer, encode_pairs(tokenizer, records), settings,
+        number=1, seed=0, checkpoint_dir=folder, history=history, reference_name="r",
+    )  # fmt: skip
+
+
+def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
+    settings = Grpo(**SHARED, per_device_batch_size=per_device, beta=0.1, epsilon=0.5)
+    trajectories = [
+        EncodedTrajectory(
+            str(n), "q", [1, 7], list(range(40, 42 + n)), [1] * (2 + n),
+            [-5.0] * (2 + n), [n - 3.0] * (2 + n),
+        )
+        for n in range(7)
+    ]  # fmt: skip
+    return grpo_trainer(
+        adapted(base, settings), byte_tokenizer(), trajectories, settings,
+        temperature=1.0, seed=0, checkpoint_dir=folder, history=history,
+    )  # fmt: skip
+
+
+def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[History, Any]:
+    history = History()
+    folder.mkdir()
+    trainer = kind(base, folder, history, per_device)
+    train(trainer, history, folder)
+    return history, trainer
+
+
+@pytest.mark.parametrize("kind", [sft, dpo, grpo])
+def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: Path, kind: Any):
+    import torch
+
+    before = {
+        name: value.clone()
+        for name, value in adapted(base, Sft(**SHARED)).named_parameters()
+        if "lora_" in name
+    }
+    runs = {size: trained(kind, base, tmp_path / str(size), size) for size in (1, 2, 4)}
+    history, trainer = runs[4]
+    whole = {n: p.detach() for n, p in trainer.model.named_parameters() if p.requires_grad}
+    changes = [value - before[name] for name, value in whole.items()]
+    assert max(float(change.abs().max()) for change in changes) > 1e-3
+    for size in (1, 2):
+        rows, other = runs[size]
+        assert [row["step"] for row in rows.rows] == [1, 2, 3, 4]
+        for row, expected in zip(rows.rows, history.rows, strict=True):
+            for name in ("loss", "grad_norm", "loss/sft", "loss/dpo", "lengths/chosen"):
+                if name in expected:
+                    assert row[name] == pytest.approx(expected[name], rel=2e-5), (size, name)
+        for name, value in other.model.named_parameters():
+            if value.requires_grad:
+                torch.testing.assert_close(value.detach(), whole[name], rtol=0, atol=BOUND)
+
+
+def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):
+    records = encode_sft(byte_tokenizer(), [example(1), example(4), example(104)])
+    losses = []
+    for size in (1, 4):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        trainer = sft(base, folder, History(), size)
+        losses.append(heldout_loss(trainer, records)["loss"])
+        alone = [heldout_loss(trainer, [record])["loss"] for record in records]
+        assert losses[-1] == pytest.approx(sum(alone) / 3, rel=1e-5)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_shares_of_micro_batches_by_hand():
+    """Records 2 and 1 with 6 and 2 tokens: weights 2/3 and 1/3, and 3/4 and 1/4, times 2 averaged losses."""
+    step = StepCounts(records=3, tokens=8, micro_batches=2)
+    assert step.share_of_records(2) == pytest.approx(4 / 3)
+    assert step.share_of_records(1) == pytest.approx(2 / 3)
+    assert step.share_of_tokens(6) == pytest.approx(3 / 2)
+    assert step.share_of_tokens(2) == pytest.approx(1 / 2)
+
+
+def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, tmp_path: Path):
+    """As after memory ran out: the run ends as if it had not been interrupted."""
+    import torch
+    from transformers import TrainerCallback
+
+    class Kill(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 3:
+                raise KeyboardInterrupt
+
+    expected, whole = trained(dpo, base, tmp_path / "whole", 4)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    killed = dpo(base, folder, History(), 4)
+    killed.add_callback(Kill())
+    with pytest.raises(KeyboardInterrupt):
+        train(killed, History(), folder)
+    assert last_checkpoint(folder).name == "checkpoint-2"
+    history = History()
+    resumed = dpo(base, folder, history, 1)
+    train(resumed, history, folder)
+    assert [row["loss"] for row in history.rows] == pytest.approx(
+        [row["loss"] for row in expected.rows], rel=1e-4
+    )
+    values = {n: p.detach() for n, p in whole.model.named_parameters() if p.requires_grad}
+    for name, value in resumed.model.named_parameters():
+        if value.requires_grad:
+            torch.testing.assert_close(value.detach(), values[name], rtol=0, atol=BOUND)
