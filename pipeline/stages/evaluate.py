@@ -20,6 +20,7 @@ from typing import Any
 from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.progress import Progress
 from pipeline.core.record_io import iterate_records, parse_record, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
@@ -109,6 +110,7 @@ def merge(context: StageContext) -> dict[str, int]:
         context.output,
         resamples=context.config.evaluation.bootstrap,
         seed=context.seed,
+        progress=context.progress,
         judged={
             name: context.inputs[_JUDGED + name]
             for name in policies
@@ -124,6 +126,7 @@ def merge_policies(
     resamples: int = 1000,
     seed: int = 0,
     judged: Mapping[str, Path] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
@@ -131,6 +134,8 @@ def merge_policies(
     metrics rows, tests and example trajectories. Raises StoreError when the policies were evaluated
     on different questions or splits.
     """
+    progress = progress or Progress()
+    progress.start(len(directories), "policies")
     outcomes: dict[str, list[Outcome]] = {}
     metrics: list[dict[str, Any]] = []
     splits: dict[str, str] = {}
@@ -153,6 +158,8 @@ def merge_policies(
             seed=seed,
             judged=_rates(directory, judged[policy]) if judged and policy in judged else None,
         )
+        print(f"{policy}: {len(outcomes[policy]):,} questions of {splits[policy]}")
+        progress.advance()
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
