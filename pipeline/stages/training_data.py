@@ -75,7 +75,7 @@ def encode_sft_data(context: StageContext) -> None:
 
     def encoded(name: str) -> Iterator[EncodedSft]:
         path = context.inputs["sft-data"] / name
-        context.progress.start(None, "records to encode")
+        context.progress.start(None, "encoded records")
         examples = counted(iterate_records(path, SftExample), context.progress)
         for first, batch in _batches(examples):
             yield from encode_sft(tokenizer, batch, first)
@@ -192,7 +192,7 @@ class _Source:
 
     def noted(self, records: Iterable[S]) -> Iterator[S]:
         """The records, counted while they are read."""
-        self.progress.start(None, "records to encode")
+        self.progress.start(None, "encoded records")
         for record in counted(records, self.progress):
             self.records += 1
             self.policies.add(record.policy)

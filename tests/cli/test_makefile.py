@@ -35,6 +35,11 @@ def test_json_is_passed_on(target: str) -> None:
     assert "--json" not in recipe(target, "DATA=d")
 
 
+def test_watching_is_passed_on() -> None:
+    assert recipe("status", "WATCH=1").splitlines()[-1].endswith(" --watch")
+    assert "--watch" not in recipe("status")
+
+
 def test_targets_that_take_json_say_so() -> None:
     described = [
         line.partition(":")[0]

@@ -1,6 +1,7 @@
 """The corpus stage drops overlapping training questions and reports them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Question
 from pipeline.run.context import StageContext
 from pipeline.stages.corpus import run
+from tests.recorded_progress import RecordedProgress
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TEXTS = ["who wrote emma", "who painted guernica", "when did rome fall", "where is lake tovel"]
@@ -41,8 +43,10 @@ TEST = "data.test=[{dataset: nq, path: test.jsonl}]"
 
 
 def test_overlapping_question_is_dropped_from_sampling_and_reported(tmp_path: Path) -> None:
-    stage = context(tmp_path, SAMPLING, TEST)
+    progress = RecordedProgress()
+    stage = replace(context(tmp_path, SAMPLING, TEST), progress=progress)
     counts = run(stage)
+    assert (progress.starts, progress.done) == ([(None, "chunks", 0)], 2)
     assert (counts["chunks"], counts["sampling"], counts["test"], counts["overlaps"]) == (
         2,
         3,

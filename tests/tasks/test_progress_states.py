@@ -267,7 +267,7 @@ def test_bars_are_drawn_in_a_terminal_and_lines_stay_whole(workspace, workers):
     lines = [line.strip() for line in terminal.text.replace("\r", "\n").split("\n")]
     ended = [line for line in lines if " done in " in line]
     assert len(ended) == 3
-    assert all(line.endswith("10 rows") or line.endswith("1 rows") for line in ended)
+    assert all(line.endswith(("10 rows", "1 rows")) for line in ended)
     assert terminal.text.rfind("\x1b[?25h") > terminal.text.rfind("\x1b[?25l")  # the cursor
 
 
