@@ -26,6 +26,9 @@ class Progress:
     def advance(self, n: int = 1) -> None:
         """Count ``n`` more items as done."""
 
+    def skip(self, n: int) -> None:
+        """Count ``n`` items that earlier work left done; they do not enter the rate."""
+
     def show(self, **values: float) -> None:
         """Numbers to show beside the bar, such as ``loss``; values that are not finite are left out."""
 

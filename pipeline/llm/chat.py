@@ -201,7 +201,7 @@ class Chat(ABC):
         replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
         for reply in replies.values():
             self.usage.add(reply, reused=True)
-        self.progress.advance(len(replies))
+        self.progress.skip(len(replies))
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
         names = {key: name for name, key in keys.items()}
 

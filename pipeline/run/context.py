@@ -37,7 +37,7 @@ class StageContext:
     shards: int = 1
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    progress: Progress = field(default_factory=Progress)
+    progress: Progress = field(default_factory=Progress, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""

@@ -31,9 +31,9 @@ _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))  # of rates
 class ProgressRecord:
     """The content of a progress file.
 
-    ``rate`` is in items per second, None until it is known. ``seconds`` is the time from the start of
-    the stage's process to this record; ``started`` and ``updated`` are seconds since 1970. ``pid`` is
-    the process that wrote it.
+    ``rate`` is in items per second, None until it is known. ``started`` and ``updated`` are
+    seconds since 1970: when the process ``pid``, which wrote the record, began to work, and when it wrote.
+    ``seconds`` is the time between them.
     """
 
     done: int
@@ -152,16 +152,24 @@ class ProgressFile(Progress):
 
     def advance(self, n: int = 1) -> None:
         with self._lock:
-            before = self._done
-            self._done += n
-            if self._total is not None:  # a repeated request counts once
-                self._done = min(self._done, self._total)
-            self._write_when_due(at_once=before < self._done == self._total)
+            self._count(n)
+
+    def skip(self, n: int) -> None:
+        with self._lock:
+            self._samples = deque((at, done + n) for at, done in self._samples)
+            self._count(n)
 
     def show(self, **values: float) -> None:
         with self._lock:
             self._values |= {name: value for name, value in values.items() if math.isfinite(value)}
             self._write_when_due()
+
+    def _count(self, n: int) -> None:
+        before = self._done
+        self._done += n
+        if self._total is not None:  # a repeated request counts once
+            self._done = min(self._done, self._total)
+        self._write_when_due(at_once=before < self._done == self._total)
 
     def _write_when_due(self, at_once: bool = False) -> None:
         if at_once or self._clock() - self._written >= _INTERVAL:

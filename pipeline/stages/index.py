@@ -96,7 +96,7 @@ def _embed(
         block = f"{name}-{start:09d}-{start + len(texts):09d}"
         if finished := intact(context.checkpoint_dir, block, ".npy"):
             vectors_ND = np.load(finished[0])
-            context.progress.advance(len(texts))
+            context.progress.skip(len(texts))
         else:
             store = count <= context.config.index.cached_texts
             vectors_ND = embedder.encode(texts, "passage", store=store, progress=context.progress)

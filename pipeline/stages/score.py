@@ -87,8 +87,10 @@ def score_file(
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
             part = write_checkpoint(checkpoint_dir, name, scored, Trajectory)
+            progress.advance(len(rows))
+        else:
+            progress.skip(len(rows))
         parts.append(part)
-        progress.advance(len(rows))
     return _join_batches(parts, output)
 
 

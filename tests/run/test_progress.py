@@ -84,6 +84,17 @@ def test_a_repeated_request_does_not_count_beyond_the_total(progress):
     assert read_progress(progress.path).done == 3
 
 
+def test_items_of_a_checkpoint_do_not_enter_the_rate(progress, clock):
+    progress.start(100, "texts")
+    clock.now += 10
+    progress.advance(10)
+    progress.skip(40)
+    clock.now += 10
+    progress.advance(10)
+    found = read_progress(progress.path)
+    assert (found.done, found.rate) == (60, 1.0)
+
+
 def test_values_that_are_not_finite_are_left_out(progress, clock):
     progress.start(2, "steps")
     clock.now += 1
