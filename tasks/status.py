@@ -110,7 +110,7 @@ def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
     return f"stopped{where}; {then}"
 
 
-def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str:
+def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
     """The stage's own changes; if there are none, the upstream stages that changed."""
     own, upstream = [], []
     for line in differences(task.key, manifest, current_name):
@@ -121,7 +121,9 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str:
             upstream.append(needed.label if needed is not None else name)
         else:
             own.append(line)
-    return "; ".join(own) if own else f"follows {', '.join(upstream)}"
+    if own:
+        return "; ".join(own)
+    return f"follows {', '.join(upstream)}" if upstream else None
 
 
 def verify(task: StageTask) -> list[Verification]:

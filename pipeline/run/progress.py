@@ -22,7 +22,7 @@ from typing import Any
 
 from pipeline.core.progress import Progress
 
-_INTERVAL = 0.5  # seconds between two writes
+_WRITES = 2  # in a second; two at once let the numbers of a step follow its count
 _WINDOW = 60.0  # seconds over which the rate is measured
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))  # of rates
 
@@ -132,7 +132,7 @@ class ProgressFile(Progress):
         self._began = clock()
         self._started = time.time()
         self._lock = threading.Lock()
-        self._written = -math.inf
+        self._written: deque[float] = deque(maxlen=_WRITES)
         self._values: dict[str, float] = {}
         self._samples: deque[tuple[float, int]] = deque()
         self._total: int | None = None
@@ -172,12 +172,12 @@ class ProgressFile(Progress):
         self._write_when_due(at_once=before < self._done == self._total)
 
     def _write_when_due(self, at_once: bool = False) -> None:
-        if at_once or self._clock() - self._written >= _INTERVAL:
+        if at_once or len(self._written) < _WRITES or self._clock() - self._written[0] >= 1:
             self._write()
 
     def _write(self) -> None:
         now = self._clock()
-        self._written = now
+        self._written.append(now)
         record = ProgressRecord(
             done=self._done,
             total=self._total,

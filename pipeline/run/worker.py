@@ -103,7 +103,8 @@ def run_task(task: StageJob, reports: Reports) -> None:
         reports.send(log=str(log))
         checkpoint_dir = store.checkpoint_dir(key)
         checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        store.failure_file(key).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            store.failure_file(key).unlink(missing_ok=True)
         reports.send(counts=_run(task, key, store, checkpoint_dir))
 
 

@@ -65,9 +65,18 @@ def test_it_is_written_at_most_twice_a_second_and_when_all_is_done(progress, clo
         clock.now += 0.1
         progress.advance()
         written.append(json.loads(progress.path.read_text())["done"])
-    assert len(set(written)) <= 21  # in 9.9 seconds
+    assert len(set(written)) <= 22  # in 9.9 seconds
     progress.advance()
     assert read_progress(progress.path).done == 100
+
+
+def test_the_numbers_of_a_step_are_written_with_its_count(progress, clock):
+    progress.start(3, "steps")
+    clock.now += 60
+    progress.advance()
+    progress.show(loss=0.5)
+    found = read_progress(progress.path)
+    assert (found.done, found.values) == (1, {"loss": 0.5})
 
 
 def test_the_rate_is_that_of_the_last_minute(progress, clock):

@@ -157,8 +157,8 @@ def test_a_failure_of_the_disk_is_told_although_it_cannot_be_recorded(workspace)
     stage = task(Complains, workspace)
     blocked = stage.store.failure_file(stage.key)
     blocked.parent.mkdir(parents=True)
-    (blocked.parent / blocked.name).mkdir()  # nothing can be renamed to it
-    with pytest.raises(RunFailed):
+    blocked.mkdir()  # nothing can be renamed to it
+    with pytest.raises(RunFailed, match="answer is missing"):
         run(stage)
     assert blocked.is_dir()
 
