@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import importlib
 import json
+import logging
 import os
 import platform
 import resource
@@ -124,6 +125,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
             stale.unlink(missing_ok=True)
     progress = ProgressFile(store.progress_file(key))
     progress.begin()
+    _log_informative_lines()
     print(f"stage {key.stage}, fingerprint {key.fingerprint}")
     for name, directory in task.inputs.items():
         print(f"reads {name}: {directory}")
@@ -165,6 +167,14 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     }
     store.commit(key, output, facts)
     return counts
+
+
+def _log_informative_lines() -> None:
+    """Let the package's log lines of level INFO into the stage's log; in other programs they are silent."""
+    logger = logging.getLogger("pipeline")
+    logger.addHandler(logging.StreamHandler(sys.stdout))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -82,7 +83,9 @@ def run(context: StageContext) -> dict[str, int]:
         selection=trained.selection,
     )
     write_text(context.output / "README.md", text)
-    print(f"pairs: {counts_of_pairs}; outcomes: {funnel.counts['bins']}")
+    logging.getLogger(__name__).info(
+        "pairs: %s; outcomes: %s", counts_of_pairs, funnel.counts["bins"]
+    )
     return {**counts_of_pairs, "trajectories": trajectories}
 
 

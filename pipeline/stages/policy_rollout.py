@@ -11,6 +11,7 @@ the same order.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,9 +66,13 @@ def roll_out_policy(
     remaining = [questions[number] for number in checkpoints.remaining()]
     total = len(questions) * samples
     context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
-    print(
-        f"policy {policy.fingerprint}: {len(remaining):,} of {len(questions):,} questions to roll out, "
-        f"{samples} trajectories each"
+    log = logging.getLogger(__name__)
+    log.info(
+        "policy %s: %d of %d questions to roll out, %d trajectories each",
+        policy.fingerprint,
+        len(remaining),
+        len(questions),
+        samples,
     )
     if remaining:
         start = time.perf_counter()
@@ -97,7 +102,7 @@ def roll_out_policy(
                 checkpoints.flush(timer)  # these questions finished before the outage
                 raise
     seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
-    print(f"seconds: {seconds_spent}")
+    log.info("seconds: %s", seconds_spent)
     return checkpoints.read(), checkpoints.seconds
 
 

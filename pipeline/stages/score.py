@@ -206,7 +206,9 @@ def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
     write_json(output / "statistics.json", {**counts, "datasets": sums})
     for dataset, terms in sums.items():
         means = {term: round(terms[term] / terms["n"], 4) for term in terms if term != "n"}
-        print(f"{dataset}: means over {terms['n']:,.0f} trajectories: {means}")
+        logging.getLogger(__name__).info(
+            "%s: means over %d trajectories: %s", dataset, terms["n"], means
+        )
     return counts
 
 

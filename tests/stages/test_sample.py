@@ -89,14 +89,15 @@ def test_every_question_of_a_shard_gets_its_samples_in_order(context: StageConte
 
 
 def test_a_rollout_reports_trajectories_and_starts_at_those_that_are_done(
-    context: StageContext, capsys: pytest.CaptureFixture[str]
+    context: StageContext, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     progress = RecordedProgress()
     run(replace(context, progress=progress))
     assert progress.starts == [(14, "trajectories", 0)]
     assert progress.done == 14
     assert progress.values["tokens_per_second"] > 0
-    assert "7 of 7 questions to roll out, 2 trajectories each" in capsys.readouterr().out
+    assert "7 of 7 questions to roll out, 2 trajectories each" in caplog.text
     checkpoints = sorted(context.checkpoint_dir.rglob("*.parquet"))
     checkpoints[0].unlink()  # of two questions
     again = RecordedProgress()

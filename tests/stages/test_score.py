@@ -194,13 +194,14 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
 
 
 def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     whole, shard = RecordedProgress(), RecordedProgress()
     output = _run(tmp_path, Lexical(), "whole", progress=whole)
     total = pq.read_metadata(output / "trajectories.parquet").num_rows
     assert (whole.starts, whole.done) == ([(total, "trajectories", 0)], total)
-    assert "means over" in capsys.readouterr().out
+    assert "means over" in caplog.text
     again = RecordedProgress()
     _run(tmp_path, DyingSimilarity(0), "again", progress=again)
     assert again.done == total
