@@ -16,6 +16,8 @@ from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
 from tasks.run import walk
 
+_NAMED = 2  # upstream stages in the message of a stale stage
+
 
 @dataclass(frozen=True)
 class StageState:
@@ -123,7 +125,9 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
             own.append(line)
     if own:
         return "; ".join(own)
-    return f"follows {', '.join(upstream)}" if upstream else None
+    named, others = upstream[:_NAMED], len(upstream) - _NAMED
+    more = f" and {others} more" if others > 0 else ""
+    return f"follows {', '.join(named)}{more}" if upstream else None
 
 
 def verify(task: StageTask) -> list[Verification]:

@@ -178,6 +178,22 @@ def test_a_stale_stage_names_its_own_change_or_what_it_follows(workspace):
     assert [row.message for row in rows] == ["setting retrieval.top_k: 5 -> 6", "follows first"]
 
 
+class FollowsThree(Second):
+    stage = "follows-three"
+    entry = "counting_stages:first"
+
+    def upstream(self):
+        return {
+            name: self.clone(kind) for name, kind in (("a", First), ("b", Second), ("c", SecondToo))
+        }
+
+
+def test_a_stage_that_follows_many_names_two(workspace):
+    run(task(FollowsThree, workspace))
+    rows = status(task(FollowsThree, workspace, "retrieval.top_k=6"))
+    assert rows[-1].message == "follows first, second and 1 more"
+
+
 class SecondToo(Second):
     stage = "second-too"
 
