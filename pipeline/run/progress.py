@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 
 _WRITES = 2  # in a second; two at once let the numbers of a step follow its count
@@ -242,8 +244,8 @@ def read_failure(path: Path) -> FailureRecord | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = read_json(path)
+    except (InputError, OSError):  # absent, or torn
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -73,7 +73,7 @@ def reports(context: StageContext) -> dict[str, int]:
     context.progress.start(10, "items")
     (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
     context.progress.advance(4)
-    time.sleep(0.6)  # the file is written twice a second
+    time.sleep(1.1)  # the file is written twice a second
     context.progress.show(loss=0.5)
     while not Path(os.environ["RELEASE"]).exists():
         time.sleep(0.02)
