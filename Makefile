@@ -8,6 +8,7 @@ ROUND  ?=
 WORKERS ?=
 SET    ?=
 WHY    ?=
+WATCH  ?=
 ROWS   ?=
 SIZES  ?=
 STEPS  ?=
@@ -75,8 +76,8 @@ view: $(STAMP) ## show preference pairs in the terminal (ROUND=n)
 serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
 
-status: $(STAMP) ## which stages are done; WHY=sample:2 says why one would run (JSON=1)
-	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(JSON),--json)
+status: $(STAMP) ## which stages are done or run; WHY=sample:2 says why one would run (WATCH=1, JSON=1)
+	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)
 
 verify: $(STAMP) ## check the files of every finished stage by their hashes (JSON=1)
 	@$(STEEP) verify $(OPTIONS) $(if $(JSON),--json)

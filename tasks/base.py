@@ -25,10 +25,11 @@ from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
 from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
+from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import run_stage
+from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import StageJob
-from tasks.failures import as_text
+from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.outputs import Output, Outputs
 
@@ -254,8 +255,16 @@ class StageTask(luigi.Task):
         return f"{lower}run fewer stages at once (--workers)"
 
     def on_failure(self, exception: BaseException) -> str:
-        """The failure as Luigi passes it on, from the process in which the task ran."""
-        return as_text(exception)
+        """The failure as Luigi passes it on, from the process in which the task ran.
+
+        It is also recorded beside the stage's output, unless another process runs the stage.
+        """
+        failure = failure_of(exception)
+        if not (isinstance(exception, StageFailed) and exception.busy):
+            FailureRecord(failure.message, failure.status, failure.log).write(
+                self.store.failure_file(self.key)
+            )
+        return failure.as_text()
 
     def environment(self, shard: int) -> dict[str, str]:
         """Environment variables of the stage's process; shards are spread over the GPUs."""
@@ -275,4 +284,9 @@ class StageTask(luigi.Task):
 
 def say(line: str) -> None:
     """Print a line of progress with the time of day."""
-    print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
+    print(timed(line), flush=True)
+
+
+def timed(line: str) -> str:
+    """The line after the time of day."""
+    return f"{time.strftime('%H:%M:%S')}  {line}"

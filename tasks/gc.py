@@ -19,7 +19,7 @@ from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import StageTask
 from tasks.resolved import RESOLVED
-from tasks.rounds import ShardTask
+from tasks.rounds import ShardedTask, ShardTask
 from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for
 
 _MOST_REASONS = 3
@@ -97,7 +97,8 @@ def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask
     if task.task_id in seen:
         return
     seen.add(task.task_id)
-    for below in (*task.requires().values(), *task.upstream().values()):
+    shards = task.shards() if isinstance(task, ShardedTask) else {}
+    for below in (*shards.values(), *task.requires().values(), *task.upstream().values()):
         yield from _needed(below, seen)
     yield task
 

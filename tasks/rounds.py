@@ -37,12 +37,15 @@ class ShardedTask(RoundTask):
         """The task of one shard, from 0."""
         raise NotImplementedError
 
+    def shards(self) -> dict[str, StageTask]:
+        """The tasks of the shards; none when the stage is not divided."""
+        count = self.settings.sampling.shards
+        return {f"shard-{n:03d}": self.shard(n) for n in range(count)} if count > 1 else {}
+
     def requires(self) -> dict[str, StageTask]:
         """The shards, unless the stage is complete: its output is the same however it was divided."""
-        count = self.settings.sampling.shards
-        if count == 1 or self.complete():
-            return self.needed()
-        return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
+        shards = self.shards()
+        return shards if shards and not self.complete() else self.needed()
 
     def start(self) -> None:
         inputs = {name: str(task.directory) for name, task in self.requires().items()}

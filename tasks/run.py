@@ -17,8 +17,9 @@ from pipeline.training.trackers import check_trackers
 from tasks.base import StageTask, say
 from tasks.build import build
 from tasks.corpus import Corpus
+from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
-from tasks.failures import Failure
+from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
@@ -159,7 +160,8 @@ def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
         read.check_output(Depth.FOOTERS)
     task.forced = force
     try:
-        failures = build(task, todo, task.settings.workers if workers is None else workers)
+        with shown(todo):
+            failures = build(task, todo, task.settings.workers if workers is None else workers)
     finally:
         task.forced = False
     if not task.complete() or (force and failures):
@@ -176,8 +178,7 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
             "it again (--force); run the command again",
             1,
         )
-    message = "\n".join(f"{label}: {failure.message}" for label, failure in failed)
-    return RunFailed(message, failed[-1][1].status)
+    return RunFailed(told_once(failed), failed[-1][1].status)
 
 
 def publish(report: StageTask) -> None:

@@ -1,20 +1,24 @@
-"""The state of every stage (done, reused, stale or missing), and the reason that one would run again.
+"""The state of every stage (done, reused, running, failed, stale or missing), and why one would run.
 
 Also which outputs are damaged: `status` compares the sizes of files, `verify` their contents.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipeline.config import current_name
 from pipeline.core.errors import StoreError
+from pipeline.run.content import MADE_FROM
 from pipeline.run.output_check import Depth, has_hashes, problems
+from pipeline.run.progress import ProgressRecord, read_failure, read_progress
 from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
 from tasks.outputs import Output, Outputs
 from tasks.run import walk
+
+_NAMED = 2  # upstream stages in the message of a stale stage
 
 
 @dataclass(frozen=True)
@@ -23,17 +27,22 @@ class StageState:
 
     Reused means that an output made under other settings is this stage's, because its inputs have the
     same content; stale means done with other settings or inputs.
+    ``progress`` is that of a stage that runs, failed or was stopped. ``message`` is one sentence: how far
+    it is, how it failed, what a stop left, or what has changed.
+
     ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
     makes the output of a damaged stage again.
     """
 
     label: str
-    state: Literal["done", "reused", "stale", "missing"]
+    state: Literal["done", "reused", "stale", "missing", "running", "failed"]
     counts: dict[str, int]
     wall_seconds: float | None
     directory: str
     damage: list[str] = field(default_factory=list)
     remake: str | None = None
+    progress: dict[str, Any] | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,9 +68,10 @@ def status(task: StageTask) -> list[StageState]:
 
 def _state(task: StageTask, output: Output | None) -> StageState:
     if output is None:
-        earlier = task.store.manifests(task.stage, task.round_number)
-        directory = str(task.store.directory(task.key))
-        return StageState(task.label, "stale" if earlier else "missing", {}, None, directory)
+        unfinished = _unfinished(task)
+        output = None if unfinished.state == "running" else task.found()
+        if output is None:  # it has not ended in the meantime
+            return unfinished
     manifest: dict[str, Any] = {"counts": {}}
     if damage := problems(output.directory, Depth.SIZES):
         remake = task.remake_command
@@ -70,6 +80,60 @@ def _state(task: StageTask, output: Output | None) -> StageState:
     counts, seconds = manifest["counts"], manifest.get("wall_seconds")
     state: Literal["done", "reused"] = "reused" if output.reused else "done"
     return StageState(task.label, state, counts, seconds, str(output.directory), damage, remake)
+
+
+def _unfinished(task: StageTask) -> StageState:
+    """The state of a stage without complete output."""
+    store, key, directory = task.store, task.key, str(task.directory)
+    progress = read_progress(store.progress_file(key))
+    if progress is not None and store.in_use(key):
+        return StageState(
+            task.label, "running", {}, None, directory,
+            progress=progress.to_json(), message=progress.sentence(),
+        )  # fmt: skip
+    stopped = None if progress is None else replace(progress, rate=None)  # it has none any more
+    reached = None if stopped is None else stopped.to_json()
+    if failure := read_failure(store.failure_file(key)):
+        log = f" (log: {failure.log})" if failure.log else ""
+        return StageState(
+            task.label, "failed", {}, None, directory,
+            progress=reached, message=f"{failure.message}{log}",
+        )  # fmt: skip
+    earlier = store.manifests(task.stage, task.round_number)
+    if stopped is not None:
+        message: str | None = _what_a_stop_left(task, stopped)
+    else:
+        message = _what_changed(task, earlier[0]) if earlier else None
+    return StageState(
+        task.label, "stale" if earlier else "missing", {}, None, directory,
+        progress=reached, message=message,
+    )  # fmt: skip
+
+
+def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
+    checkpoints = task.store.checkpoint_dir(task.key)
+    kept = checkpoints.is_dir() and any(path.name != MADE_FROM for path in checkpoints.iterdir())
+    then = "it continues from its checkpoints" if kept else "it starts again"
+    where = f" at {progress.sentence()}" if progress.unit else " before its work began"
+    return f"stopped{where}; {then}"
+
+
+def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
+    """The stage's own changes; if there are none, the upstream stages that changed."""
+    own, upstream = [], []
+    for line in differences(task.key, manifest, current_name):
+        kind, _, rest = line.partition(" stage ")
+        name = rest.partition(":")[0]
+        if kind == "upstream":
+            needed = task.upstream().get(name)
+            upstream.append(needed.label if needed is not None else name)
+        else:
+            own.append(line)
+    if own or not upstream:
+        return "; ".join(own or _other_contents(task)) or None
+    named, others = upstream[:_NAMED], len(upstream) - _NAMED
+    more = f" and {others} more" if others > 0 else ""
+    return f"follows {', '.join(named)}{more}"
 
 
 def verify(task: StageTask) -> list[Verification]:
@@ -90,8 +154,8 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there. For a stage that is done, the
-    settings that would execute it in another way.
+    For a changed upstream stage, the lines below it give the change there; each change is told once. For
+    a stage that is done, the settings that would execute it in another way.
     """
     output = task.found()
     if output is not None:
@@ -108,16 +172,20 @@ def why(task: StageTask) -> list[str]:
     earlier = task.store.manifests(task.stage, task.round_number)
     if not earlier:
         return [f"{task.label}: never completed with any settings"]
-    lines = _other_contents(task)
+    lines = [f"{task.label}: {line}" for line in _other_contents(task)]
     for line in differences(task.key, earlier[0], current_name):
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
         if kind == "upstream" and name in task.upstream():
             upstream = task.upstream()[name]
-            lines.append(f"{task.label}: upstream stage {upstream.label} changed")
-            lines.extend(
-                f"  {below}" for below in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
-            )
+            causes = [
+                line
+                for cause in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
+                if (line := f"  {cause}") not in lines
+            ]
+            same = "" if causes else ", by a cause that is named above"
+            lines.append(f"{task.label}: upstream stage {upstream.label} changed{same}")
+            lines.extend(dict.fromkeys(causes))
         else:
             lines.append(f"{task.label}: {line}")
     return lines
@@ -130,7 +198,7 @@ def _other_contents(task: StageTask) -> list[str]:
         return []
     then, now = read_manifest(own).get("contents") or {}, Outputs().contents(task) or {}
     return [
-        f"{task.label}: upstream stage {task.inputs[name].label} was made again and has another content"
+        f"upstream stage {task.inputs[name].label} was made again and has another content"
         for name in sorted(now)
         if now[name] != then.get(name)
     ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +24,6 @@ from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
-    from tasks.status import StageState
 
 # The stages in the order of a run, and what each writes. `score`, `pair` and `evaluate` have commands
 # that also take files (`pipeline.cli.app`).
@@ -47,7 +44,6 @@ STAGES = {
     "evaluate": "metrics of all policies",
     "report": "the HTML report",
 }
-_COLORS = {"done": "green", "reused": "cyan", "missing": "dim", "stale": "yellow", "damaged": "red"}
 
 
 def run(
@@ -93,10 +89,18 @@ def status(
         str | None, typer.Option("--why", help="stage to explain, such as sample:2")
     ] = None,
     round: RoundOption = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="show it again each second, until Ctrl-C")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show every stage as done, reused, stale or missing; with --why, the reason that one would run."""
+    """Show the state of every stage; with --why, the reason that one would run."""
+    from pipeline.cli import status_view
     from tasks import status as states
+
+    if watch and (as_json or why is not None):
+        other = "--json" if as_json else "--why"
+        raise InputError(f"--watch cannot be used with {other}; remove one of them")
 
     if why is not None:
         stage, number = _stage_and_round(why, round)
@@ -105,11 +109,15 @@ def status(
         return
     if round is not None:
         raise InputError(f"--round is {round} without --why; name a stage, such as --why sample:2")
-    rows = states.status(stage_task("report", config, set, data))
+    task = stage_task("report", config, set, data)
+    if watch:
+        status_view.watch(lambda: states.status(task))
+        return
+    rows = states.status(task)
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(row) for row in rows], indent=2))
     else:
-        _print_status(rows)
+        status_view.print_status(rows)
 
 
 def _stage_and_round(why: str, round: int | None) -> tuple[str, int | None]:
@@ -139,7 +147,7 @@ def clean_tmp(
         typer.echo(f"removed {path}")
     for line in cleaning.left:
         typer.echo(f"left: {line}")
-    typer.echo(f"{len(cleaning.removed)} directories removed")
+    typer.echo(f"{len(cleaning.removed)} directories and files removed")
 
 
 def serve_retrieval(
@@ -177,31 +185,3 @@ def stage_task(
 
     root = str(data.absolute()) if data else None
     return task_for(stage, config, tuple(overrides or ()), root, round)
-
-
-def _print_status(rows: list[StageState]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text  # text with brackets is no markup
-
-    table = Table("stage", "state", "seconds", "rows", "directory")
-    for row in rows:
-        counts = ", ".join(f"{value:,} {name}" for name, value in row.counts.items())
-        seconds = "" if row.wall_seconds is None else f"{row.wall_seconds:.0f}"
-        state = "damaged" if row.damage else row.state
-        directory = os.path.relpath(row.directory)
-        cells = (
-            Text(row.label),
-            Text(state, _COLORS[state]),
-            seconds,
-            Text(counts),
-            Text(directory),
-        )
-        table.add_row(*cells)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-    for row in rows:
-        for line in row.damage:
-            typer.echo(f"{row.label} is damaged: {line}")
-        if row.remake:
-            typer.echo(f"{row.label}: make it again: {row.remake}")

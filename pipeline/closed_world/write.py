@@ -26,6 +26,7 @@ from pipeline.closed_world.world import World, generate_world
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
+from pipeline.core.progress import Progress
 
 _MAX_DOCUMENTS = 10**7  # of a description on disk
 FILE_NAMES = {
@@ -152,6 +153,7 @@ def write_closed_world(
     sizes: Mapping[str, int],
     unseen_share: float = UNSEEN_SHARE,
     famous_share: float = 0.0,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write a closed world and its questions; returns the number of records per file.
 
@@ -166,6 +168,7 @@ def write_closed_world(
             wiki2 and nq and the splits train, sampling, dev and test. Each gives a file unless 0.
         unseen_share: share of every test split whose entities occur in no other split's question.
         famous_share: share of chains with a famous fact, see `draw_questions`.
+        progress: counts the files of questions.
 
     Raises:
         InputError: the directory is not empty, `documents` is too small, or the world holds too few
@@ -173,6 +176,8 @@ def write_closed_world(
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InputError.at(directory, None, "already exists; remove it or name another directory")
+    progress = progress or Progress()
+    progress.start(sum(size > 0 for size in sizes.values()), "question files")
     world = generate_world(seed, documents=documents)
     questions = draw_questions(world, sizes, unseen_share=unseen_share, famous_share=famous_share)
     formatter, oracle = Formatter(world), Oracle(world)
@@ -190,6 +195,7 @@ def write_closed_world(
             to_record = formatter.converter(dataset)
             notes[name] = _write_questions(temporary / name, drawn, to_record, oracle)
             counts[f"{dataset}_{split}"] = len(drawn.questions)
+            progress.advance()
         summary = {
             "seed": seed,
             "documents": documents,

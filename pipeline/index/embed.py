@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pipeline.core.content_cache import ContentCache, LruCache, digest
 from pipeline.core.errors import DependencyError
 from pipeline.core.model_files import model_hash
+from pipeline.core.progress import Progress
 from pipeline.index.models import loading, locate, resolve_device
 
 if TYPE_CHECKING:
@@ -75,20 +76,31 @@ class Embedder:
         settings = f"{self._backend} {self._dtype} {self._max_length}"
         return digest(model_hash(self.directory), settings).hex()
 
-    def encode(self, texts: Sequence[str], role: Role, *, store: bool = True) -> Vectors:
+    def encode(
+        self,
+        texts: Sequence[str],
+        role: Role,
+        *,
+        store: bool = True,
+        progress: Progress | None = None,
+    ) -> Vectors:
         """Vectors [n, d] of the texts; ``store=False`` reads the disk cache without adding to it.
 
+        ``progress`` counts the texts.
         Raises DependencyError when the backend's package or the device is missing.
         """
         prefix = self._prefixes[role]
         prefixed = [prefix + text for text in texts]
         with self._lock:
-            vectors = self._vectors(list(dict.fromkeys(prefixed)), store)
+            distinct = list(dict.fromkeys(prefixed))
+            vectors = self._vectors(distinct, store, progress or Progress())
+        if progress is not None:
+            progress.advance(len(prefixed) - len(distinct))
         if not prefixed:
             return np.zeros((0, self._dimension), dtype=np.float32)
         return np.stack([vectors[text] for text in prefixed])
 
-    def _vectors(self, texts: list[str], store: bool) -> dict[str, Vectors]:
+    def _vectors(self, texts: list[str], store: bool, progress: Progress) -> dict[str, Vectors]:
         """Vectors of distinct texts, from memory, disk or the model."""
         vectors: dict[str, Vectors] = {}
         for text in texts:
@@ -96,6 +108,7 @@ class Embedder:
             if vector is not None:
                 vectors[text] = vector
         missing = [text for text in texts if text not in vectors]
+        progress.advance(len(vectors))
         missing.sort(key=len)  # a block of similar lengths fills its batches
         for start in range(0, len(missing), _BLOCK):
             block = missing[start : start + _BLOCK]
@@ -103,6 +116,7 @@ class Embedder:
             for text, vector in loaded.items():
                 self._recent.put(text, vector)
             vectors.update(loaded)
+            progress.advance(len(block))
         return vectors
 
     def _load_or_compute(self, texts: list[str], store: bool) -> dict[str, Vectors]:

@@ -25,15 +25,20 @@ from pipeline.closed_world.world import World
 from pipeline.closed_world.write import read_world
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.content_cache import digest
+from pipeline.core.progress import Progress, counted
 from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
 
 
 class ClosedWorldJudge(Judge):
-    """Decides by the facts of ``world``. Deciding never raises, for any text."""
+    """Decides by the facts of ``world``. Deciding never raises, for any text.
+
+    ``progress`` counts the cases.
+    """
 
     model = "closed-world"
 
     def __init__(self, world: World) -> None:
+        self.progress = Progress()
         self._reader = Reader(world)
         self._world = f"{world.seed} {len(world.documents)}"
 
@@ -44,7 +49,7 @@ class ClosedWorldJudge(Judge):
 
     def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
         """One call per case, with empty prompt and reply."""
-        return [self._call(case) for case in cases]
+        return [self._call(case) for case in counted(cases, self.progress)]
 
     def _call(self, case: Case) -> JudgeCall:
         key = digest(self.model, self._world, case.kind, *astuple(case)).hex()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pipeline.core.content_cache import digest
+from pipeline.core.progress import Progress
 from pipeline.core.verdicts import JudgedStep, Verdict
 from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
 from pipeline.judges.closed_book import ClosedBookAnswer
@@ -40,13 +41,18 @@ class JudgingResult:
 
 
 def judge_steps(
-    steps: Iterable[JudgedStep], answerer: Answerer, over: Judge, under: Judge
+    steps: Iterable[JudgedStep],
+    answerer: Answerer,
+    over: Judge,
+    under: Judge,
+    progress: Progress | None = None,
 ) -> JudgingResult:
-    """Judge every step; ``steps`` is iterated three times. ``over`` and ``under`` may be the same.
+    """Judge every step; ``steps`` is iterated four times. ``over`` and ``under`` may be the same.
 
     ``answerer`` is called at most once, with the distinct queries, and should free its model before
     it returns. ``over`` is closed before ``under`` decides, unless they are the same judge. Raises
-    what the answerer and the judges raise.
+    what the answerer and the judges raise. ``progress`` is started with the number of answers and distinct
+    cases; the answerer and the judges count them.
     """
     soundness_cases = list(
         dict.fromkeys(
@@ -54,6 +60,12 @@ def judge_steps(
         )
     )
     queries = list(dict.fromkeys(step.query for step in steps if step.query is not None))
+    if progress is not None:
+        over_search = len(
+            {(step.query, step.conclusion) for step in steps if step.query is not None}
+        )
+        total = len(queries) + over_search + len(soundness_cases)
+        progress.start(total, "answers and cases")
     with ThreadPoolExecutor(max_workers=1) as worker:
         concurrent = None if under.in_process else worker.submit(under.decide, soundness_cases)
         answers = answerer(queries) if queries else {}

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import EngineError
+from pipeline.core.progress import Progress
 from pipeline.core.records import Message
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
@@ -173,12 +174,13 @@ class Chat(ABC):
 
     ``identity`` is everything besides messages and token limit that determines the answers: the model's
     content or name and address, and the sampling parameters. It is stored with each answer, so it must
-    not contain secrets.
+    not contain secrets. ``progress`` counts every distinct prompt that has an answer.
     """
 
     def __init__(self, identity: Mapping[str, object], cache: ContentCache, usage: Usage) -> None:
         self.identity = dict(identity)
         self.usage = usage
+        self.progress = Progress()
         self._cache = cache
 
     def ask(
@@ -199,6 +201,7 @@ class Chat(ABC):
         replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
         for reply in replies.values():
             self.usage.add(reply, reused=True)
+        self.progress.skip(len(replies))
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
         names = {key: name for name, key in keys.items()}
 
@@ -206,6 +209,7 @@ class Chat(ABC):
             if reply.kept and usable(_answer(names[key], reply)):
                 self._cache.put([(key, self._record(missing[key], max_tokens, reply))])
             self.usage.add(reply, reused=False)
+            self.progress.advance()
             replies[key] = reply
 
         if missing:

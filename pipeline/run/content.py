@@ -22,6 +22,7 @@ from pipeline.run.store import MANIFEST, StageKey, Store, read_manifest
 
 # What a stage writes about its work: no other stage's result depends on it.
 ASIDES = frozenset({"README.md", "timing.json"})
+MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
 
 
 def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:

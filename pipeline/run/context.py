@@ -9,6 +9,8 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.core.errors import InputError
+from pipeline.core.progress import Progress
+from pipeline.run.progress import ProgressFile
 from pipeline.run.store import StageKey
 
 
@@ -20,7 +22,8 @@ class StageContext:
     of the policy that samples or is trained; without it the base model samples). ``output`` is a temporary directory that the store
     renames when the stage returns. ``checkpoint_dir`` survives a kill and holds checkpoints.
     ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
-    are copied into the manifest: choices that the stage made, by name.
+    are copied into the manifest: choices that the stage made, by name. ``progress`` takes reports on
+    how far the stage is, and ignores them outside a run.
     """
 
     config: Config
@@ -34,6 +37,7 @@ class StageContext:
     shards: int = 1
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""
@@ -49,6 +53,9 @@ class StageContext:
             "shards": self.shards,
             "key": None if self.key is None else asdict(self.key),
             "notes": self.notes,
+            "progress": (
+                str(self.progress.path) if isinstance(self.progress, ProgressFile) else None
+            ),
         }
 
     @classmethod
@@ -56,6 +63,7 @@ class StageContext:
         """The context of `to_json`; fields with defaults may be missing."""
         fields = dict(value)
         key = fields.pop("key", None)
+        progress = fields.pop("progress", None)
         return cls(
             **{
                 **fields,
@@ -64,6 +72,7 @@ class StageContext:
                 "checkpoint_dir": Path(fields["checkpoint_dir"]),
                 "inputs": {name: Path(path) for name, path in fields.get("inputs", {}).items()},
                 "key": None if key is None else StageKey(**key),
+                "progress": Progress() if progress is None else ProgressFile(Path(progress)),
             }
         )
 

@@ -22,13 +22,17 @@ _FINGERPRINT = r"([0-9a-f]{16})"
 _OUTPUT = re.compile(_FINGERPRINT)
 # Checkpoints, output that another replaced, and output of a stage that was running.
 _LITTER = re.compile(rf"{_FINGERPRINT}\.partial|{_FINGERPRINT}\.discarded-\d+|\.{_FINGERPRINT}\..+")
+# What a stage says about its progress or its failure, and such a file while it is written.
+_RECORD = re.compile(
+    rf"{_FINGERPRINT}\.(?:progress|failed)\.json|\.{_FINGERPRINT}\.(?:progress|failed)\.json\.\d+\.tmp"
+)
 _LOCK = re.compile(rf"{_FINGERPRINT}\.lock")
 _OF_STORE = re.compile(r"\.hashes\.json|\.\.hashes\.json\..+\.tmp")
 
 
 @dataclass
 class Cleaning:
-    """The directories that were removed, and one line for each entry that was left."""
+    """The directories and files that were removed, and one line for each entry that was left."""
 
     removed: list[Path] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -65,7 +69,7 @@ def _clean(store: Store, stage: str, path: Path, cleaning: Cleaning) -> None:
         with store.locked(stage, fingerprint, timeout=0):
             if _litter_of(path) is None or not path.exists():  # completed in the meantime
                 return
-            shutil.rmtree(path)
+            path.unlink() if path.is_file() else shutil.rmtree(path)
             cleaning.removed.append(path)
     except StoreError:
         cleaning.left.append(f"{path} is in use")
@@ -74,8 +78,13 @@ def _clean(store: Store, stage: str, path: Path, cleaning: Cleaning) -> None:
 
 
 def _litter_of(path: Path) -> str | None:
-    """The fingerprint of a directory that may be removed."""
-    if path.is_symlink() or not path.is_dir():
+    """The fingerprint of a directory or a file that may be removed."""
+    if path.is_symlink():
+        return None
+    if path.is_file():
+        match = _RECORD.fullmatch(path.name)
+        return next(group for group in match.groups() if group) if match else None
+    if not path.is_dir():
         return None
     if match := _LITTER.fullmatch(path.name):
         return next(group for group in match.groups() if group)

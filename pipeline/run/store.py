@@ -11,12 +11,13 @@ checking a finished run takes well under a second.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ from pipeline.run.file_hashes import parse_records, seal
 
 MANIFEST = "manifest.json"
 _DISCARDED = "manifest.discarded.json"
+
+
+class StageBusy(StoreError):
+    """Another process is running the stage."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,34 @@ class Store:
         """The directory of a stage's checkpoints, which is removed when the stage is complete."""
         return self.root / key.stage / f"{key.fingerprint}.partial"
 
+    def progress_file(self, key: StageKey) -> Path:
+        """The file in which a running stage says how far it is (`pipeline.run.progress`)."""
+        return self.root / key.stage / f"{key.fingerprint}.progress.json"
+
+    def failure_file(self, key: StageKey) -> Path:
+        """The file that says how the last attempt of a stage failed."""
+        return self.root / key.stage / f"{key.fingerprint}.failed.json"
+
+    def in_use(self, key: StageKey) -> bool:
+        """Whether a process on this machine holds the stage's lock.
+
+        The test takes a shared lock for an instant. A process that starts the stage then tries again
+        within its ``timeout``.
+        """
+        try:
+            descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+        finally:
+            os.close(descriptor)
+        return False
+
     def complete(self, key: StageKey) -> bool:
         """Whether the stage's output is complete. Raises StoreError when the disk does not tell."""
         path = self.directory(key) / MANIFEST
@@ -79,7 +112,7 @@ class Store:
     def locked(self, stage: str, fingerprint: str, timeout: float) -> Iterator[None]:
         """Hold the lock of one stage, waiting ``timeout`` seconds for another process.
 
-        Raises StoreError when another process still holds it then.
+        Raises StageBusy when another process still holds it then.
         """
         from filelock import FileLock, Timeout
 
@@ -89,7 +122,7 @@ class Store:
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
-            raise StoreError(
+            raise StageBusy(
                 f"another process is running this stage (it holds {lock.lock_file}); wait for it, "
                 "or end it"
             ) from None
@@ -137,6 +170,9 @@ class Store:
         sync(final.parent)
         for leftover in (earlier, self.checkpoint_dir(key)):
             shutil.rmtree(leftover, ignore_errors=True)  # `steep clean-tmp` removes what remains
+        for record in (self.progress_file(key), self.failure_file(key)):
+            with suppress(OSError):
+                record.unlink(missing_ok=True)
         return final
 
     def discard(self, key: StageKey) -> None:

@@ -29,11 +29,20 @@ _LONGEST_LINE = 300  # characters of that line in a message
 
 
 class StageFailed(SteepError, RuntimeError):
-    """A stage failed; the message is one for the user, and ``exit_status`` that of its process."""
+    """A stage failed.
 
-    def __init__(self, message: str, exit_status: int = 2) -> None:
-        super().__init__(message)
+    ``cause`` is a message for the user, to which the exception's own adds the log. ``exit_status`` is
+    that of the stage's process, and ``busy`` says that another process runs the stage.
+    """
+
+    def __init__(
+        self, cause: str, exit_status: int = 2, log: Path | None = None, busy: bool = False
+    ) -> None:
+        super().__init__(cause if log is None else f"{cause} (log: {log})")
+        self.cause = cause
         self.exit_status = exit_status
+        self.log = log
+        self.busy = busy
 
 
 def run_stage(
@@ -111,15 +120,14 @@ def _cannot_start(error: OSError, path: str) -> StageFailed:
 def _failure(
     status: int, report: Mapping[str, Any], log: Path | None, early: IO[bytes], memory_hint: str
 ) -> StageFailed:
-    where = "" if log is None else f" (log: {log})"
     if "message" in report:
-        return StageFailed(f"{report['message']}{where}", report["status"])
+        return StageFailed(report["message"], report["status"], log, report.get("busy", False))
     if log is None:
         last_line = _last_line(early)
     else:
         with log.open("rb") as stream:
             last_line = _last_line(stream)
-    return StageFailed(f"{explain_exit(status, last_line, memory_hint)}{where}", 1)
+    return StageFailed(explain_exit(status, last_line, memory_hint), 1, log)
 
 
 def _send(stage: subprocess.Popen[bytes], task: StageJob) -> None:

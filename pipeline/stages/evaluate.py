@@ -11,6 +11,7 @@ failed trajectories of the last policy: ``failures.parquet``, with failure modes
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from typing import Any
 from pipeline.core.atomic import text_output, write_json
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.progress import Progress
 from pipeline.core.record_io import iterate_records, parse_record, read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
@@ -125,6 +127,7 @@ def merge(context: StageContext) -> dict[str, int]:
         context.output,
         resamples=context.config.evaluation.bootstrap,
         seed=context.seed,
+        progress=context.progress,
         judged={
             name: context.inputs[_JUDGED + name]
             for name in policies
@@ -140,13 +143,16 @@ def merge_policies(
     resamples: int = 1000,
     seed: int = 0,
     judged: Mapping[str, Path] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
     ``judged`` maps policies to directories of the stage ``judge-policy``. Returns the numbers of
     metrics rows, tests and example trajectories. Raises what `compare_policies` raises.
     """
-    compared = compare_policies(directories, resamples=resamples, seed=seed, judged=judged)
+    compared = compare_policies(
+        directories, resamples=resamples, seed=seed, judged=judged, progress=progress
+    )
     outcomes = compared.outcomes
     write_json(output / "metrics.json", compared.metrics)
     write_json(output / "comparison.json", compared.tests)
@@ -179,12 +185,15 @@ def compare_policies(
     seed: int,
     judged: Mapping[str, Path] | None = None,
     split: str | None = None,
+    progress: Progress | None = None,
 ) -> Compared:
     """Metrics and tests of the evaluations in ``directories``, in this order.
 
     ``split`` replaces the name of the questions that the evaluations record. Raises StoreError when
     the policies were evaluated on different questions or splits.
     """
+    progress = progress or Progress()
+    progress.start(len(directories), "policies")
     outcomes: dict[str, list[Outcome]] = {}
     metrics: list[dict[str, Any]] = []
     splits: dict[str, str] = {}
@@ -207,6 +216,10 @@ def compare_policies(
             seed=seed,
             judged=_rates(directory, judged[policy]) if judged and policy in judged else None,
         )
+        logging.getLogger(__name__).info(
+            "%s: %s questions of %s", policy, f"{len(outcomes[policy]):,}", splits[policy]
+        )
+        progress.advance()
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}

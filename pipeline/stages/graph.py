@@ -8,11 +8,12 @@ language model ``chat.json`` (calls, tokens, cost).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted, Graph
@@ -40,6 +41,7 @@ def run(context: StageContext) -> dict[str, int]:
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     write_json(context.output / "statistics.json", statistics)
+    print_statistics(statistics)
     return {
         "triplets": graph.triplets,
         "entities": len(graph.entities),
@@ -47,12 +49,19 @@ def run(context: StageContext) -> dict[str, int]:
     }
 
 
+def print_statistics(statistics: Mapping[str, int | float]) -> None:
+    """Print the counts of a graph or hypergraph, and why items were rejected, to the stage's log."""
+    for name, value in statistics.items():
+        print(f"{name}: {value:,}")
+
+
 def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
     settings = context.config.graph
     if settings.source not in ("titles", "none"):
         yield from _from_source(context, chunks)
     if settings.source == "titles" or settings.titles:
-        yield from link_titles(chunks)
+        context.progress.start(None, "links between titles")
+        yield from counted(link_titles(chunks), context.progress)
 
 
 def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
@@ -60,5 +69,6 @@ def _from_source(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Ext
     if settings.path is not None and settings.source != "llm":
         path = context.resolve(settings.path)
         read = read_annotated if settings.source == "annotated" else read_openie
-        return read(path, chunks)
+        context.progress.start(None, "triples")
+        return counted(read(path, chunks), context.progress)
     return extract_by_model(context, "graph", settings, chunks, TRIPLETS)

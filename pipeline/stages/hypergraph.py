@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted
@@ -20,6 +21,7 @@ from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.sources import group_triplets, read_annotated_facts
 from pipeline.graph.tables import write_hyperedges
 from pipeline.run.context import StageContext
+from pipeline.stages.graph import print_statistics
 from pipeline.stages.resources import extract_by_model
 
 
@@ -40,6 +42,7 @@ def run(context: StageContext) -> dict[str, int]:
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
     write_json(context.output / "statistics.json", statistics)
+    print_statistics(statistics)
     return {
         "hyperedges": count,
         "entities": len(facts.entities),
@@ -51,8 +54,11 @@ def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extra
     settings = context.config.hypergraph
     if settings.source == "triplets":
         triplets = Records(context.inputs["graph"] / "triplets.arrow", Triplet)
-        return group_triplets(triplets, chunks)
+        context.progress.start(None, "facts")
+        return counted(group_triplets(triplets, chunks), context.progress)
     if settings.source == "annotated":
         assert settings.path is not None  # checked by the configuration
-        return read_annotated_facts(context.resolve(settings.path), chunks)
+        facts = read_annotated_facts(context.resolve(settings.path), chunks)
+        context.progress.start(None, "facts")
+        return counted(facts, context.progress)
     return extract_by_model(context, "hypergraph", settings, chunks, FACTS)

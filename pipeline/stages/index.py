@@ -58,8 +58,12 @@ def run_hyper(context: StageContext) -> dict[str, int]:
 
 
 def _build(context: StageContext, tables: Tables) -> dict[str, int]:
+    import pyarrow.parquet as pq
+
     settings = context.config.index
     embedder = open_embedder(settings.embedder, open_cache(context.config.cache_dir))
+    total = sum(pq.read_metadata(path).num_rows for path, _ in tables.values())
+    context.progress.start(total, "texts")
     counts: dict[str, int] = {}
     kinds: dict[str, dict[str, int | float | str]] = {}
     for name, (path, columns) in tables.items():
@@ -92,9 +96,10 @@ def _embed(
         block = f"{name}-{start:09d}-{start + len(texts):09d}"
         if finished := intact(context.checkpoint_dir, block, ".npy"):
             vectors_ND = np.load(finished[0])
+            context.progress.skip(len(texts))
         else:
             store = count <= context.config.index.cached_texts
-            vectors_ND = embedder.encode(texts, "passage", store=store)
+            vectors_ND = embedder.encode(texts, "passage", store=store, progress=context.progress)
             save_array_checkpoint(context.checkpoint_dir, block, vectors_ND)
         if target is None:
             shape = (count, vectors_ND.shape[1])

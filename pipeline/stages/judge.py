@@ -19,6 +19,7 @@ from typing import Any
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, JudgeError
+from pipeline.core.progress import Progress
 from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import JudgedStep, Kind, Ruling, Verdict, steps_of
 from pipeline.judges.base import Case, Judge, JudgeCall
@@ -74,7 +75,7 @@ def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
     with over, under:
         counts = judge_to(
             context.output, context.checkpoint_dir, steps, answers, over, under,
-            ceiling=settings.unknown_ceiling,
+            ceiling=settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
     chats = {"policy": answers.usage, **_usages(over, under)}
     for name, usage in chats.items():
@@ -105,13 +106,14 @@ def judge_to(
     under: Judge,
     *,
     ceiling: float,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Judge steps and write the stage's files to ``output``; returns counts.
 
     ``steps`` is iterated several times. ``ceiling`` is the highest accepted share of unknown verdicts. Above it, raises JudgeError and
     writes the files to ``checkpoint_dir`` instead.
     """
-    judged = judge_steps(steps, answerer, over, under)
+    judged = judge_steps(steps, answerer, over, under, progress)
     errors = count_search_errors(judged.verdicts(steps))
     fails = errors.unknown_share is not None and errors.unknown_share > ceiling
     folder = checkpoint_dir if fails else output
@@ -119,6 +121,8 @@ def judge_to(
     write_parquet(folder / CALLS, _records(judged.calls), CallRecord)
     statistics = _statistics(judged, steps, errors)
     write_json(folder / "statistics.json", statistics)
+    for name, value in statistics.items():
+        print(f"{name}: {value}")
     if fails:
         unknown = errors.over.unknown + errors.under.unknown
         faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())

@@ -43,8 +43,11 @@ def _noiseless_judge(context: StageContext, block: str, model: JudgeModel, windo
     if model.backend == "closed-world":
         from pipeline.judges.closed_world import ClosedWorldJudge
 
-        return ClosedWorldJudge.of(context.inputs["world"])
+        judge = ClosedWorldJudge.of(context.inputs["world"])
+        judge.progress = context.progress
+        return judge
     chat = open_chat(context.config, block, model, window=window, seed=context.seed, outage=OUTAGE)
+    chat.progress = context.progress
     if model.endpoint is not None:
         return LlmJudge(
             chat, model=model.endpoint.model, max_tokens=model.max_tokens, tries=model.tries
@@ -70,6 +73,7 @@ class PolicyAnswers:
         config = self._context.config
         adapter = read_policy(self._context.inputs["policy"]).adapter
         with open_policy_chat(self._context, adapter, window=self._settings.batch) as chat:
+            chat.progress = self._context.progress
             answers = closed_book_answers(
                 queries,
                 chat,

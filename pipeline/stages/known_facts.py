@@ -40,7 +40,9 @@ def _ask_base_model(
     context: StageContext, hops: Sequence[Hop], system: str | None, max_tokens: int
 ) -> dict[str, str]:
     """The base model's greedy closed-book answer to each hop's question, by question."""
+    context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
     with open_policy_chat(context, None) as chat:
+        chat.progress = context.progress
         answers = closed_book_answers(
             [hop.question for hop in hops],
             chat,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.config import Trainer
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import SteepError, TrainingError
 from pipeline.core.input_files import read_json
+from pipeline.core.progress import Progress
 from pipeline.run import process
 from pipeline.run.context import StageContext
 from pipeline.run.worker import call_stage
@@ -95,6 +97,8 @@ def main(path: Path) -> int:
     Any process writes the message of a SteepError there. Returns the exit status.
     """
     entry, context = read_job(path)
+    if os.environ.get("RANK", "0") != "0":
+        context = replace(context, progress=Progress())  # the main process reports for all
     result = context.checkpoint_dir / _RESULT
     try:
         counts = call_stage(entry, context)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, PairKind, Trajectory
 from pipeline.grammars import grammar
@@ -48,6 +50,7 @@ def run(context: StageContext) -> dict[str, int]:
     config = context.config
     trained, limit = method(config.rewards.kind), config.pairs.limit
     scored = _ScoredFile(context, trained.candidate_terms)
+    context.progress.start(scored.rows_to_read(), "rows read")
     total = None if limit is None else sum(len(question.pairs) for question in scored.paired())
     kept = None if total is None else drawn(total, limit, f"{context.seed}:{context.round}")
     funnel = Funnel()
@@ -80,6 +83,9 @@ def run(context: StageContext) -> dict[str, int]:
         selection=trained.selection,
     )
     write_text(context.output / "README.md", text)
+    logging.getLogger(__name__).info(
+        "pairs: %s; outcomes: %s", counts_of_pairs, funnel.counts["bins"]
+    )
     return {**counts_of_pairs, "trajectories": trajectories}
 
 
@@ -96,6 +102,14 @@ class _ScoredFile:
         self._terms_of = terms_of
         self._source = context.inputs["score"] / FILE
         self._grammar = grammar(context.config.grammar)
+
+    def rows_to_read(self) -> int:
+        """The rows of all passes over the file: funnel, pairs, drawing and step pairs."""
+        import pyarrow.parquet as pq
+
+        drawing, steps = self._settings.limit is not None, self._settings.step_margin is not None
+        passes = 2 + drawing + steps * (1 + drawing)
+        return passes * int(pq.read_metadata(self._source).num_rows)
 
     def paired(self) -> Iterator[QuestionPairs]:
         """The selected pairs and the outcomes of each question, without token ids."""
@@ -142,7 +156,7 @@ class _ScoredFile:
                 yield self._pair(chosen, rejected, "step")
 
     def _questions(self, columns: Sequence[str]) -> Iterator[tuple[str, list[Trajectory]]]:
-        trajectories = iterate_trajectories(self._source, columns)
+        trajectories = counted(iterate_trajectories(self._source, columns), self._context.progress)
         return by_question(trajectories, lambda item: item.question_id, self._source)
 
     def _candidates(self, trajectories: Sequence[Trajectory]) -> list[Candidate]:

@@ -11,6 +11,7 @@ the same order.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -66,11 +67,22 @@ def roll_out_policy(
         batch=context.config.sampling.batch,
     )
     remaining = [questions[number] for number in checkpoints.remaining()]
+    total = len(questions) * samples
+    context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
+    log = logging.getLogger(__name__)
+    log.info(
+        "policy %s: %d of %d questions to roll out, %d trajectories each",
+        policy.fingerprint,
+        len(remaining),
+        len(questions),
+        samples,
+    )
     if remaining:
         start = time.perf_counter()
         with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
             checkpoints.seconds["engine_start"] += time.perf_counter() - start
             timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
+            opened, generated = time.perf_counter(), 0
             try:
                 for trajectory in roll_out(
                     remaining,
@@ -84,10 +96,16 @@ def roll_out_policy(
                     round_number=context.round or 0,
                 ):
                     checkpoints.add(trajectory, timer)
+                    generated += trajectory.tokens.thinking
+                    seconds = max(time.perf_counter() - opened, 1e-3)
+                    context.progress.show(tokens_per_second=generated / seconds)
+                    context.progress.advance()
                 checkpoints.flush(timer)
             except RetrievalUnavailable:
                 checkpoints.flush(timer)  # these questions finished before the outage
                 raise
+    seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
+    log.info("seconds: %s", seconds_spent)
     return checkpoints.read(), checkpoints.seconds
 
 

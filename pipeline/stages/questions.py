@@ -57,6 +57,7 @@ def _read(
     context: StageContext, split: str, files: Sequence[QuestionFile], notes: Counter[str]
 ) -> list[Question]:
     by_id: dict[str, Question] = {}
+    context.progress.start(len(files), "files")
     for number, file in enumerate(files):
         path = context.resolve(file.path)
         questions = load_questions(
@@ -78,6 +79,7 @@ def _read(
                     "file once per split, or make the ids distinct",
                 )
             by_id[question.question_id] = question
+        context.progress.advance()
     return list(by_id.values())
 
 

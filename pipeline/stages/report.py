@@ -60,9 +60,14 @@ def run(context: StageContext) -> dict[str, int]:
             with_current_names(row, old_key="causes", key="failure_modes")
             for row in collect.read_json(context.inputs["evaluate"] / "metrics.json")
         ]
+    context.progress.start(2, "files")
     page = render(values(context, rows))
     write_text(context.output / "report.html", page)
+    context.progress.advance()
     write_json(context.output / "metrics.json", rows)
+    context.progress.advance()
+    policies = ", ".join(dict.fromkeys(str(row["policy"]) for row in rows)) or "none"
+    print(f"policies: {policies}; the page has {len(page.encode()):,} bytes")
     return {"rows": len(rows), "bytes": len(page.encode())}
 
 

@@ -69,7 +69,9 @@ def extract_by_model(
     tokens, cost) into the stage's output at the end.
     """
     config, window = context.config, settings.batch
+    context.progress.start(len(chunks), "chunks")
     with open_chat(config, block, settings, window=window, seed=context.seed) as chat:
+        chat.progress = context.progress
         yield from extract(chunks, chat=chat, prompt=prompt)
     chat.usage.report(context.output)
 

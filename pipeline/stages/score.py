@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, parse_json
+from pipeline.core.progress import Progress
 from pipeline.core.record_io import from_arrow, iterate_records, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
@@ -48,6 +49,7 @@ def run(context: StageContext) -> dict[str, int]:
         batch=None if trained.whole_shard else settings.batch,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
+        progress=context.progress,
     )
 
 
@@ -60,6 +62,7 @@ def score_file(
     batch: int | None,
     shard: tuple[int, int] = (0, 1),
     verdicts: Path | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Score one contiguous shard (number, of how many) of ``source``; returns row counts.
 
@@ -67,9 +70,12 @@ def score_file(
     once, and again after a kill, because its scorer writes further files. ``verdicts`` is a file of
     `Verdict` in the order of the trajectories. Raises InputError for a step without a verdict.
     """
+    progress = progress or Progress()
     parts = []
+    first, last = _rows_of_shard(source, shard)
+    progress.start(last - first, "trajectories")
     judged = None if verdicts is None else _Verdicts(verdicts)
-    for start, rows in _batches(source, shard, batch):
+    for start, rows in _batches(source, first, last, batch):
         # Named by rows, so that a checkpoint made with another batch size is not reused.
         name = f"{start:09d}-{start + len(rows):09d}"
         part = None if batch is None else _finished(checkpoint_dir, name, rows)
@@ -81,19 +87,24 @@ def score_file(
             on_steps = None if judged is None else [judged.on(item) for item in trajectories]
             scored = with_rewards(trajectories, scorer, on_steps)
             part = write_checkpoint(checkpoint_dir, name, scored, Trajectory)
+            progress.advance(len(rows))
+        else:
+            progress.skip(len(rows))
         parts.append(part)
     return _join_batches(parts, output)
 
 
-def _batches(
-    source: Path, shard: tuple[int, int], size: int | None
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """(number of the first row, rows) over the shard's rows; one batch in memory at a time."""
+def _rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
+    """The first row of a shard, and the row after its last."""
     number, shards = shard
-    first, last = 0, None
-    if shards > 1:
-        total = sum(1 for _ in iterate_parquet(source, ["trajectory_id"]))
-        first, last = total * number // shards, total * (number + 1) // shards
+    total = sum(1 for _ in iterate_parquet(source, ["trajectory_id"]))
+    return total * number // shards, total * (number + 1) // shards
+
+
+def _batches(
+    source: Path, first: int, last: int, size: int | None
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """(number of the first row, rows) over rows ``first`` to ``last``; one batch in memory at a time."""
     remaining = islice(iterate_parquet(source), first, last)
     while rows := list(islice(remaining, size)):
         yield first, rows
@@ -193,6 +204,11 @@ def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
     write_tables(output / FILE, tables(), Trajectory)
     # Sums and counts, not means: the shards of a stage are added up.
     write_json(output / "statistics.json", {**counts, "datasets": sums})
+    for dataset, terms in sums.items():
+        means = {term: round(terms[term] / terms["n"], 4) for term in terms if term != "n"}
+        logging.getLogger(__name__).info(
+            "%s: means over %d trajectories: %s", dataset, terms["n"], means
+        )
     return counts
 
 

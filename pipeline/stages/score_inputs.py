@@ -9,7 +9,7 @@ gets by continuing trajectories with the policy that sampled them. Continuations
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pipeline.core.atomic import write_json
@@ -20,6 +20,7 @@ from pipeline.core.similarity import Similarity
 from pipeline.graph.adjacency import Adjacency
 from pipeline.rewards.progress import ValueEstimator
 from pipeline.rewards.structure import GraphEntities
+from pipeline.rollout.partial import PartialTrajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_similarity, retrieval_identity
 
@@ -56,8 +57,14 @@ class StageInputs:
 
         context = self.context
         resume = PolicyContinuations(context, context.inputs["policy"])
+
+        def shown(partial: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
+            for number, trajectory in enumerate(resume(partial), start=1):
+                context.progress.show(continuations=number)
+                yield trajectory
+
         estimator = ValueEstimator(
-            resume,
+            shown,
             ContentCache(Path(context.config.cache_dir) / "progress.sqlite"),
             continuation_identity(context, resume.policy),
             continuations,

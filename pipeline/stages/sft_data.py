@@ -18,6 +18,7 @@ from pipeline.config import SftData as SftDataSettings
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
+from pipeline.core.progress import counted
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
 from pipeline.grammars.base import Grammar, grammar
@@ -69,6 +70,8 @@ def run(context: StageContext) -> dict[str, int]:
     for name, examples in done.items():
         write_parquet(context.output / f"{name}.parquet", examples, SftExample)
     write_json(context.output / "statistics.json", statistics)
+    for name, count in statistics.items():
+        print(f"{name}: {count:,}")
     return {name: len(examples) for name, examples in done.items()}
 
 
@@ -170,7 +173,8 @@ def _trajectories(
     faults: Counter[str],
 ) -> list[SupervisedTrajectory]:
     trajectories = []
-    for question, hops in zip(questions, per_question, strict=True):
+    context.progress.start(len(questions), "questions")
+    for question, hops in zip(counted(questions, context.progress), per_question, strict=True):
         if not hops:
             faults["question without decomposition"] += 1
             continue
@@ -221,11 +225,15 @@ def _supporting(
 
         with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
             selected: dict[str, list[Fact]] | None = None
+            chat.progress = context.progress
             if settings.triplets == "llm":
+                context.progress.start(None, "chunks with triplets")
                 faults["rejected triplets"] += extract_triplets(hops, chat)
             if settings.rewriter == "llm":
+                context.progress.start(len(hops), "rewritten hops")
                 rewrite(hops, chat, faults)
             if settings.selector == "llm":
+                context.progress.start(len(hops), "hops with supporting facts")
                 selected = select_supporting(hops, chat, faults)
         chat.usage.report(context.output)
         if selected is not None:

@@ -17,6 +17,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_json
+from pipeline.core.progress import counted
 from pipeline.core.record_io import iterate_records, write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
@@ -32,8 +33,10 @@ def merge(context: StageContext) -> dict[str, int]:
     shards = [context.inputs[name] for name in sorted(context.inputs)]
     sampled = context.stage == "sample"
     joined = _in_turns(shards, context.config.sampling.samples) if sampled else _in_a_row(shards)
-    written = write_parquet(context.output / FILE, _distinct(joined, shards), Trajectory)
     counts = _added([read_manifest(shard)["counts"] for shard in shards])
+    context.progress.start(int(counts["trajectories"]), "trajectories")
+    distinct = counted(_distinct(joined, shards), context.progress)
+    written = write_parquet(context.output / FILE, distinct, Trajectory)
     if written != counts["trajectories"]:
         raise StoreError(
             f"{_named(shards)} hold {written} trajectories, and their manifests count "

@@ -89,7 +89,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context),
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=data.counts,
@@ -124,8 +124,9 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         tracking=_tracking(context),
         reference_name=f"{reference.base_sha} {reference.policy}",
         reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
+        progress=context.progress,
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
@@ -158,9 +159,9 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     trainer = grpo_trainer(
         model, load_tokenizer(base, config.model), trajectories, settings,
         temperature=config.sampling.temperature, seed=context.seed, checkpoint_dir=context.checkpoint_dir,
-        history=history, tracking=_tracking(context),
+        history=history, tracking=_tracking(context), progress=context.progress,
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir)
+    train(trainer, history, context.checkpoint_dir, context.progress)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=parent.policy if settings.beta else None, round=context.round or 1,
@@ -217,3 +218,5 @@ def _write(
     policy = policy_fingerprint(adapter, lineage.base_sha)
     replace(lineage, policy=policy).write(context.output)
     history.write(context.output / "log.json", training=lineage.training, test=test)
+    print(f"{history.steps:,} steps, mean loss {history.mean_loss():.4f}; {history.line()}")
+    print(f"policy {policy}: {lineage.training}; held out: {test or 'nothing'}")

@@ -18,6 +18,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
+from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.run.context import StageContext
@@ -58,6 +59,8 @@ class TrainingData:
         return cls(**read_json(checkpoint_dir / _FACTS))
 
     def write(self, checkpoint_dir: Path) -> None:
+        """Write it for `read`, and print it to the stage's log."""
+        print("encoded: " + ", ".join(f"{value:,} {name}" for name, value in self.counts.items()))
         write_json(checkpoint_dir / _FACTS, asdict(self))
 
 
@@ -72,7 +75,9 @@ def encode_sft_data(context: StageContext) -> None:
 
     def encoded(name: str) -> Iterator[EncodedSft]:
         path = context.inputs["sft-data"] / name
-        for first, batch in _batches(iterate_records(path, SftExample)):
+        context.progress.start(None, "encoded records")
+        examples = counted(iterate_records(path, SftExample), context.progress)
+        for first, batch in _batches(examples):
             yield from encode_sft(tokenizer, batch, first)
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
@@ -106,7 +111,7 @@ def encode_pair_data(context: StageContext) -> None:
     config, settings, number = context.config, context.config.dpo, context.round or 1
     base = _checked_base(context)
     tokenizer, vocabulary = load_tokenizer(base, config.model), vocabulary_size(base)
-    source = _Source()
+    source = _Source(context.progress)
     records = source.noted(iterate_records(context.inputs["pair"] / "pairs.parquet", Pair))
     encoded = (
         pair
@@ -151,7 +156,7 @@ def encode_trajectory_data(context: StageContext) -> None:
     path = context.inputs["score"] / "trajectories.parquet"
     base = _checked_base(context)
     tokenizer, vocabulary = load_tokenizer(base, config.model), vocabulary_size(base)
-    source = _Source()
+    source = _Source(context.progress)
     advantages = standardized_rewards(source.noted(iterate_records(path, Trajectory)), settings.per)
     encoded = encode_trajectories(
         tokenizer, iterate_records(path, Trajectory), advantages, vocabulary
@@ -180,13 +185,15 @@ def encode_trajectory_data(context: StageContext) -> None:
 class _Source:
     """The number of records that were read, and the policies that sampled them."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.records = 0
+        self.progress = progress
         self.policies: set[str] = set()
 
     def noted(self, records: Iterable[S]) -> Iterator[S]:
         """The records, counted while they are read."""
-        for record in records:
+        self.progress.start(None, "encoded records")
+        for record in counted(records, self.progress):
             self.records += 1
             self.policies.add(record.policy)
             yield record

@@ -18,10 +18,12 @@ def run(context: StageContext) -> dict[str, int]:
     if settings is None:
         raise ConfigError("data.closed_world is not set; the stage `world` needs it; set its sizes")
     sizes = settings.model_dump(exclude={"seed", "documents", "famous_share"})
+    print(f"seed {settings.seed}, {settings.documents:,} documents, questions: {sizes}")
     return write_closed_world(
         context.output,
         seed=settings.seed,
         documents=settings.documents,
         sizes=sizes,
         famous_share=settings.famous_share,
+        progress=context.progress,
     )

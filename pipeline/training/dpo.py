@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from pipeline.config.base import for_round
 from pipeline.config.policy import Dpo
 from pipeline.core.atomic import save_array
+from pipeline.core.progress import Progress
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.collate import column_dataset, pair_collator
 from pipeline.training.cpu_forward import install_lean_forward
@@ -68,6 +69,7 @@ def dpo_trainer(
     reference_name: str,
     reference_adapter: Path | None = None,
     tracking: Tracking | None = None,
+    progress: Progress | None = None,
 ) -> DpoTrainer:
     """TRL's DPOTrainer for round ``number`` (from 1), with reference log-probabilities in its dataset.
 
@@ -107,7 +109,7 @@ def dpo_trainer(
         load_weights(policy, reference_adapter, REFERENCE)
     stored = checkpoint_dir / f"reference-{_content_name(reference_name, pairs)}.npy"
     found_P2 = _stored_logps(stored, len(pairs))
-    logps_P2 = pair_reference_logps(trainer, pairs) if found_P2 is None else found_P2
+    logps_P2 = pair_reference_logps(trainer, pairs, progress) if found_P2 is None else found_P2
     on_main(trainer, lambda: save_array(stored, logps_P2))
     policy.delete_adapter(REFERENCE)
     trainer.train_dataset = trainer.train_dataset.add_column(
@@ -118,7 +120,9 @@ def dpo_trainer(
     return trainer
 
 
-def pair_reference_logps(trainer: DpoTrainer, pairs: Sequence[EncodedPair]) -> NDArray[np.float64]:
+def pair_reference_logps(
+    trainer: DpoTrainer, pairs: Sequence[EncodedPair], progress: Progress | None = None
+) -> NDArray[np.float64]:
     """log p of both sides of every pair under the reference adapter, [P, 2] (chosen, rejected), nats.
 
     Log-probabilities are summed over model-written tokens.
@@ -130,7 +134,7 @@ def pair_reference_logps(trainer: DpoTrainer, pairs: Sequence[EncodedPair]) -> N
         return list(zip(chosen, rejected, strict=True))
 
     dataset = column_dataset(pairs, COLUMNS)
-    logps = reference_logps(trainer, dataset, lengths_of(pairs), sums)
+    logps = reference_logps(trainer, dataset, lengths_of(pairs), sums, progress)
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 

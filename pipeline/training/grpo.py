@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.policy import Grpo
 from pipeline.core.errors import ConfigError
+from pipeline.core.progress import Progress
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.advantages import EncodedTrajectory, questions_of
 from pipeline.training.collate import column_dataset, trajectory_collator
@@ -56,6 +57,7 @@ def grpo_trainer(
     history: History,
     reference_adapter: Path | None = None,
     tracking: Tracking | None = None,
+    progress: Progress | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
@@ -111,14 +113,17 @@ def grpo_trainer(
     if settings.beta:
         if reference_adapter is not None:
             load_weights(policy, reference_adapter, REFERENCE)
-        logps = token_reference_logps(trainer, trajectories)
+        logps = token_reference_logps(trainer, trajectories, progress=progress)
         policy.delete_adapter(REFERENCE)
         trainer.train_dataset = trainer.train_dataset.add_column("reference", logps)
     return trainer
 
 
 def token_reference_logps(
-    trainer: GrpoTrainer, trajectories: Sequence[EncodedTrajectory], adapter: str = REFERENCE
+    trainer: GrpoTrainer,
+    trajectories: Sequence[EncodedTrajectory],
+    adapter: str = REFERENCE,
+    progress: Progress | None = None,
 ) -> list[NDArray[np.float32]]:
     """log p (nats) of every completion token under ``adapter``, 0 for tokens of observations."""
     import torch
@@ -133,7 +138,7 @@ def token_reference_logps(
         return [_completion(trajectory, logps_T) for trajectory, logps_T in rows]
 
     dataset = column_dataset(trajectories, COLUMNS)
-    return reference_logps(trainer, dataset, lengths_of(trajectories), token_values)
+    return reference_logps(trainer, dataset, lengths_of(trajectories), token_values, progress)
 
 
 def _completion(trajectory: EncodedTrajectory, logps_T: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -92,6 +92,12 @@ class History:
             before = row["step"]
         return total / before if before else 0.0
 
+    def line(self) -> str:
+        """The loss of the first and of the last row, in one line for the stage's log."""
+        if not self.rows:
+            return "no row was logged"
+        return f"loss {self.rows[0]['loss']:.4f} at first, {self.rows[-1]['loss']:.4f} at last"
+
     def write(self, path: Path, **extra: object) -> None:
         """Write ``{"history": rows, "mean_loss": ..., **extra}`` as JSON.
 

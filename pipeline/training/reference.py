@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from pipeline.core.progress import Progress
 from pipeline.training.trl_types import Batch, Dataset, TrlTrainer
 
 REFERENCE = "ref"  # the name under which TRL looks for a frozen reference adapter
@@ -24,22 +25,28 @@ def reference_logps(
     dataset: Dataset,
     lengths: Sequence[int],
     batch_logps: Callable[[Batch, list[int]], Sequence[Value]],
+    progress: Progress | None = None,
 ) -> list[Value]:
     """Log-probabilities (nats) of every row of ``dataset``, in order.
 
     ``lengths`` are the tokens of each row. ``batch_logps`` maps a collated batch and its row indices
     to one value per row, under the reference. Batches hold rows of similar length; each process
-    computes every n-th batch and receives the results of all. Dropout is off.
+    computes every n-th batch and receives the results of all. Dropout is off. ``progress`` counts the
+    records of this process.
     """
     from accelerate.utils import gather_object
 
     size = trainer.args.per_device_train_batch_size
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches = [order[start : start + size] for start in range(0, len(order), size)]
+    own = batches[trainer.args.process_index :: trainer.args.world_size]
+    progress = progress or Progress()
+    progress.start(sum(map(len, own)), "records under the reference")
     values: list[tuple[int, Value]] = []
     trainer.model.eval()
-    for indices in batches[trainer.args.process_index :: trainer.args.world_size]:
+    for indices in own:
         batch = trainer._prepare_inputs(trainer.data_collator([dataset[at] for at in indices]))
         values += zip(indices, batch_logps(batch, indices), strict=True)
+        progress.advance(len(indices))
     by_index: dict[int, Value] = dict(gather_object(values))
     return [by_index[index] for index in range(len(lengths))]

@@ -15,6 +15,7 @@ from pathlib import Path
 from pipeline.config.policy import Trainer
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import read_json
+from pipeline.core.progress import Progress
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -25,6 +26,7 @@ from pipeline.training.checkpoints import (
 from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
+from pipeline.training.progress_callback import progress_callback
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import TrainerClass, TrainingArguments, TrlTrainer
 
@@ -153,16 +155,24 @@ def sorted_steps(
     return StepSorted
 
 
-def train(trainer: TrlTrainer, history: History, checkpoint_dir: Path) -> None:
+def train(
+    trainer: TrlTrainer,
+    history: History,
+    checkpoint_dir: Path,
+    progress: Progress | None = None,
+) -> None:
     """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
 
-    ``history`` is that of the trainer's `pipeline.training.history.history_callback`.
+    ``history`` is that of the trainer's `pipeline.training.history.history_callback`. ``progress`` counts
+    the optimizer steps.
     """
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
     guard_trackers(trainer, checkpoint_dir)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
+    if progress is not None:
+        trainer.add_callback(progress_callback(progress))
     checkpoint = last_checkpoint(checkpoint_dir)
     if trainer.is_world_process_zero():
         delete_others(checkpoint_dir, kept=checkpoint)

@@ -51,6 +51,11 @@ def test_policies_and_questions_turn_the_stage_into_an_evaluation_beside_the_run
     assert command.split() == expected.split()
 
 
+def test_watching_is_passed_on() -> None:
+    assert recipe("status", "WATCH=1").splitlines()[-1].split()[-1] == "--watch"
+    assert "--watch" not in recipe("status")
+
+
 def test_targets_that_take_json_say_so() -> None:
     described = [
         line.partition(":")[0]

@@ -13,6 +13,7 @@ from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.recorded_progress import RecordedProgress
 
 
 class Opener:
@@ -43,6 +44,15 @@ def chat(folder: Path, opener: Opener, window: int = 256) -> EngineChat:
 
 def prompts(*texts: str) -> list[tuple[str, list[Message]]]:
     return [(text, [Message("user", text)]) for text in texts]
+
+
+def test_every_answer_is_counted_whether_new_or_stored(tmp_path: Path) -> None:
+    progress = RecordedProgress()
+    with chat(tmp_path, Opener()) as model:
+        model.ask(prompts("a"), max_tokens=9)
+        model.progress = progress
+        model.ask(prompts("a", "b", "c"), max_tokens=9)
+    assert progress.done == 3
 
 
 def test_the_engine_is_opened_once_and_only_for_missing_answers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The corpus stage cuts documents into chunks and reads no question."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
 from pipeline.stages.corpus import run
+from tests.recorded_progress import RecordedProgress
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -32,8 +34,12 @@ def context(tmp_path: Path, document: str) -> StageContext:
 
 
 def test_documents_are_cut_into_chunks_without_a_look_at_the_questions(tmp_path: Path) -> None:
-    stage = context(tmp_path, '{"id": "d", "title": "T", "text": "one two three"}')
+    progress = RecordedProgress()
+    stage = replace(
+        context(tmp_path, '{"id": "d", "title": "T", "text": "one two three"}'), progress=progress
+    )
     assert run(stage) == {"documents": 1, "documents_without_text": 0, "chunks": 2}
+    assert (progress.starts, progress.done) == ([(None, "chunks", 0)], 2)
     chunks = read_records(stage.output / "chunks.parquet", Chunk)
     assert chunks == [Chunk("d-0", "T", "one two", "d"), Chunk("d-1", "T", "three", "d")]
     assert {path.name for path in stage.output.iterdir()} == {"chunks.parquet", "chunks.arrow"}

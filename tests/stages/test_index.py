@@ -17,6 +17,7 @@ from pipeline.stages import graph as graph_stage
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.index import run
 from pipeline.stages.resources import open_retriever
+from tests.recorded_progress import RecordedProgress
 from tests.retrieval.small_encoders import write_bi_encoder
 
 CHUNKS = [
@@ -195,3 +196,16 @@ def test_chunks_can_be_indexed_and_retrieved_without_a_graph(model, tmp_path):
     retriever = open_retriever(settings, corpus, graph, output)
     [items] = retriever.retrieve([Query("Who directed The Tide?")])
     assert {item.id for item in items} == {"c0", "c1"}
+
+
+def test_the_texts_of_all_tables_are_counted_from_cache_and_checkpoint_too(
+    model, tmp_path, upstream
+):
+    stage = context(model, tmp_path, upstream)
+    for kept in ("nothing", "cache and checkpoints", "cache"):
+        if kept == "cache":
+            shutil.rmtree(stage.checkpoint_dir)
+        progress = RecordedProgress()
+        run(replace(stage, progress=progress))
+        assert progress.starts == [(8, "texts", 0)], kept
+        assert progress.done == 8, kept

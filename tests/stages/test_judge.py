@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.closed_world.world import generate_world
 from pipeline.core.errors import JudgeError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import JudgedStep, Verdict
+from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.judges.judge_steps import judge_steps
 from pipeline.run.store import read_manifest
 from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, StepsOfFile, judge_to
@@ -18,6 +20,7 @@ from tasks.run import RunFailed, run, task_for
 from tests.judges.known_judges import KnownJudge, KnownPolicy, trajectory
 from tests.llm.fake_endpoint import FakeEndpoint, refusal
 from tests.llm.small_models import small_adapter, small_model
+from tests.recorded_progress import RecordedProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
@@ -33,6 +36,16 @@ def judged(folder: Path, ceiling: float) -> dict[str, int]:
         folder / "out", folder / "checkpoints", STEPS, KnownPolicy(), KnownJudge(), KnownJudge(),
         ceiling=ceiling,
     )  # fmt: skip
+
+
+def test_the_total_counts_answers_and_distinct_cases(tmp_path: Path) -> None:
+    """One question, two conclusions on it and one step without search; the world's judge counts."""
+    progress = RecordedProgress()
+    judge = ClosedWorldJudge(generate_world(0, documents=300))
+    judge.progress = progress
+    result = judge_steps(STEPS, KnownPolicy(), judge, judge, progress)
+    assert progress.starts == [(4, "answers and cases", 0)]
+    assert progress.done == len(result.calls) == 3  # the policy of this test reports nothing
 
 
 def test_verdicts_calls_and_counts_are_written(tmp_path: Path):

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.run.context import StageContext
+from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from tests.training.tiny_policy import Run, write_base
@@ -87,8 +89,12 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
 
 def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     context = run.context("sft", "two", sft={"processes": 2, "epochs": 2})
-    counts = run_sft(context)
+    progress = ProgressFile(run.root / "two.progress.json")
+    counts = run_sft(replace(context, progress=progress))
     assert counts["examples"] == 8
+    record = read_progress(progress.path)
+    assert record is not None
+    assert (record.done, record.total, record.unit) == (4, 4, "steps")  # of the main process alone
     lineage = read_lineage(context.output)
     assert lineage.training is not None
     assert lineage.training["steps"] == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Message, Pair, Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.pair import run
+from tests.recorded_progress import RecordedProgress
 
 
 def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajectory:
@@ -73,7 +75,10 @@ def run_stage(
         round=2,
         seed=7,
     )
-    run(context)
+    progress = RecordedProgress()
+    run(replace(context, progress=progress))
+    ((total, unit, done),) = progress.starts
+    assert (unit, done, progress.done) == ("rows read", 0, total)
     return output
 
 

@@ -26,6 +26,7 @@ from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.sample import run
 from pipeline.stages.score import run as score
 from tests.llm.small_models import small_adapter, small_model
+from tests.recorded_progress import RecordedProgress
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(7)]
 
@@ -85,6 +86,24 @@ def test_every_question_of_a_shard_gets_its_samples_in_order(context: StageConte
     timing = json.loads((context.output / "timing.json").read_text())
     assert timing["generated_tokens"] == sum(len(trajectory.token_ids) for trajectory in written)
     assert sum(json.loads((context.output / "stops.json").read_text()).values()) == 14
+
+
+def test_a_rollout_reports_trajectories_and_starts_at_those_that_are_done(
+    context: StageContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    progress = RecordedProgress()
+    run(replace(context, progress=progress))
+    assert progress.starts == [(14, "trajectories", 0)]
+    assert progress.done == 14
+    assert progress.values["tokens_per_second"] > 0
+    assert "7 of 7 questions to roll out, 2 trajectories each" in caplog.text
+    checkpoints = sorted(context.checkpoint_dir.rglob("*.parquet"))
+    checkpoints[0].unlink()  # of two questions
+    again = RecordedProgress()
+    run(replace(context, progress=again))
+    assert again.starts in ([(14, "trajectories", 10)], [(14, "trajectories", 12)])
+    assert again.done == 14
 
 
 def outputs(context: StageContext) -> dict[str, str]:

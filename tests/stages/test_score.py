@@ -23,6 +23,7 @@ from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.rewards.tearag import PAPER
 from pipeline.stages.checkpoint_files import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
+from tests.recorded_progress import RecordedProgress
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
@@ -190,3 +191,20 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
         scored([over, over], "twice")
     with pytest.raises(InputError, match="a has 2 steps and 0 verdicts"):
         scored([other], "none")
+
+
+def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    whole, shard = RecordedProgress(), RecordedProgress()
+    output = _run(tmp_path, Lexical(), "whole", progress=whole)
+    total = pq.read_metadata(output / "trajectories.parquet").num_rows
+    assert (whole.starts, whole.done) == ([(total, "trajectories", 0)], total)
+    assert "means over" in caplog.text
+    again = RecordedProgress()
+    _run(tmp_path, DyingSimilarity(0), "again", progress=again)
+    assert again.done == total
+    _run(tmp_path, Lexical(), "shard", shard=(0, 2), progress=shard)
+    assert shard.starts == [(total // 2, "trajectories", 0)]
+    assert shard.done == total // 2

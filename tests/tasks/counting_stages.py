@@ -102,6 +102,20 @@ def waits(context: StageContext) -> dict[str, int]:
     return {"rows": 1}
 
 
+def reports(context: StageContext) -> dict[str, int]:
+    """Counts 4 of 10 items, then waits for the file RELEASE, and counts the others."""
+    context.progress.start(10, "items")
+    (context.checkpoint_dir / "checkpoint.txt").write_text("kept")
+    context.progress.advance(4)
+    time.sleep(1.1)  # the file is written twice a second
+    context.progress.show(loss=0.5)
+    while not Path(os.environ["RELEASE"]).exists():
+        time.sleep(0.02)
+    context.progress.advance(6)
+    (context.output / "text.txt").write_text("done")
+    return {"rows": 10}
+
+
 def ends(context: StageContext) -> dict[str, int]:
     """Ends in the way that the run's name says: a signal, full, limit, files, memory or exit."""
     way = context.config.name

@@ -112,6 +112,42 @@ class Waits(StageTask):
     lock_seconds: ClassVar[float] = 0.2
 
 
+class Reports(StageTask):
+    """Counts 4 of 10 items, then waits for the file RELEASE."""
+
+    stage = "reports"
+    entry = "counting_stages:reports"
+    reads = ("seed",)
+
+
+class ReportsToo(Reports):
+    stage = "reports-too"
+
+
+class BothReport(StageTask):
+    """Follows two stages that can run at once."""
+
+    stage = "both"
+    entry = "counting_stages:first"
+    reads = ("seed",)
+
+    def upstream(self):
+        return {"one": self.clone(Reports), "other": self.clone(ReportsToo)}
+
+
+class ComplainsToo(Complains):
+    stage = "complains-too"
+
+
+class FollowsBothComplaints(StageTask):
+    stage = "follows-both"
+    entry = "counting_stages:first"
+    reads = ("seed",)
+
+    def upstream(self):
+        return {"one": self.clone(Complains), "other": self.clone(ComplainsToo)}
+
+
 class Ends(StageTask):
     """Ends in the way that ``name`` says (`counting_stages.ends`)."""
 

@@ -98,7 +98,7 @@ def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
     assert done.returncode == 0
     assert "0123456789abcdef.partial" in done.stdout
     assert "thesis was not made by steep" in done.stdout
-    assert done.stdout.endswith("1 directories removed\n")
+    assert done.stdout.endswith("1 directories and files removed\n")
     assert (folder / "thesis").exists()
 
 

@@ -35,6 +35,17 @@ def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
 
 
 @pytest.mark.timeout(600)
+def test_every_log_says_what_its_stage_did_and_no_record_is_left(reference: RunFolder) -> None:
+    logs = reference.root / "runs" / "small" / "logs"
+    for row in reference.stages():
+        lines = (logs / f"{row['label']}.log").read_text().splitlines()
+        assert lines[1].startswith("stage "), row["label"]
+        assert lines[-1].startswith("wrote "), row["label"]
+        assert len(lines) >= 4, row["label"]  # beside these: inputs, and what was done
+    assert not [*reference.store.rglob("*.progress.json"), *reference.store.rglob("*.failed.json")]
+
+
+@pytest.mark.timeout(600)
 def test_damaged_outputs_of_a_run_are_named(reference: RunFolder) -> None:
     assert damage.run(reference, seed=0, count=20).problems == []
 

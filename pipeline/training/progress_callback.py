@@ -1,0 +1,72 @@
+"""A Trainer callback that reports optimizer steps and the last logged terms of the loss.
+
+Input: the numbers that a TRL trainer logs. Output: reports to a `pipeline.core.progress.Progress`. Only
+the main process gets one that writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipeline.core.progress import Progress
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback, TrainerState
+
+_SHOWN = {  # keys of TRL's logs -> names beside the bar
+    "loss": "loss",
+    "rewards/margins": "margin",
+    "rewards/accuracies": "accuracy",
+    "kl": "kl",
+    "entropy": "entropy",
+}
+_TOKENS = "num_tokens"  # all tokens since the start
+
+
+def shown_values(logs: Mapping[str, object]) -> dict[str, float]:
+    """The logged numbers that are shown, by their names there."""
+    return {
+        name: float(value)
+        for key, name in _SHOWN.items()
+        if isinstance(value := logs.get(key), int | float) and not isinstance(value, bool)
+    }
+
+
+def progress_callback(progress: Progress) -> TrainerCallback:
+    """A callback that starts ``progress`` with the number of steps, and advances it after each."""
+    from transformers import TrainerCallback
+
+    class Reporter(TrainerCallback):
+        def __init__(self) -> None:
+            self._tokens: tuple[float, float] | None = None  # time and tokens of the last log
+
+        def on_train_begin(
+            self, args: object, state: TrainerState, control: object, **_: object
+        ) -> None:
+            progress.start(state.max_steps, "steps", done=state.global_step)
+
+        def on_step_end(
+            self, args: object, state: TrainerState, control: object, **_: object
+        ) -> None:
+            progress.advance()
+
+        def on_log(
+            self,
+            args: object,
+            state: TrainerState,
+            control: object,
+            logs: Mapping[str, object] | None = None,
+            **_: object,
+        ) -> None:
+            values = shown_values(logs or {})
+            tokens = (logs or {}).get(_TOKENS)
+            if isinstance(tokens, int | float):
+                now, before = time.monotonic(), self._tokens
+                self._tokens = (now, tokens)
+                if before is not None and now > before[0] and tokens > before[1]:
+                    values["tokens_per_second"] = (tokens - before[1]) / (now - before[0])
+            progress.show(**values)
+
+    return Reporter()

@@ -1,0 +1,205 @@
+"""Shows how far the running stages are: a bar for each in a terminal, else a line a minute for each.
+
+Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the process that
+runs Luigi draws. While it does, its standard output and that of its children are a pipe to it, so that
+whatever they print appears above the bars.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from pipeline.run.progress import ProgressRecord, duration, read_progress
+from tasks.base import StageTask, timed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_BAR = 24  # characters
+_LINE_SECONDS = 60.0  # between two lines of a stage outside a terminal
+_POLL = 1.0  # seconds
+_DRAIN = 2.0  # seconds to wait for the last lines of child processes
+_PLAIN = ("CI", "NO_COLOR")  # environment variables that ask for plain lines
+
+Running = Callable[[], Sequence[tuple[str, ProgressRecord]]]
+
+
+class RunningStages:
+    """The tasks that run at present, with their records.
+
+    A record counts when it was written after this object was made and its process lives.
+    """
+
+    def __init__(self, tasks: Sequence[StageTask]) -> None:
+        self._since = time.time()
+        self._files = [(task.label, task.store.progress_file(task.key)) for task in tasks]
+
+    def __call__(self) -> list[tuple[str, ProgressRecord]]:
+        records = ((label, read_progress(path)) for label, path in self._files)
+        return [
+            (label, record)
+            for label, record in records
+            if record is not None and record.updated >= self._since and _alive(record.pid)
+        ]
+
+
+@contextmanager
+def shown(tasks: Sequence[StageTask]) -> Iterator[None]:
+    """Show the progress of ``tasks`` while the block runs them."""
+    running = RunningStages(tasks)
+    with bars(running) if _in_terminal() else quiet_lines(running):
+        yield
+
+
+@contextmanager
+def quiet_lines(running: Running, seconds: float = _LINE_SECONDS) -> Iterator[None]:
+    """Print one line for each stage every ``seconds``, from a thread."""
+    ended = threading.Event()
+    printer = threading.Thread(target=_print_lines, args=(running, seconds, ended), daemon=True)
+    printer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        printer.join()
+
+
+def _print_lines(running: Running, seconds: float, ended: threading.Event) -> None:
+    due: dict[str, float] = {}
+    while not ended.wait(min(_POLL, seconds)):
+        now = time.monotonic()
+        for label, record in running():
+            if now >= due.setdefault(label, now + seconds):
+                due[label] = now + seconds
+                _write_line(timed(f"{label:<18} {record.sentence()}"))
+
+
+def _write_line(line: str) -> None:
+    """Write to standard output past its buffer: a fork while this thread held its lock would hang."""
+    with contextlib.suppress(OSError, ValueError):  # the reader has ended
+        try:
+            descriptor = sys.stdout.fileno()
+        except (OSError, ValueError):  # a stream in memory
+            print(line)
+        else:
+            os.write(descriptor, f"{line}\n".encode())
+
+
+@contextmanager
+def bars(running: Running) -> Iterator[None]:
+    """Draw a bar for each stage below the lines that this process and its children print."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with _printed_lines() as (screen, lines):
+        console = Console(file=screen)
+        live = Live(
+            get_renderable=lambda: table_of(running()),
+            console=console,
+            refresh_per_second=2,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with live:
+            console.show_cursor(True)  # so that a kill leaves the terminal as it was
+            printer = threading.Thread(target=_print_above, args=(lines, console), daemon=True)
+            printer.start()
+            try:
+                yield
+            finally:
+                lines.restore()
+                printer.join(_DRAIN)
+
+
+class _Lines:
+    """Standard output and standard error as a pipe, where they are a terminal."""
+
+    def __init__(self) -> None:
+        _flush()
+        self._saved = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}
+        reading, writing = os.pipe()
+        for number in self._saved:
+            os.dup2(writing, number)
+        os.close(writing)
+        self.stream = os.fdopen(reading, encoding="utf-8", errors="replace")
+
+    def restore(self) -> None:
+        """Print to the terminal again."""
+        _flush()
+        while self._saved:
+            number, descriptor = self._saved.popitem()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextmanager
+def _printed_lines() -> Iterator[tuple[IO[str], _Lines]]:
+    """The terminal, and what this process and its children print in the block."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as screen:
+        lines = _Lines()
+        try:
+            yield screen, lines
+        finally:
+            lines.restore()
+
+
+def _print_above(lines: _Lines, console: Console) -> None:
+    from rich.text import Text
+
+    with contextlib.suppress(OSError, ValueError), lines.stream:  # the terminal was closed
+        for line in lines.stream:
+            console.print(Text(line.removesuffix("\n")), soft_wrap=True)
+
+
+def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
+    """One row for each stage: label, bar, share, count, rate, remaining time and values."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for _ in range(4):
+        table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for label, record in running:
+        bar = ProgressBar(record.total, record.done, width=_BAR, pulse=not record.total)
+        elapsed = duration(record.seconds + max(0.0, time.time() - record.updated))
+        details = ", ".join(record.details()) or f"{elapsed} so far"
+        cells = (record.share, record.count or "starting", details)
+        table.add_row(Text(label, "bold"), bar, *map(Text, cells))
+    return table
+
+
+def _in_terminal() -> bool:
+    """Whether bars can be drawn, and nobody asked for plain lines."""
+    try:
+        terminal = sys.stdout.fileno() == 1 and os.isatty(1)
+    except (OSError, ValueError):
+        return False
+    plain = os.environ.get("TERM", "dumb") == "dumb" or any(map(os.environ.get, _PLAIN))
+    return terminal and not plain
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

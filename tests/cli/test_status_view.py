@@ -1,0 +1,94 @@
+"""The table of ``steep status``, and ``--watch``."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipeline.cli.status_view import notes_of, view
+from tasks.status import StageState
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = [
+    *(StageState(f"stage-{n}", "done", {"rows": n}, 1.0, "runs/x") for n in range(20)),
+    StageState("sample-1", "running", {}, None, "runs/x", message="41 % (1,024 of 2,480 items)"),
+    StageState("score-1", "failed", {}, None, "runs/x", message="the disk is full (log: s.log)"),
+    StageState("pair-1", "failed", {}, None, "runs/x", message="the disk is full (log: s.log)"),
+    StageState("train-1", "stale", {}, None, "runs/x", message="follows pair-1"),
+]
+
+
+def shown(height: int) -> str:
+    console = Console(
+        record=True, force_terminal=True, width=120, height=height, file=io.StringIO()
+    )
+    console.print(view(ROWS, console))
+    return console.export_text()
+
+
+def test_progress_changes_and_failures_are_shown():
+    text = shown(60)
+    assert "41 % (1,024 of 2,480 items)" in text
+    assert "follows pair-1" in text
+    assert text.count("the disk is full") == 1
+    assert notes_of(ROWS) == ["score-1, pair-1 failed: the disk is full (log: s.log)"]
+
+
+def test_a_low_terminal_shows_what_is_not_done():
+    text = shown(18)
+    assert len(text.splitlines()) <= 18
+    for label in ("sample-1", "score-1", "pair-1", "train-1", "stage-19"):
+        assert label in text
+    assert "stage-3 " not in text
+    assert "stages above these are done" in text
+
+
+def steep(tmp_path, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", "status", *arguments],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--watch", "--json"), "--watch cannot be used with --json; remove one of them"),
+        (("--watch", "--why", "corpus"), "--watch cannot be used with --why; remove one of them"),
+        (("--watch",), "--watch needs a terminal; "),
+    ],
+)
+def test_watch_is_refused_where_it_cannot_be_shown(tmp_path, arguments, sentence):
+    done = steep(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_watch_refreshes_until_ctrl_c(tmp_path):
+    master, slave = os.openpty()
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", "status", "--watch"],
+        cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "140", "LINES": "50"},
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        text, deadline = "", time.monotonic() + 60
+        while text.count("missing") < 40 and time.monotonic() < deadline:  # 24 rows, twice
+            text += os.read(master, 1 << 16).decode(errors="replace")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(master)
+    assert text.count("missing") >= 40
+    assert "Traceback" not in text

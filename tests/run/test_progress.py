@@ -1,0 +1,179 @@
+"""The progress file of a stage: its content, how often it is written, and what it must not stop."""
+
+import json
+import math
+
+import pytest
+
+from pipeline.core.progress import Progress, counted
+from pipeline.run.progress import (
+    FailureRecord,
+    ProgressFile,
+    ProgressRecord,
+    duration,
+    rate_text,
+    read_failure,
+    read_progress,
+)
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def progress(tmp_path, clock):
+    return ProgressFile(tmp_path / "0123456789abcdef.progress.json", clock)
+
+
+def record(done=1024, total=2480, unit="trajectories", rate=38.0, **values):
+    return ProgressRecord(done, total, unit, rate, 27.0, values, 1, 0.0, 0.0)
+
+
+def test_the_file_holds_counts_rate_and_values(progress, clock):
+    progress.start(200, "steps", done=50)
+    clock.now += 10
+    progress.advance(30)
+    clock.now += 10
+    progress.show(loss=0.5, margin=2)
+    content = json.loads(progress.path.read_text())
+    assert content["rate"] == 1.5  # 30 steps in 20 seconds; those from before do not count
+    assert (content["done"], content["total"], content["unit"]) == (80, 200, "steps")
+    assert (content["seconds"], content["values"]) == (20.0, {"loss": 0.5, "margin": 2})
+    found = read_progress(progress.path)
+    assert found.to_json() == {
+        "done": 80, "total": 200, "unit": "steps", "percent": 40.0, "rate": 1.5,
+        "remaining_seconds": 80.0, "values": {"loss": 0.5, "margin": 2},
+    }  # fmt: skip
+
+
+def test_it_is_written_at_most_twice_a_second_and_when_all_is_done(progress, clock):
+    progress.start(100, "texts")
+    written = []
+    for _ in range(99):
+        clock.now += 0.1
+        progress.advance()
+        written.append(json.loads(progress.path.read_text())["done"])
+    assert len(set(written)) <= 22  # in 9.9 seconds
+    progress.advance()
+    assert read_progress(progress.path).done == 100
+
+
+def test_the_numbers_of_a_step_are_written_with_its_count(progress, clock):
+    progress.start(3, "steps")
+    clock.now += 60
+    progress.advance()
+    progress.show(loss=0.5)
+    found = read_progress(progress.path)
+    assert (found.done, found.values) == (1, {"loss": 0.5})
+
+
+def test_the_rate_is_that_of_the_last_minute(progress, clock):
+    progress.start(None, "chunks")
+    for step in range(1, 201):
+        clock.now += 1
+        progress.advance(10 if step <= 100 else 1)
+    assert read_progress(progress.path).rate == pytest.approx(1, rel=0.05)
+
+
+def test_a_repeated_request_does_not_count_beyond_the_total(progress):
+    progress.start(3, "cases")
+    progress.advance(5)
+    assert read_progress(progress.path).done == 3
+
+
+def test_items_of_a_checkpoint_do_not_enter_the_rate(progress, clock):
+    progress.start(100, "texts")
+    clock.now += 10
+    progress.advance(10)
+    progress.skip(40)
+    clock.now += 10
+    progress.advance(10)
+    found = read_progress(progress.path)
+    assert (found.done, found.rate) == (60, 1.0)
+
+
+def test_values_that_are_not_finite_are_left_out(progress, clock):
+    progress.start(2, "steps")
+    clock.now += 1
+    progress.show(loss=math.nan, margin=math.inf, accuracy=0.5)
+    assert read_progress(progress.path).values == {"accuracy": 0.5}
+
+
+def test_a_disk_that_takes_nothing_stops_nothing(tmp_path, clock):
+    progress = ProgressFile(tmp_path / "absent" / "x.progress.json", clock)
+    progress.begin()
+    progress.start(2, "steps")
+    progress.advance(2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_file_is_left(progress):
+    progress.start(2, "steps")
+    assert list(progress.path.parent.iterdir()) == [progress.path]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"done": 1}', "null"])
+def test_a_torn_file_is_no_progress(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert read_progress(path) is None
+    assert read_failure(path) is None
+    assert read_progress(tmp_path / "absent") is None
+
+
+def test_a_progress_file_with_other_types_is_no_progress(progress):
+    progress.start(2, "steps")
+    content = json.loads(progress.path.read_text())
+    progress.path.write_text(json.dumps(content | {"done": "two"}))
+    assert read_progress(progress.path) is None
+
+
+def test_sentences_for_people():
+    assert record().sentence() == "41 % (1,024 of 2,480 trajectories, 38/s, about 38 s left)"
+    assert record(tokens_per_second=1234.5).sentence().endswith("left, 1,234 tokens/s)")
+    assert record(80, 200, "steps", None, loss=0.51234).sentence() == (
+        "40 % (80 of 200 steps, loss 0.512)"
+    )
+    assert record(5000, None, "chunks", 0.5).sentence() == "5,000 chunks, 30/min"
+    assert record(0, None, "", None).sentence() == "starting"
+    assert record(0, 0, "questions", None).sentence() == "0 of 0 questions"
+
+
+def test_rates_and_durations():
+    assert [rate_text(rate) for rate in (1500, 3.14, 0.1, 0.001)] == [
+        "1,500/s", "3.1/s", "6.0/min", "3.6/h",
+    ]  # fmt: skip
+    assert [duration(s) for s in (38, 99, 700, 7500)] == ["38 s", "99 s", "12 min", "2 h 05 min"]
+
+
+def test_counted_items_are_reported_in_groups_and_at_the_end(progress):
+    progress.start(None, "chunks")
+    assert sum(counted(range(2500), progress)) == sum(range(2500))
+    progress.start(2500, "chunks")
+    list(counted(range(2500), progress))
+    assert read_progress(progress.path).done == 2500
+
+
+def test_progress_outside_a_run_is_ignored():
+    progress = Progress()
+    progress.start(1, "steps")
+    progress.advance()
+    progress.show(loss=0.5)
+
+
+def test_a_failure_is_read_as_it_was_written(tmp_path):
+    failure = FailureRecord("answer is missing; add it", 2, "runs/x/logs/corpus.log")
+    failure.write(tmp_path / "sample" / "x.failed.json")
+    assert read_failure(tmp_path / "sample" / "x.failed.json") == failure

@@ -1,0 +1,92 @@
+"""Bars for running stages, and quiet lines outside a terminal."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import time
+
+from rich.console import Console
+
+from pipeline.run.progress import ProgressFile, ProgressRecord
+from tasks.display import RunningStages, quiet_lines, table_of
+from tests.tasks.counting_tasks import First, Reports, task, wait_until
+
+
+def record(done, total, unit, rate, **values):
+    return ProgressRecord(done, total, unit, rate, 27.0, values, os.getpid(), 0.0, time.time())
+
+
+RUNNING = [
+    ("sample-1", record(1024, 2480, "trajectories", 38.0, tokens_per_second=5120.0)),
+    ("train-1", record(30, 120, "steps", 0.5, loss=0.4321, margin=1.25)),
+    ("corpus", record(5000, None, "chunks", None)),
+    ("report", record(0, None, "", None)),
+]
+
+
+def drawn(width: int) -> list[str]:
+    console = Console(record=True, force_terminal=True, width=width, file=io.StringIO())
+    console.print(table_of(RUNNING))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_row_shows_count_rate_remaining_time_and_values():
+    sample, train, corpus, report = drawn(140)
+    assert re.fullmatch(
+        r"sample-1 \S+ 41 % 1,024 of 2,480 trajectories 38/s, about 38 s left, 5,120 tokens/s",
+        re.sub(r" +", " ", sample),
+    )
+    assert re.fullmatch(
+        r"train-1 \S+ 25 % 30 of 120 steps 30/min, about 3 min left, loss 0.432, margin 1.25",
+        re.sub(r" +", " ", train),
+    )
+    assert corpus.endswith("s so far")
+    assert "5,000 chunks" in corpus
+    assert "starting" in report
+
+
+def test_rows_of_a_narrow_terminal_stay_on_one_line():
+    assert len(drawn(60)) == len(RUNNING)
+
+
+def test_quiet_lines_come_once_in_an_interval(capfd):
+    running = list(RUNNING[:1])
+    with quiet_lines(lambda: running, seconds=0.2):
+        time.sleep(1)
+    lines = capfd.readouterr().out.splitlines()
+    assert 2 <= len(lines) <= 5
+    assert all(
+        re.fullmatch(
+            r"\d\d:\d\d:\d\d  sample-1 +41 % \(1,024 of 2,480 trajectories, 38/s, about 38 s left, "
+            r"5,120 tokens/s\)",
+            line,
+        )
+        for line in lines
+    )
+
+
+def test_a_short_stage_prints_no_line(capfd):
+    with quiet_lines(lambda: RUNNING):
+        time.sleep(0.2)
+    assert capfd.readouterr().out == ""
+
+
+def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):
+    stages = [task(First, workspace), task(Reports, workspace)]
+    for stage in stages:
+        path = stage.store.progress_file(stage.key)
+        path.parent.mkdir(parents=True)
+        ProgressFile(path).start(10, "items")
+    assert RunningStages(stages)() == []  # written before
+    running = RunningStages(stages)
+    ProgressFile(stages[0].store.progress_file(stages[0].key)).start(10, "items")
+    code = (
+        "import sys; from pathlib import Path; from pipeline.run.progress import ProgressFile; "
+        "ProgressFile(Path(sys.argv[1])).start(10, 'items')"
+    )
+    path = stages[1].store.progress_file(stages[1].key)
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    wait_until(lambda: len(running()) == 1)
+    assert [label for label, _ in running()] == ["first"]

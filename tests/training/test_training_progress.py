@@ -1,0 +1,47 @@
+"""What SFT and a round of DPO report while they train."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.stages.train import run_round, run_sft
+from pipeline.training.progress_callback import shown_values
+from tests.recorded_progress import RecordedProgress
+from tests.training.tiny_policy import Run, write_base
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    root = tmp_path_factory.mktemp("training")
+    run = Run(root, write_base(root / "base"))
+    run.write_data()
+    return run
+
+
+def test_training_reports_steps_loss_and_margin(run, capsys):
+    progress = RecordedProgress()
+    run_sft(replace(run.context("sft", "sft"), progress=progress))
+    assert progress.starts[-1] == (2, "steps", 0)  # 8 examples in batches of 4
+    assert progress.done == 2
+    assert progress.values["loss"] > 0
+    printed = capsys.readouterr().out
+    assert "encoded: 8 examples, 0 over_long" in printed
+    assert "2 steps, mean loss " in printed
+
+    progress = RecordedProgress()
+    run_round(replace(run.context("train", "round-1"), progress=progress))
+    units = [unit for _, unit, _ in progress.starts]
+    assert units == ["encoded records", "records under the reference", "steps"]
+    assert progress.starts[1] == (8, "records under the reference", 0)
+    assert progress.starts[2] == (4, "steps", 0)  # 8 pairs, 2 epochs
+    assert progress.done == 4
+    assert {"loss", "margin", "accuracy"} <= progress.values.keys()
+
+
+def test_only_terms_of_the_loss_are_shown():
+    logs = {"loss": 0.5, "rewards/margins": 2, "grad_norm": 1.0, "kl": "x", "entropy": True}
+    assert shown_values(logs) == {"loss": 0.5, "margin": 2.0}
