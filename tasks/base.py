@@ -159,6 +159,7 @@ class StageTask(luigi.Task):
             shards=shards,
             force=self.forced,
             lock_seconds=self.lock_seconds,
+            launched=time.time(),
         )
         started = time.monotonic()
         counts = run_stage(

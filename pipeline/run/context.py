@@ -20,7 +20,9 @@ class StageContext:
     of the policy that samples or is trained). ``output`` is a temporary directory that the store
     renames when the stage returns. ``checkpoint_dir`` survives a kill and holds checkpoints.
     ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
-    are copied into the manifest: choices that the stage made, by name.
+    are copied into the manifest: choices that the stage made, by name. So is ``work``: amounts of the
+    work that the stage did, by name (``trajectories``, ``generated_tokens``, ``judge_calls``, …), and
+    ``start_seconds``, the part of its seconds that more work would not repeat.
     """
 
     config: Config
@@ -34,6 +36,7 @@ class StageContext:
     shards: int = 1
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""
@@ -49,6 +52,7 @@ class StageContext:
             "shards": self.shards,
             "key": None if self.key is None else asdict(self.key),
             "notes": self.notes,
+            "work": self.work,
         }
 
     @classmethod

@@ -51,7 +51,8 @@ class StageJob:
     directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
     stage's output, and ``force`` says that the stage runs again although it is complete.
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
-    killed and be about to end.
+    killed and be about to end. ``launched`` is the time when the process was started, in seconds since
+    1970, or 0.
     """
 
     config: dict[str, Any]
@@ -65,6 +66,7 @@ class StageJob:
     shards: int = 1
     force: bool = False
     lock_seconds: float = 15.0
+    launched: float = 0.0
 
 
 class Reports:
@@ -113,6 +115,7 @@ def call_stage(entry: str, context: StageContext) -> dict[str, int]:
 
 def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> dict[str, int]:
     started, clock = time.time(), time.monotonic()
+    resumed = any(checkpoint_dir.iterdir())
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
             shutil.rmtree(stale)
@@ -140,9 +143,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     facts = {
         "counts": counts,
         "notes": context.notes,
+        "work": context.work,
+        "resumed": resumed,  # its seconds are those of the last attempt
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
+        "launch_seconds": round(started - task.launched, 2) if task.launched else 0.0,
         "peak_memory_mb": round(max(usage) / 1024),
         "device": _device(),
         "python": platform.python_version(),

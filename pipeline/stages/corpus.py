@@ -53,6 +53,7 @@ def run(context: StageContext) -> dict[str, int]:
         path = context.output / "questions" / f"{name}.parquet"
         counts[name] = write_parquet(path, questions, Question)
     _write_overlaps(context.output / "overlap.json", dropped)
+    context.work.update(documents=counts["documents"], chunks=counts["chunks"])
     counts["overlaps"] = sum(len(overlaps) for overlaps in dropped.values())
     return counts
 

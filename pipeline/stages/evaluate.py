@@ -64,6 +64,7 @@ def run(context: StageContext) -> dict[str, int]:
         split=settings.split,
         seconds=seconds,
     )
+    context.work["questions"] = len(questions)
     return {"questions": len(questions), **counts}
 
 

@@ -80,6 +80,7 @@ def run(context: StageContext) -> dict[str, int]:
         selection=trained.selection,
     )
     write_text(context.output / "README.md", text)
+    context.work.update(trajectories=trajectories, pairs=counts_of_pairs["pairs"])
     return {**counts_of_pairs, "trajectories": trajectories}
 
 

@@ -47,4 +47,5 @@ def run(context: StageContext) -> dict[str, int]:
     write_parquet(context.output / "trajectories.parquet", counted(), Trajectory)
     write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
     write_json(context.output / "stops.json", dict(sorted(stops.items())))
+    context.work["questions"] = len(questions)
     return {"questions": len(questions), "trajectories": stops.total()}

@@ -40,7 +40,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     settings = context.config.rewards
     trained = method(settings.kind)
-    return score_file(
+    counts = score_file(
         context.inputs["sample"] / FILE,
         context.output,
         context.checkpoint_dir,
@@ -49,6 +49,8 @@ def run(context: StageContext) -> dict[str, int]:
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
     )
+    context.work["trajectories"] = counts["trajectories"]
+    return counts
 
 
 def score_file(

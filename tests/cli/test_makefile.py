@@ -29,7 +29,7 @@ def test_every_stage_of_a_graph_run_is_a_target() -> None:
         )
 
 
-@pytest.mark.parametrize("target", ["status", "verify", "recall"])
+@pytest.mark.parametrize("target", ["status", "plan", "verify", "recall"])
 def test_json_is_passed_on(target: str) -> None:
     assert recipe(target, "DATA=d", "JSON=1").splitlines()[-1].endswith(" --json")
     assert "--json" not in recipe(target, "DATA=d")
@@ -41,4 +41,11 @@ def test_targets_that_take_json_say_so() -> None:
         for line in (ROOT / "Makefile").read_text().splitlines()
         if "##" in line and "JSON=1" in line
     ]
-    assert described == ["status", "verify", "recall"]
+    assert described == ["status", "plan", "verify", "recall"]
+
+
+def test_a_plan_takes_a_probe_and_a_review() -> None:
+    assert recipe("plan", "PROBE=1").splitlines()[-1].endswith(" --probe")
+    assert (
+        recipe("plan", "REVIEW=1", "WORKERS=3").splitlines()[-1].endswith(" --workers 3 --review")
+    )

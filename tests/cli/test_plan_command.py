@@ -1,0 +1,111 @@
+"""``steep plan``: its tables, its JSON, its refusals, and what it imports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.cli.plan_tables import duration, plan_lines, ratio, size
+from tests.cli.test_cli import ROOT, refused, steep
+from tests.tasks.planning.finished_runs import finish_all, plan, report
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def options(folder, *overrides):
+    runs = (f"runs_dir={folder / 'runs'}", f"cache_dir={folder / 'runs/cache'}", "rounds=1")
+    return [part for override in (*runs, *overrides) for part in ("--set", override)]
+
+
+def test_the_plan_of_a_second_run_goes_by_the_first(folder):
+    finish_all(report(folder))
+    done = steep("plan", *options(folder, "seed=1", "name=second"), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if "│" in line}
+    assert "1 min 46 s" in rows["sample-1"]
+    assert "1,920" in rows["sample-1"]
+    assert "48,000" in rows["sample-1"]
+    assert "embedded sample-1" in rows["sample-1"]
+    total = done.stdout.splitlines()[-1]
+    assert total.startswith("total: about ")
+    assert "2,720 trajectories" in total  # 1,920 sampled, and 400 for each of two policies
+    assert not (folder / "runs" / "second").exists()
+
+
+def test_json_has_every_stage_and_the_wall_time(folder):
+    finish_all(report(folder))
+    done = steep("plan", "sft", "--json", *options(folder, "sft.epochs=2"), cwd=folder)
+    made = json.loads(done.stdout)
+    assert [stage["state"] for stage in made["stages"]] == ["done"] * 4 + ["run"]
+    assert made["wall_seconds"] == pytest.approx(150)  # 10 s to start, 70 s for one epoch
+    assert made["unknown"] == []
+
+
+def test_unknown_times_are_called_unknown_with_the_remedy(folder):
+    done = steep("plan", *options(folder), cwd=folder)
+    assert done.returncode == 0
+    assert done.stdout.count("unknown") > 10
+    assert "steep plan --probe" in done.stdout
+    assert "total" not in done.stdout
+
+
+def test_a_finished_run_needs_nothing(folder):
+    finish_all(report(folder))
+    assert plan_lines(plan(report(folder))) == ["every stage is done; nothing would run"]
+
+
+def test_impossible_combinations_are_refused(folder):
+    refused(steep("plan", "--probe", "--review", cwd=folder), "--probe and --review", "remove")
+    refused(
+        steep("plan", "--review", *options(folder), cwd=folder), "plan.json", "run a stage first"
+    )
+    refused(steep("plan", "smaple", cwd=folder), "no stage 'smaple'")
+
+
+def test_a_plan_imports_no_heavy_package(folder):
+    finish_all(report(folder))
+    code = (
+        "import sys; from pipeline.cli.app import app\n"
+        f"sys.argv = ['steep', 'plan', *{options(folder, 'seed=1', 'name=second')!r}]\n"
+        "try:\n    app()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy', 'pyarrow'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (12060, "3 h 21 min"),
+    ],
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_sizes_and_ratios_are_for_people():
+    assert [size(number) for number in (940, 2.3e6, 5e9, 7e13)] == [
+        "940 B",
+        "2.3 MB",
+        "5.0 GB",
+        "70.0 TB",
+    ]
+    assert (ratio(12.0, 10.0), ratio(None, 10.0), ratio(1.0, 0.0)) == ("1.20", "", "")
