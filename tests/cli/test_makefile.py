@@ -45,7 +45,5 @@ def test_targets_that_take_json_say_so() -> None:
 
 
 def test_a_plan_takes_a_probe_and_a_review() -> None:
-    assert recipe("plan", "PROBE=1").splitlines()[-1].endswith(" --probe")
-    assert (
-        recipe("plan", "REVIEW=1", "WORKERS=3").splitlines()[-1].endswith(" --workers 3 --review")
-    )
+    assert recipe("plan", "PROBE=1").split()[-1] == "--probe"
+    assert recipe("plan", "REVIEW=1", "WORKERS=3").split()[-3:] == ["--workers", "3", "--review"]

@@ -34,7 +34,7 @@ def test_the_plan_of_a_second_run_goes_by_the_first(folder):
     total = done.stdout.splitlines()[-1]
     assert total.startswith("total: about ")
     assert "2,720 trajectories" in total  # 1,920 sampled, and 400 for each of two policies
-    assert not (folder / "runs" / "second").exists()
+    assert not list((folder / "runs" / "second").rglob("manifest.json"))
 
 
 def test_json_has_every_stage_and_the_wall_time(folder):

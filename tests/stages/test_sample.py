@@ -87,6 +87,21 @@ def test_every_question_of_a_shard_gets_its_samples_in_order(context: StageConte
     assert sum(json.loads((context.output / "stops.json").read_text()).values()) == 14
 
 
+def test_the_work_of_the_stage_is_counted(context: StageContext):
+    run(context)
+    written = trajectories(context)
+    assert context.work.pop("start_seconds") > 0
+    assert context.work == {
+        "questions": 7,
+        "trajectories": 14,
+        "prompt_tokens": sum(len(trajectory.prompt_ids) for trajectory in written),
+        "generated_tokens": sum(trajectory.tokens.thinking for trajectory in written),
+        "retrieved_tokens": 0,
+        "retrievals": sum(len(trajectory.tokens.per_retrieval) for trajectory in written),
+    }
+    assert context.work["generated_tokens"] > 0
+
+
 def outputs(context: StageContext) -> dict[str, str]:
     return {trajectory.trajectory_id: trajectory.output for trajectory in trajectories(context)}
 
