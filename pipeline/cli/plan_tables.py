@@ -23,6 +23,7 @@ _AMOUNTS = {
     "training tokens": "tokens",
 }
 _ROLLED_OUT = ("sample", "evaluate-policy")  # other stages read trajectories that these made
+_JOINED = "merged_trajectories"  # of shards, which have rows of their own
 _COLORS = {"run": "bold", "done": "green", "reused": "green"}
 
 
@@ -99,10 +100,10 @@ def review_table(rows: Sequence[Compared]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    with_tokens = any("generated_tokens" in row.expected.amounts for row in rows)
+    token_columns = ("tokens expected", "generated", "ratio") if with_tokens else ()
     table = Table("stage")
-    for heading in (
-        "expected", "took", "ratio", "tokens expected", "generated", "ratio", "disk expected", "disk",
-    ):  # fmt: skip
+    for heading in ("expected", "took", "ratio", *token_columns, "disk expected", "disk"):
         table.add_column(heading, justify="right")
     for row in rows:
         expected, found = row.expected, row.measured
@@ -114,12 +115,13 @@ def review_table(rows: Sequence[Compared]) -> Table:
             UNKNOWN if expected.seconds is None else duration(expected.seconds),
             "not run" if row.seconds is None else duration(row.seconds),
             ratio(row.seconds, expected.seconds),
-            "" if tokens is None else count(tokens),
-            "" if generated is None else count(generated),
-            ratio(generated, tokens),
-            "" if expected.size is None else size(expected.size),
-            "" if taken is None else size(taken),
         ]
+        if with_tokens:
+            cells.append("" if tokens is None else count(tokens))
+            cells.append("" if generated is None else count(generated))
+            cells.append(ratio(generated, tokens))
+        cells.append("" if expected.size is None else size(expected.size))
+        cells.append("" if taken is None else size(taken))
         table.add_row(*map(Text, cells))
     return table
 
@@ -139,7 +141,8 @@ def review_lines(kept: Kept) -> list[str]:
 def amount_of(stage: Estimate, heading: str) -> float | None:
     """The amount of a stage in a column of the plan; None when it has none, or it is unknown."""
     name = _AMOUNTS[heading]
-    if name == "trajectories" and not stage.label.startswith(_ROLLED_OUT):
+    rolls_out = stage.label.startswith(_ROLLED_OUT) and _JOINED not in stage.amounts
+    if name == "trajectories" and not rolls_out:
         return None
     if name == "tokens" and not stage.label.startswith(("sft", "train")):
         return None

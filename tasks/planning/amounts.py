@@ -1,6 +1,6 @@
 """What the work of each stage is proportional to, in this run and in an earlier output.
 
-A `Driver` is one amount of a stage: the trajectories that it samples or scores, the passes over
+A `driver` is one amount of a stage: the trajectories that it samples or scores, the passes over
 examples that it trains, the chunks that it reads. Everything else that the stage does (tokens, judge
 calls, bytes, seconds after its start) is scaled with it.
 """
@@ -8,50 +8,17 @@ calls, bytes, seconds after its start) is scaled with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config import for_round
 from tasks.base import StageTask
+from tasks.planning.driver import Driver, Known, Number
 from tasks.planning.embedded import embedded_before
 from tasks.planning.measured import Earlier, Measured
 from tasks.planning.questions import question_count
 from tasks.rounds import ShardedTask, ShardTask
 
-Number = float | None
 MERGED = "merged_trajectories"
-
-
-@dataclass(frozen=True)
-class Known:
-    """The amounts of the stages before one, expected or measured, by task id; and earlier outputs."""
-
-    amounts: Mapping[str, Mapping[str, float]]
-    earlier: Earlier
-
-    def of(self, task: StageTask, name: str, source: str) -> Number:
-        """Amount ``name`` of the upstream stage that ``task`` calls ``source``."""
-        upstream = task.upstream().get(source)
-        return None if upstream is None else self.amounts.get(upstream.task_id, {}).get(name)
-
-
-@dataclass(frozen=True)
-class Driver:
-    """One amount that decides how much a stage does.
-
-    ``expected`` gives it for a task that would run, ``measured`` for an earlier output; None is
-    unknown. ``stages`` are further stages whose outputs tell what this one takes. The size of the
-    output does not grow with the amount if ``constant_size``. ``cached`` and ``was_cached`` say whether
-    the results of a stage's model are in a cache, which makes its seconds those of reading them.
-    """
-
-    name: str
-    expected: Callable[[StageTask, Known], Number]
-    measured: Callable[[Measured, Earlier], Number]
-    stages: tuple[str, ...] = ()
-    constant_size: bool = False
-    cached: Callable[[StageTask, Known], bool] = lambda task, known: False
-    was_cached: Callable[[Measured], bool] = lambda found: False
 
 
 def driver(task: StageTask) -> Driver:
@@ -70,11 +37,16 @@ def measured_amount(rule: Driver, found: Measured, earlier: Earlier) -> Number:
         return None
 
 
-def expected_rows(task: StageTask, found: Measured | None) -> dict[str, float]:
-    """Rows of a stage that follow from its settings: the training examples of ``sft-data``.
+def expected_rows(
+    task: StageTask, amount: float, found: Measured | None = None
+) -> dict[str, float]:
+    """Rows of a stage that follow from its settings, or from the amount of its work.
 
-    ``found`` is the output to go by, which may have had fewer examples than were asked for.
+    They are the training examples of ``sft-data``, and the trajectories of joined shards. ``found`` is
+    the output to go by, which may have had fewer examples than were asked for.
     """
+    if driver(task).name == MERGED:
+        return {"trajectories": amount}
     if task.stage != "sft-data":
         return {}
     asked = _asked(task.settings.sft_data.model_dump(mode="json"))

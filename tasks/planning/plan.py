@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.planning.amounts import Driver, Known, driver, expected_rows, measured_amount
+from tasks.planning.amounts import driver, expected_rows, measured_amount
+from tasks.planning.driver import Driver, Known
 from tasks.planning.estimate import (
     Estimate,
     cost_of,
@@ -94,7 +95,7 @@ def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimat
     rule = driver(task)
     amount = rule.expected(task, known)
     needs = tuple(needed.label for needed in task.requires().values())
-    own = {} if amount is None else {rule.name: amount, **expected_rows(task, None)}
+    own = {} if amount is None else {rule.name: amount, **expected_rows(task, amount)}
     empty = Estimate(task.label, "run", str(task.directory), needs, amounts=own)
     if amount is None:
         return empty
@@ -102,7 +103,7 @@ def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimat
     if found is None:
         return empty
     ratio = amount / measured
-    amounts = scaled_amounts(found, ratio) | own | expected_rows(task, found)
+    amounts = scaled_amounts(found, ratio) | own | expected_rows(task, amount, found)
     seconds = found.launch_seconds + found.start_seconds if cached else scaled_seconds(found, ratio)
     notes = ["" if found.device in machine else f"measured on {found.device or 'another device'}"]
     return Estimate(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.cli.plan_tables import duration, plan_lines, ratio, size
+from pipeline.cli.plan_tables import amount_of, duration, plan_lines, ratio, size
 from tests.cli.test_cli import ROOT, refused, steep
 from tests.tasks.planning.finished_runs import finish_all, plan, report
 
@@ -15,6 +15,19 @@ from tests.tasks.planning.finished_runs import finish_all, plan, report
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def small_world():
+    sizes = "musique_train: 30, musique_sampling: 9, musique_dev: 9, musique_test: 9"
+    others = ", ".join(
+        f"{name}: 2"
+        for name in (
+            "hotpotqa_sampling", "hotpotqa_dev", "hotpotqa_test", "wiki2_test", "nq_sampling",
+            "nq_dev", "nq_test",
+        )
+    )  # fmt: skip
+    return f"data.closed_world={{seed: 3, documents: 600, {sizes}, {others}}}"
 
 
 def options(folder, *overrides):
@@ -57,6 +70,40 @@ def test_unknown_times_are_called_unknown_with_the_remedy(folder):
 def test_a_finished_run_needs_nothing(folder):
     finish_all(report(folder))
     assert plan_lines(plan(report(folder))) == ["every stage is done; nothing would run"]
+
+
+def test_trajectories_of_joined_shards_are_counted_once(folder):
+    finish_all(report(folder))
+    made = plan(report(folder, "sampling.shards=4", "sampling.temperature=0.7"))
+    sampled = {
+        stage.label: amount_of(stage, "trajectories")
+        for stage in made.running
+        if stage.label.startswith("sample")
+    }
+    assert sampled.pop("sample-1") is None
+    assert sum(sampled.values()) == 1920
+
+
+def test_a_run_ends_with_what_was_expected_and_what_it_took(folder, small_world):
+    first = steep("run", "graph", *options(folder, small_world), cwd=folder)
+    assert "ratio" not in first.stdout  # nothing was expected
+    second = steep(
+        "run", "graph", *options(folder, small_world, "corpus.chunk_words=90"), cwd=folder
+    )
+    assert second.returncode == 0, second.stderr
+    lines = [line for line in second.stdout.splitlines() if "ratio" in line]
+    assert len(lines) == 2  # the heading of the table, and the whole run
+    assert lines[1].startswith("the run took ")
+    reviewed = steep("plan", "--review", *options(folder, small_world), cwd=folder)
+    assert lines[1] in reviewed.stdout
+    told = json.loads(
+        steep("plan", "--review", "--json", *options(folder, small_world), cwd=folder).stdout
+    )
+    assert [stage["label"] for stage in told["stages"]] == ["corpus", "graph"]
+    for stage in told["stages"]:
+        assert stage["expected"]["amounts"]["chunks"] == 600
+        assert stage["measured"]["seconds"] > 0
+    assert told["wall_seconds"] > told["stages"][1]["measured"]["seconds"]
 
 
 def test_impossible_combinations_are_refused(folder):

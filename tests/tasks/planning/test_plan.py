@@ -166,6 +166,8 @@ def test_shards_share_the_trajectories(folder: Path) -> None:
     assert found["sample-shard-1-000"].amounts["trajectories"] == 480
     assert found["sample-shard-1-000"].seconds == pytest.approx(10 + 96 / 4)
     assert found["sample-1"].seconds is None  # joining shards has not been measured
+    assert found["sample-1"].amounts["trajectories"] == 1920
+    assert found["score-shard-1-003"].seconds == pytest.approx(24 / 4)
 
 
 def test_prices_of_the_configuration_give_the_cost(folder: Path) -> None:
