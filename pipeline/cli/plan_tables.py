@@ -20,7 +20,7 @@ _AMOUNTS = {
     "generated tokens": "generated_tokens",
     "reranked pairs": "reranked_pairs",
     "judge calls": "judge_calls",
-    "training tokens": "tokens",
+    "training tokens": "training_tokens",
 }
 _ROLLED_OUT = ("sample", "evaluate-policy")  # other stages read trajectories that these made
 _JOINED = "merged_trajectories"  # of shards, which have rows of their own
@@ -143,8 +143,6 @@ def amount_of(stage: Estimate, heading: str) -> float | None:
     name = _AMOUNTS[heading]
     rolls_out = stage.label.startswith(_ROLLED_OUT) and _JOINED not in stage.amounts
     if name == "trajectories" and not rolls_out:
-        return None
-    if name == "tokens" and not stage.label.startswith(("sft", "train")):
         return None
     return stage.amounts.get(name)
 

@@ -57,7 +57,7 @@ def run_sft(context: StageContext) -> dict[str, int]:
         counts = launch(context, f"{__name__}:train_sft", settings, "sft")
     else:
         counts = train_sft(context)
-    _note_start(context, started)
+    _note_work(context, started, counts["tokens"] * settings.epochs)
     return counts
 
 
@@ -73,14 +73,18 @@ def run_round(context: StageContext) -> dict[str, int]:
         counts = launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
     else:
         counts = train_stage(context)
-    _note_start(context, started)
+    dpo_epochs = for_round(context.config.dpo.round_epochs, context.round or 1)
+    _note_work(context, started, counts["tokens"] * (settings.epochs if grpo else dpo_epochs))
     return counts
 
 
-def _note_start(context: StageContext, started: float) -> None:
-    """Note the seconds since ``started`` (of ``time.perf_counter``) that were not training steps."""
+def _note_work(context: StageContext, started: float, tokens: float) -> None:
+    """Note the tokens of all passes, and the seconds that were not training steps.
+
+    ``started`` is the value of ``time.perf_counter`` when the stage started.
+    """
     seconds = time.perf_counter() - started - context.work.pop(_STEPS_TOOK)
-    context.work["start_seconds"] = round(seconds, 2)
+    context.work.update(training_tokens=round(tokens), start_seconds=round(seconds, 2))
 
 
 def _train(trainer: TrlTrainer, history: History, context: StageContext) -> None:

@@ -26,7 +26,11 @@ STAGES = {
         {"embedded_texts": 8500, "start_seconds": 0.0},
     ),
     "sft-data": (4.0, {"train": 700, "test": 125}, {"questions": 2400}),
-    "sft": (80.0, {"examples": 700, "tokens": 600_000}, {"start_seconds": 10.0}),
+    "sft": (
+        80.0,
+        {"examples": 700, "tokens": 600_000},
+        {"start_seconds": 10.0, "training_tokens": 600_000},
+    ),
     "sample": (
         106.0,
         {"questions": 240, "trajectories": 1920},
@@ -34,7 +38,11 @@ STAGES = {
     ),
     "score": (24.0, {"trajectories": 1920}, {}),
     "pair": (1.0, {"pairs": 200, "trajectories": 1920}, {}),
-    "train": (50.0, {"pairs": 200, "tokens": 250_000}, {"start_seconds": 10.0}),
+    "train": (
+        50.0,
+        {"pairs": 200, "tokens": 250_000},
+        {"start_seconds": 10.0, "training_tokens": 500_000},
+    ),
     "evaluate-policy": (
         50.0,
         {"questions": 400, "trajectories": 400},

@@ -58,6 +58,7 @@ def test_more_samples_cost_more_trajectories_and_no_second_start_of_the_engine(
     assert found["sample-1"].size == pytest.approx(2000)
     assert found["score-1"].seconds == pytest.approx(2 * 24)
     assert found["train-1"].seconds == pytest.approx(10 + 2 * 40)  # twice the pairs
+    assert found["train-1"].amounts["training_tokens"] == pytest.approx(1_000_000)
     assert found["train-1"].size == 1000  # an adapter does not grow with them
 
 
