@@ -87,6 +87,14 @@ def _own_or_input(name: str, source: str) -> Callable[[Measured, Earlier], Numbe
     return measured
 
 
+def _decomposed(found: Measured, earlier: Earlier) -> Number:
+    """Questions that an output of ``sft-data`` read; older outputs have only their corpus's count."""
+    if "questions" in found.amounts:
+        return found.amounts["questions"]
+    corpus = earlier.find(found.inputs.get("corpus", ""))
+    return None if corpus is None else corpus.amounts.get("sft")
+
+
 def _of_shard(task: StageTask, number: Number) -> Number:
     if number is not None and isinstance(task, ShardTask):
         return number / task.settings.sampling.shards
@@ -224,7 +232,7 @@ DRIVERS: Mapping[str, Driver] = {
     "sft-data": Driver(
         "questions",
         lambda task, known: question_count(task, "sft", known.earlier),
-        _own_or_input("sft", "corpus"),
+        _decomposed,
     ),
     "sft": Driver("passes", _passes, _measured_passes, constant_size=True),
     "sample": Driver("trajectories", _sampled, _unmerged, ("sample-shard",)),

@@ -47,4 +47,8 @@ def same_content(task: StageTask, found: Measured, earlier: Earlier) -> bool:
 def _deciding(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide the texts of chunks and of the graph."""
     questions = ("data.sft", "data.sampling", "data.validation", "data.test")
-    return {name: value for name, value in settings.items() if name not in ("seed", *questions)}
+    deciding = {name: value for name, value in settings.items() if name not in ("seed", *questions)}
+    if isinstance(world := deciding.get("data.closed_world"), Mapping):
+        # The numbers of questions do not change its documents.
+        deciding["data.closed_world"] = [world.get("seed"), world.get("documents")]
+    return deciding

@@ -72,7 +72,7 @@ def read_measured(directory: Path) -> Measured | None:
     if "wall_seconds" not in manifest:
         return None
     key, work = manifest["key"], _numbers(manifest.get("work"))
-    timing = {} if "work" in manifest else _timing(directory)
+    timing = {} if isinstance(manifest.get("work"), Mapping) else _timing(directory)
     amounts = {**_numbers(manifest["counts"]), **timing, **work}
     start = amounts.pop("start_seconds", amounts.pop("engine_start", 0.0))
     files = manifest.get("files")

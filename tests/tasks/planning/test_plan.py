@@ -88,6 +88,8 @@ def test_texts_that_were_embedded_before_are_not_embedded_again(folder: Path) ->
     (folder / "runs/cache").mkdir()
     found = stages(second)["index"]
     assert (found.seconds, found.note) == (0, "results are cached")
+    fewer = report(folder, "data.closed_world.nq_test=10", name="fewer-questions")
+    assert stages(fewer)["index"].seconds == 0
     other = report(folder, "data.closed_world.documents=3000", name="third")
     assert stages(other)["index"].seconds == pytest.approx(2 * 85)
 
@@ -136,7 +138,7 @@ def test_outputs_of_older_versions_count(folder: Path) -> None:
     task = report(folder)
     corpus = task.upstream()["corpus"]
     for needed in (corpus.upstream()["world"], corpus, task.upstream()["sample-1"]):
-        finish(needed, work={})
+        finish(needed, work=None)
     directory = task.upstream()["sample-1"].directory
     (directory / "timing.json").write_text('{"engine_start": 6.0, "generated_tokens": 500}')
     found = stages(report(folder, "sampling.samples=16", name="second"))["sample-1"]

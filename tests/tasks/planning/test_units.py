@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.closed_world.write import write_closed_world
 from tasks.planning.estimate import Prices, cost_of
 from tasks.planning.machine import here, is_gpu
 from tasks.planning.questions import records_before_filters
@@ -52,3 +53,16 @@ def test_gpus_are_named_as_in_manifests(tmp_path: Path) -> None:
     assert "NVIDIA H100 80GB HBM3" in here(tmp_path)
     assert [is_gpu(name) for name in ("NVIDIA H100", "cpu (2 cores)", "")] == [True, False, False]
     assert any(name.startswith("cpu (") for name in here(tmp_path / "absent"))
+
+
+def test_documents_of_a_world_do_not_depend_on_its_questions(tmp_path: Path) -> None:
+    """An index of the one is therefore an index of the other (`tasks.planning.embedded`)."""
+    sizes = {"musique_train": 30, "nq_test": 9}
+    for name, factor in (("few", 1), ("many", 2)):
+        (tmp_path / name).mkdir()
+        chosen = {key: factor * size for key, size in sizes.items()}
+        write_closed_world(tmp_path / name, seed=3, documents=600, sizes=chosen, famous_share=0.0)
+    for file in ("corpus.jsonl", "triplets.jsonl", "hyperedges.jsonl"):
+        assert (tmp_path / "few" / file).read_bytes() == (tmp_path / "many" / file).read_bytes()
+    questions = [(tmp_path / name / "nq_test.jsonl").read_bytes() for name in ("few", "many")]
+    assert questions[0] != questions[1]
