@@ -16,6 +16,8 @@ TRAJECTORIES ?=
 CHUNKS ?=
 BUILT  ?=
 JSON   ?=
+PROBE  ?=
+REVIEW ?=
 KILLS  ?=
 REMOVE ?=
 RUNS   ?=
@@ -37,7 +39,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status verify gc torture recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
+        view status plan verify gc torture recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -78,6 +80,9 @@ serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 
 status: $(STAMP) ## which stages are done or run; WHY=sample:2 says why one would run (WATCH=1, JSON=1)
 	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)
+
+plan: $(STAMP) ## what a run would do, take and cost (PROBE=1: measure a small copy first; REVIEW=1: the last run; JSON=1)
+	@$(STEEP) plan $(OPTIONS) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PROBE),--probe) $(if $(REVIEW),--review) $(if $(JSON),--json)
 
 verify: $(STAMP) ## check the files of every finished stage by their hashes (JSON=1)
 	@$(STEEP) verify $(OPTIONS) $(if $(JSON),--json)

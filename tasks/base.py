@@ -205,6 +205,7 @@ class StageTask(luigi.Task):
             force=self.forced,
             lock_seconds=self.lock_seconds,
             execution=self.execution(),
+            launched=time.time(),
         )
         started = time.monotonic()
         counts = run_stage(

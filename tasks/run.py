@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -140,32 +141,40 @@ def run(
     if keep_config:
         write_resolved(task.run_settings)
     if force or not task.complete():
-        _run(
-            [needed for needed in tasks if needed is task or not needed.complete()], workers, force
-        )
+        todo = [needed for needed in tasks if needed is task or not needed.complete()]
+        _run(tasks, todo, workers or task.settings.workers, force)
     task.check_output(Depth.FOOTERS)
     if task.stage == "report":
         publish(task)
     return task.directory
 
 
-def _run(todo: list[StageTask], workers: int | None, force: bool) -> None:
-    """Run tasks in running order; the last is the one that ``force`` is about."""
+def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: bool) -> None:
+    """Run ``todo``, the last of which ``force`` is about; ``tasks`` has the complete ones too.
+
+    Both are in running order. The plan of the run is kept (`tasks.planning.review`).
+    """
+    from tasks.planning import review
+    from tasks.planning.plan import make_plan
+
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
-    check_writable({task.settings.run_dir / "logs", *(needed.store.root for needed in todo)})
+    run_dir, started = task.settings.run_dir, time.monotonic()
+    check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.FOOTERS)
+    kept = review.keep(run_dir, make_plan(task, tasks, workers, forced=force))
     task.forced = force
     try:
         with shown(todo):
-            failures = build(task, todo, task.settings.workers if workers is None else workers)
+            failures = build(task, todo, workers)
     finally:
         task.forced = False
     if not task.complete() or (force and failures):
         raise _failed(todo, failures)
+    review.finish(run_dir, kept, time.monotonic() - started)
 
 
 def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pipeline.config import current_name
 from pipeline.core.errors import StoreError
-from pipeline.run.content import MADE_FROM
+from pipeline.run.content import holds_checkpoints
 from pipeline.run.output_check import Depth, has_hashes, problems
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
 from pipeline.run.store import differences, read_manifest
@@ -112,7 +112,7 @@ def _unfinished(task: StageTask) -> StageState:
 
 def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
     checkpoints = task.store.checkpoint_dir(task.key)
-    kept = checkpoints.is_dir() and any(path.name != MADE_FROM for path in checkpoints.iterdir())
+    kept = holds_checkpoints(checkpoints)
     then = "it continues from its checkpoints" if kept else "it starts again"
     where = f" at {progress.sentence()}" if progress.unit else " before its work began"
     return f"stopped{where}; {then}"

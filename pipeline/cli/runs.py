@@ -59,9 +59,14 @@ def run(
 ) -> None:
     """Run a stage and everything that it needs, except what is done."""
     task = stage_task(stage, config, set, data, round)
+    from pipeline.cli.plan import print_review_since
+    from tasks.planning.review import now
     from tasks.run import run as run_task
 
-    typer.echo(str(run_task(task, workers=workers, force=force, keep_config=True)))
+    started = now()
+    directory = run_task(task, workers=workers, force=force, keep_config=True)
+    print_review_since(task, started)
+    typer.echo(str(directory))
 
 
 def stage_command(stage: str) -> Callable[..., None]:

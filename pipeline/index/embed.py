@@ -13,6 +13,7 @@ are therefore embedded without padding, in batches whose number of rows depends 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +69,7 @@ class Embedder:
         self._cache = cache
         self._recent: LruCache[str, Vectors] = LruCache(_IN_MEMORY)
         self.computed = 0  # texts embedded by the model so far, not from a cache
+        self.load_seconds = 0.0  # seconds that loading the model took
         self._lock = threading.Lock()  # fast tokenizers raise when two threads use them
 
     @cached_property
@@ -180,6 +182,7 @@ class Embedder:
 
     @cached_property
     def _model(self) -> Any:
+        started = time.perf_counter()
         import torch
         from sentence_transformers import SentenceTransformer
 
@@ -204,6 +207,7 @@ class Embedder:
                 f"'sentence-transformers[{self._backend}]' or set it to torch"
             ) from None
         model.max_seq_length = self._max_length
+        self.load_seconds = time.perf_counter() - started
         return model
 
 

@@ -6,6 +6,7 @@ Output: a `VariantRetriever` that has opened only the tables and models that its
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -39,12 +40,13 @@ def open_retriever(
     cache_dir: Path | str,
     gpu: bool = False,
     embedder: Embedder | None = None,
+    work: MutableMapping[str, float] | None = None,
 ) -> VariantRetriever:
     """The retriever of a settings block.
 
     The hypergraph variants take the hypergraph stage's directory as ``graph`` and the hyper-index
     stage's as ``index``. ``gpu`` copies the FAISS indexes to the GPU. ``embedder`` is an open
-    embedder with the same settings. Raises StoreError when a file of the index is missing or broken,
+    embedder with the same settings. ``work`` gets the number of pairs that the reranker scores. Raises StoreError when a file of the index is missing or broken,
     or when the index was built by another embedder or over other tables; DependencyError when a
     model or device is missing.
     """
@@ -60,7 +62,9 @@ def open_retriever(
     elif settings.variant != "none":
         embedder = embedder or open_embedder(embedder_settings, open_cache(cache_dir))
         _check_embedder(index / "index.json", embedder)
-        reranker = open_reranker(settings.reranker, embedder_settings, cache_dir, embedder=embedder)
+        reranker = open_reranker(
+            settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
+        )
         if settings.variant != "graph":
             semantic = _open_semantic(settings, corpus, index, embedder, reranker, gpu)
         if settings.variant != "semantic":

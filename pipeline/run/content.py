@@ -49,6 +49,11 @@ def content_key(key: StageKey, inputs: Mapping[str, str]) -> str:
     return _digest({**asdict(key), "inputs": dict(inputs)})
 
 
+def holds_checkpoints(directory: Path) -> bool:
+    """Whether a stage's directory of checkpoints holds any."""
+    return directory.is_dir() and any(path.name != MADE_FROM for path in directory.iterdir())
+
+
 def _digest(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

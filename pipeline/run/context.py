@@ -22,8 +22,10 @@ class StageContext:
     of the policy that samples or is trained; without it the base model samples). ``output`` is a temporary directory that the store
     renames when the stage returns. ``checkpoint_dir`` survives a kill and holds checkpoints.
     ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
-    are copied into the manifest: choices that the stage made, by name. ``progress`` takes reports on
-    how far the stage is, and ignores them outside a run.
+    are copied into the manifest: choices that the stage made, by name. So is ``work``: amounts of the
+    work that the stage did, by name (``trajectories``, ``generated_tokens``, ``judge_calls``, …), and
+    ``start_seconds``, the part of its seconds that more work would not repeat. ``progress`` takes
+    reports on how far the stage is, and ignores them outside a run.
     """
 
     config: Config
@@ -37,6 +39,7 @@ class StageContext:
     shards: int = 1
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, float] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -56,6 +59,7 @@ class StageContext:
             "progress": (
                 str(self.progress.path) if isinstance(self.progress, ProgressFile) else None
             ),
+            "work": self.work,
         }
 
     @classmethod

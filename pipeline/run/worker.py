@@ -32,7 +32,7 @@ from pipeline.core import shipped
 from pipeline.core.atomic import write_text
 from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.run.content import MADE_FROM, content_key
+from pipeline.run.content import MADE_FROM, content_key, holds_checkpoints
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.progress import ProgressFile, duration
@@ -57,7 +57,8 @@ class StageJob:
     stage's output, and ``force`` says that the stage runs again although it is complete.
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
     killed and be about to end. ``execution`` are the settings that say how the stage is executed, by
-    dotted name, for the manifest.
+    dotted name, for the manifest. ``launched`` is the time when the process was started, in seconds since
+    1970, or 0.
     """
 
     config: dict[str, Any]
@@ -73,6 +74,7 @@ class StageJob:
     force: bool = False
     lock_seconds: float = 15.0
     execution: dict[str, Any] = field(default_factory=dict)
+    launched: float = 0.0
 
 
 class Reports:
@@ -138,6 +140,7 @@ def call_stage(entry: str, context: StageContext) -> dict[str, int]:
 
 def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> dict[str, int]:
     started, clock = time.time(), time.monotonic()
+    resumed = holds_checkpoints(checkpoint_dir)
     for stale in checkpoint_dir.parent.glob(f".{key.fingerprint}.*"):
         if stale.is_dir():  # incomplete output of an earlier attempt; checkpoints are elsewhere
             shutil.rmtree(stale)
@@ -180,9 +183,12 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         "made_from": {name: Path(path).name for name, path in task.inputs.items()},
         "notes": context.notes,
         "execution": task.execution,
+        "work": context.work,
+        "resumed": resumed,  # its seconds are those of the last attempt
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
+        "launch_seconds": round(started - task.launched, 2) if task.launched else 0.0,
         "peak_memory_mb": round(max(usage) / 1024),
         "device": _device(),
         "python": platform.python_version(),

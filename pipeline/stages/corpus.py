@@ -36,6 +36,7 @@ def run(context: StageContext) -> dict[str, int]:
     counts["chunks"] = write_chunks(context.output, chunks)
     if counts["chunks"] == 0:
         raise InputError("corpus.files: no document has any text; name files with documents")
+    context.work.update(documents=counts["documents"], chunks=counts["chunks"])
     return counts
 
 

@@ -82,6 +82,7 @@ def _evaluate(
         split=split,
         seconds=seconds,
     )
+    context.work["questions"] = len(questions)
     return {"questions": len(questions), **counts}
 
 

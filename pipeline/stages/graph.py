@@ -39,6 +39,7 @@ def run(context: StageContext) -> dict[str, int]:
         )
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
+    context.work["chunks"] = len(chunks)
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     write_json(context.output / "statistics.json", statistics)
     print_statistics(statistics)

@@ -40,6 +40,7 @@ def run(context: StageContext) -> dict[str, int]:
         raise InputError(f"hypergraph.source is {source}; it yields no fact{rejected}")
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
+    context.work["chunks"] = len(chunks)
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
     write_json(context.output / "statistics.json", statistics)
     print_statistics(statistics)

@@ -77,6 +77,11 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
     write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
+    context.work.update(
+        texts=sum(counts.values()),
+        embedded_texts=embedder.computed,
+        start_seconds=round(embedder.load_seconds, 2),
+    )
     return {**counts, EMBEDDED: embedder.computed}
 
 

@@ -66,6 +66,7 @@ def run_policy(context: StageContext) -> dict[str, int]:
 
 def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
     from pipeline.stages.judge_factory import PolicyAnswers, open_judges
+    from pipeline.stages.resources import add_usage
 
     if settings is None:
         raise ConfigError("the configuration has no block judges; add one")
@@ -78,6 +79,9 @@ def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
             ceiling=settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
     chats = {"policy": answers.usage, **_usages(over, under)}
+    for name, usage in chats.items():
+        add_usage(context.work, name, usage)
+    context.work.update(steps=counts["steps"], judge_calls=counts["calls"])
     for name, usage in chats.items():
         print(f"{name}: {usage.line()}")
     total = {name: usage.total() for name, usage in chats.items()}

@@ -15,6 +15,7 @@ from pipeline.run.context import StageContext
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
 from pipeline.sft_data.steps import Hop
 from pipeline.stages.policy import open_policy_chat
+from pipeline.stages.resources import add_usage
 
 
 def find_known_facts(context: StageContext, hops: Sequence[Hop]) -> KnownFacts:
@@ -51,4 +52,5 @@ def _ask_base_model(
             max_tokens=max_tokens,
         )
         print(chat.usage.line())
+        add_usage(context.work, "policy", chat.usage)
     return {question: answer.text for question, answer in answers.items()}

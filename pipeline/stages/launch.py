@@ -1,7 +1,7 @@
 """Training over several GPUs: one stage function in the processes of ``accelerate launch``.
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files, its
-counts and its notes. One process per GPU runs ``python -m pipeline.stages.launch JOB.json``; the job
+counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch JOB.json``; the job
 file holds the stage function and the context as JSON. A SteepError of a worker is raised again here as
 TrainingError. The launcher and its processes start through `pipeline.run.process`, because the
 launcher gives each of them a session of its own: a signal to the stage's process group does not reach
@@ -63,7 +63,7 @@ def command(settings: Trainer, job: Path) -> list[str]:
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
-    The notes of the main process are added to ``context.notes``. ``block`` is the configuration block
+    The notes and the work of the main process are added to those of ``context``. ``block`` is the configuration block
     of ``settings``. Raises DependencyError for a missing device, and TrainingError with the message of
     a worker or naming the exit status.
     """
@@ -87,12 +87,13 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
             f"({settings.processes} processes); see its output above"
         )
     context.notes.update(result["notes"])
+    context.work.update(result["work"])
     counts: dict[str, int] = result["counts"]
     return counts
 
 
 def main(path: Path) -> int:
-    """Run the job in one process; the main process writes counts and notes to ``result.json``.
+    """Run the job in one process; the main process writes counts, notes and work to ``result.json``.
 
     Any process writes the message of a SteepError there. Returns the exit status.
     """
@@ -106,7 +107,7 @@ def main(path: Path) -> int:
         write_json(result, {"error": str(error)})
         return error.exit_status
     if os.environ.get("RANK", "0") == "0":
-        outcome = {"counts": counts, "notes": context.notes}
+        outcome = {"counts": counts, "notes": context.notes, "work": context.work}
         write_json(result, outcome)
     return 0
 

@@ -107,4 +107,4 @@ def _open_retriever(context: StageContext) -> Retriever | None:
     if context.config.retrieval.service is not None:
         return open_remote_retriever(context.config, context.key)
     corpus, graph, index = (context.inputs[name] for name in ("corpus", "graph", "index"))
-    return open_retriever(context.config, corpus, graph, index)
+    return open_retriever(context.config, corpus, graph, index, work=context.work)

@@ -21,6 +21,7 @@ from pathlib import Path
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, RetrievalUnavailable
 from pipeline.core.records import Question, Trajectory
+from pipeline.retrieval.rerank import RERANKED
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import read_policy
 from pipeline.rollout.sampler import continue_trajectories, roll_out
@@ -41,7 +42,7 @@ def roll_out_policy(
     """Roll a policy out over questions: trajectories by question and sample, and seconds.
 
     The trajectories are read from their checkpoints while they are consumed, with a check that each
-    question has each sample once.
+    question has each sample once. They are counted in ``context.work``.
 
     ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are
     engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
@@ -106,7 +107,24 @@ def roll_out_policy(
                 raise
     seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
     log.info("seconds: %s", seconds_spent)
-    return checkpoints.read(), checkpoints.seconds
+    if len(remaining) < len(questions):  # the pairs of earlier attempts were not counted
+        context.work.pop(RERANKED, None)
+    context.work["start_seconds"] = round(checkpoints.seconds["engine_start"], 2)
+    return _counted(context, checkpoints.read()), checkpoints.seconds
+
+
+def _counted(context: StageContext, trajectories: Iterator[Trajectory]) -> Iterator[Trajectory]:
+    """The trajectories; their number, tokens and retrievals become the work of the stage."""
+    work = context.work
+    names = ("trajectories", "prompt_tokens", "generated_tokens", "retrieved_tokens", "retrievals")
+    work.update(dict.fromkeys(names, 0))
+    for trajectory in trajectories:
+        work["trajectories"] += 1
+        work["prompt_tokens"] += len(trajectory.prompt_ids)
+        work["generated_tokens"] += trajectory.tokens.thinking
+        work["retrieved_tokens"] += trajectory.tokens.retrieved
+        work["retrievals"] += len(trajectory.tokens.per_retrieval)
+        yield trajectory
 
 
 class PolicyContinuations:

@@ -6,7 +6,7 @@ them from a `Config` or a `StageContext`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted
 from pipeline.graph.extract import ExtractionPrompt, extract
 from pipeline.llm import factory as llm
-from pipeline.llm.chat import Chat
+from pipeline.llm.chat import Chat, Usage
 from pipeline.llm.endpoint_chat import OUTAGE
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.context import StageContext
@@ -74,6 +74,7 @@ def extract_by_model(
         chat.progress = context.progress
         yield from extract(chunks, chat=chat, prompt=prompt)
     chat.usage.report(context.output)
+    add_usage(context.work, "chat", chat.usage)
 
 
 def open_retriever(
@@ -83,6 +84,7 @@ def open_retriever(
     index: Path,
     *,
     embedder: Embedder | None = None,
+    work: MutableMapping[str, float] | None = None,
 ) -> VariantRetriever:
     """The configured retriever over complete stage directories (`retrieval.factory`)."""
     from pipeline.retrieval import factory
@@ -96,6 +98,7 @@ def open_retriever(
         cache_dir=config.cache_dir,
         gpu=config.index.gpu,
         embedder=embedder,
+        work=work,
     )
 
 
@@ -128,9 +131,38 @@ def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriev
     return RemoteRetriever(settings.service, identity, patience=settings.service_patience)
 
 
-def open_similarity(config: Config, *, reranker: Reranker | None = None) -> RerankerSimilarity:
-    """The similarity by a reranker, by default that of the retrieval settings."""
+def open_similarity(
+    config: Config,
+    *,
+    reranker: Reranker | None = None,
+    work: MutableMapping[str, float] | None = None,
+) -> RerankerSimilarity:
+    """The similarity by a reranker, by default that of the retrieval settings.
+
+    ``work`` gets the number of pairs that it scores.
+    """
     from pipeline.retrieval.rerank import RerankerSimilarity, open_reranker
 
     settings = reranker or config.retrieval.reranker
-    return RerankerSimilarity(open_reranker(settings, config.index.embedder, config.cache_dir))
+    return RerankerSimilarity(
+        open_reranker(settings, config.index.embedder, config.cache_dir, work=work)
+    )
+
+
+def add_usage(work: MutableMapping[str, float], name: str, usage: Usage) -> None:
+    """Add the calls, tokens and cost of a chat model to the work of a stage.
+
+    The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. The tokens are also
+    there under ``name``, because each model has its own prices. Answers from the cache count too.
+    """
+    total = usage.total()
+    amounts = {
+        "calls": total["answers"],
+        "prompt_tokens": total["prompt_tokens"],
+        "completion_tokens": total["completion_tokens"],
+        "cost": total["cost"],
+        f"{name}.prompt_tokens": total["prompt_tokens"],
+        f"{name}.completion_tokens": total["completion_tokens"],
+    }
+    for key, value in amounts.items():
+        work[key] = work.get(key, 0) + value

@@ -48,4 +48,5 @@ def run(context: StageContext) -> dict[str, int]:
     write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
     write_json(context.output / "stops.json", dict(sorted(stops.items())))
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
+    context.work["questions"] = len(questions)
     return {"questions": len(questions), "trajectories": stops.total()}

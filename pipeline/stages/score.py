@@ -41,7 +41,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     settings = context.config.rewards
     trained = method(settings.kind)
-    return score_file(
+    counts = score_file(
         context.inputs["sample"] / FILE,
         context.output,
         context.checkpoint_dir,
@@ -51,6 +51,8 @@ def run(context: StageContext) -> dict[str, int]:
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,
     )
+    context.work["trajectories"] = counts["trajectories"]
+    return counts
 
 
 def score_file(

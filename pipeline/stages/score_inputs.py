@@ -40,7 +40,7 @@ class StageInputs:
         """The similarity model of ``rewards.reranker``, by default that of retrieval."""
         config = self.context.config
         reranker = config.rewards.reranker or config.retrieval.reranker
-        return open_similarity(config, reranker=reranker)
+        return open_similarity(config, reranker=reranker, work=self.context.work)
 
     def entities(self) -> GraphEntities:
         """The entities of the graph that was retrieved from."""
@@ -72,6 +72,8 @@ class StageInputs:
         )
         values = estimator.values(trajectories)
         write_json(context.output / "progress.json", dataclasses.asdict(estimator.cost))
+        context.work["continuations"] = estimator.cost.continuations
+        context.work["generated_tokens"] = estimator.cost.generated_tokens
         return values
 
 

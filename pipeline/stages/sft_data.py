@@ -72,6 +72,7 @@ def run(context: StageContext) -> dict[str, int]:
     write_json(context.output / "statistics.json", statistics)
     for name, count in statistics.items():
         print(f"{name}: {count:,}")
+    context.work.update(questions=len(questions), examples=len(done["train"]))
     return {name: len(examples) for name, examples in done.items()}
 
 
@@ -221,7 +222,7 @@ def _supporting(
     settings = context.config.sft_data
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
-        from pipeline.stages.resources import open_chat
+        from pipeline.stages.resources import add_usage, open_chat
 
         with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
             selected: dict[str, list[Fact]] | None = None
@@ -236,6 +237,7 @@ def _supporting(
                 context.progress.start(len(hops), "hops with supporting facts")
                 selected = select_supporting(hops, chat, faults)
         chat.usage.report(context.output)
+        add_usage(context.work, "chat", chat.usage)
         if selected is not None:
             return {hop.id: selected.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_facts(hop) for hop in hops}

@@ -47,6 +47,7 @@ def merge(context: StageContext) -> dict[str, int]:
             write_json(
                 context.output / path.name, _added([read_json(s / path.name) for s in shards])
             )
+    context.work["merged_trajectories"] = written
     return {name: int(count) for name, count in counts.items()}
 
 

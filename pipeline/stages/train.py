@@ -9,6 +9,7 @@ data is encoded once (`pipeline.stages.training_data`), before the training proc
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,27 +47,52 @@ from pipeline.training.trackers import Tracking, failed_trackers
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
+_STEPS_TOOK = "step_seconds"
+
 
 def run_sft(context: StageContext) -> dict[str, int]:
     """Stage ``sft``: policy 0. Returns counts of examples and tokens."""
-    settings = context.config.sft
+    settings, started = context.config.sft, time.perf_counter()
     encode_sft_data(context)
     if settings.processes > 1:
-        return launch(context, f"{__name__}:train_sft", settings, "sft")
-    return train_sft(context)
+        counts = launch(context, f"{__name__}:train_sft", settings, "sft")
+    else:
+        counts = train_sft(context)
+    _note_work(context, started, counts["tokens"] * settings.epochs)
+    return counts
 
 
 def run_round(context: StageContext) -> dict[str, int]:
     """Stage ``train``: policy ``context.round``. Returns counts of pairs or trajectories, and of tokens."""
     objective, settings = context.config.objective, context.config.trainer
-    grpo = objective == "grpo"
+    grpo, started = objective == "grpo", time.perf_counter()
     encode, train_stage = (
         (encode_trajectory_data, train_grpo) if grpo else (encode_pair_data, train_dpo)
     )
     encode(context)
     if settings.processes > 1:
-        return launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
-    return train_stage(context)
+        counts = launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
+    else:
+        counts = train_stage(context)
+    dpo_epochs = for_round(context.config.dpo.round_epochs, context.round or 1)
+    _note_work(context, started, counts["tokens"] * (settings.epochs if grpo else dpo_epochs))
+    return counts
+
+
+def _note_work(context: StageContext, started: float, tokens: float) -> None:
+    """Note the tokens of all passes, and the seconds that were not training steps.
+
+    ``started`` is the value of ``time.perf_counter`` when the stage started.
+    """
+    seconds = time.perf_counter() - started - context.work.pop(_STEPS_TOOK)
+    context.work.update(training_tokens=round(tokens), start_seconds=round(seconds, 2))
+
+
+def _train(trainer: TrlTrainer, history: History, context: StageContext) -> None:
+    """Train, and note the steps and their seconds in ``context.work``."""
+    started = time.perf_counter()
+    train(trainer, history, context.checkpoint_dir, context.progress)
+    context.work.update({"steps": history.steps, _STEPS_TOOK: time.perf_counter() - started})
 
 
 def train_sft(context: StageContext) -> dict[str, int]:
@@ -89,7 +115,7 @@ def train_sft(context: StageContext) -> dict[str, int]:
         seed=context.seed, checkpoint_dir=context.checkpoint_dir, history=history,
         tracking=_tracking(context),
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    _train(trainer, history, context)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=model_hash(base), parent=None, reference=None,
         round=0, method="sft", seed=context.seed, counts=data.counts,
@@ -126,7 +152,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference_adapter=None if is_parent else context.inputs["sft"] / "adapter",
         progress=context.progress,
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    _train(trainer, history, context)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=reference.policy, round=number, method="dpo+sft", seed=context.seed,
@@ -161,7 +187,7 @@ def train_grpo(context: StageContext) -> dict[str, int]:
         temperature=config.sampling.temperature, seed=context.seed, checkpoint_dir=context.checkpoint_dir,
         history=history, tracking=_tracking(context), progress=context.progress,
     )  # fmt: skip
-    train(trainer, history, context.checkpoint_dir, context.progress)
+    _train(trainer, history, context)
     lineage = Lineage(
         policy="", base=config.model.base, base_sha=sha, parent=parent.policy,
         reference=parent.policy if settings.beta else None, round=context.round or 1,

@@ -34,7 +34,7 @@ def test_a_number_of_workers_is_passed_on_although_it_is_zero() -> None:
     assert recipe("report", "WORKERS=0").splitlines()[-1].split()[-2:] == ["--workers", "0"]
 
 
-@pytest.mark.parametrize("target", ["status", "verify", "recall", "gc"])
+@pytest.mark.parametrize("target", ["status", "plan", "verify", "recall", "gc"])
 def test_json_is_passed_on(target: str) -> None:
     assert recipe(target, "DATA=d", "JSON=1").splitlines()[-1].endswith(" --json")
     assert "--json" not in recipe(target, "DATA=d")
@@ -62,4 +62,9 @@ def test_targets_that_take_json_say_so() -> None:
         for line in (ROOT / "Makefile").read_text().splitlines()
         if "##" in line and "JSON=1" in line
     ]
-    assert described == ["evaluate", "status", "verify", "recall", "gc"]
+    assert described == ["evaluate", "status", "plan", "verify", "recall", "gc"]
+
+
+def test_a_plan_takes_a_probe_and_a_review() -> None:
+    assert recipe("plan", "PROBE=1").split()[-1] == "--probe"
+    assert recipe("plan", "REVIEW=1", "WORKERS=3").split()[-3:] == ["--workers", "3", "--review"]

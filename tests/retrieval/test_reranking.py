@@ -11,6 +11,7 @@ from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.retrieval.rerank import (
     BiEncoder,
     CachedReranker,
+    CountedReranker,
     CrossEncoderModel,
     FlagModel,
     RerankerSimilarity,
@@ -97,6 +98,14 @@ def test_bi_encoder_score_is_scale_times_cosine_plus_offset():
     reranker = BiEncoder(BagOfWords(), scale=10.0, offset=-4.0)
     scores = reranker.score([("a b", "a b"), ("a b", "b c"), ("a", "z")])
     np.testing.assert_allclose(scores, [6.0, 1.0, -4.0], atol=1e-4)
+
+
+def test_scored_pairs_are_counted_also_when_their_scores_are_cached():
+    work: dict[str, float] = {}
+    reranker = CountedReranker(CachedReranker(LengthModel()), work)
+    pairs = [("a", "xx"), ("b", "xxx"), ("a", "xx")]
+    assert reranker.score(pairs).tolist() == reranker.score(pairs).tolist() == [2.0, 3.0, 2.0]
+    assert work == {"reranked_pairs": 6}
 
 
 def test_similarity_is_the_sigmoid_of_the_raw_score():

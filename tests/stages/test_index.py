@@ -75,6 +75,8 @@ def context(model, tmp_path, upstream, **retrieval):
 def test_vectors_have_the_row_order_of_their_tables(model, tmp_path, upstream):
     stage = context(model, tmp_path, upstream)
     assert run(stage) == {"chunks": 2, "entities": 4, "triplets": 2, "newly embedded": 8}
+    assert (stage.work["texts"], stage.work["embedded_texts"]) == (8, 8)
+    assert stage.work["start_seconds"] > 0
     assert np.load(stage.output / "triplets.npy").shape == (2, 32)
     about = json.loads((stage.output / "index.json").read_text())
     assert about["faiss"] == {"chunks": {"kind": "flat"}, "entities": {"kind": "flat"}}

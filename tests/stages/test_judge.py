@@ -181,7 +181,13 @@ def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
     assert not again.complete()
     assert read_records(run(again) / VERDICTS, Verdict) == verdicts
     assert server.request_counts.total() == 2
-    assert read_manifest(folder)["counts"] == {"steps": 4, "calls": 3, "unknown": 1}
+    manifest = read_manifest(folder)
+    assert manifest["counts"] == {"steps": 4, "calls": 3, "unknown": 1}
+    assert (manifest["work"]["steps"], manifest["work"]["judge_calls"]) == (4, 3)
+    for name in ("prompt_tokens", "completion_tokens"):
+        by_model = {chat: manifest["work"][f"{chat}.{name}"] for chat in chats}
+        assert by_model == {chat: usage[name] for chat, usage in chats.items()}
+        assert manifest["work"][name] == sum(by_model.values())
 
 
 def test_judge_settings_do_not_change_the_fingerprints_of_sampling_and_unjudged_scores(

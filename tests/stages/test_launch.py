@@ -99,6 +99,10 @@ def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[s
     assert lineage.training is not None
     assert lineage.training["steps"] == 4
     assert lineage.training["relative_change"] > 0
+    assert context.work["steps"] == 4  # counted by the main process
+    assert set(context.work) == {"steps", "training_tokens", "start_seconds"}
+    assert context.work["training_tokens"] == 2 * counts["tokens"]
+    assert context.work["start_seconds"] > 0
 
 
 def test_two_processes_train_the_policy_of_one(run: Run) -> None:

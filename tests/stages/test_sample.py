@@ -106,6 +106,21 @@ def test_a_rollout_reports_trajectories_and_starts_at_those_that_are_done(
     assert again.done == 14
 
 
+def test_the_work_of_the_stage_is_counted(context: StageContext):
+    run(context)
+    written = trajectories(context)
+    assert context.work.pop("start_seconds") > 0
+    assert context.work == {
+        "questions": 7,
+        "trajectories": 14,
+        "prompt_tokens": sum(len(trajectory.prompt_ids) for trajectory in written),
+        "generated_tokens": sum(trajectory.tokens.thinking for trajectory in written),
+        "retrieved_tokens": 0,
+        "retrievals": sum(len(trajectory.tokens.per_retrieval) for trajectory in written),
+    }
+    assert context.work["generated_tokens"] > 0
+
+
 def outputs(context: StageContext) -> dict[str, str]:
     return {trajectory.trajectory_id: trajectory.output for trajectory in trajectories(context)}
 

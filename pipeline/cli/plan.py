@@ -1,0 +1,124 @@
+"""``steep plan``: what a run would do and cost, and afterwards what it did."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.options import (
+    DEFAULT_CONFIGURATION,
+    ConfigOption,
+    DataOption,
+    JsonOption,
+    RoundOption,
+    SetOption,
+    WorkersOption,
+)
+from pipeline.cli.plan_tables import plan_lines, plan_table, review_lines, review_table
+from pipeline.cli.runs import stage_task
+from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.base import StageTask
+    from tasks.planning.plan import Plan
+
+
+def plan(
+    stage: Annotated[str, typer.Argument(help="stage to plan, with everything that it needs")] = (
+        "report"
+    ),
+    config: ConfigOption = DEFAULT_CONFIGURATION,
+    set: SetOption = None,
+    data: DataOption = None,
+    round: RoundOption = None,
+    workers: WorkersOption = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="first run a small copy, as runs/NAME-probe")
+    ] = False,
+    review: Annotated[
+        bool, typer.Option("--review", help="compare the last run with the plan it started with")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would do, how long it would take and what it would cost, without running it."""
+    if probe and review:
+        raise InputError("--probe and --review cannot be used together; remove one of them")
+    task = stage_task(stage, config, set, data, round)
+    if review:
+        _review(task, as_json)
+        return
+    if probe:
+        from tasks.planning.probe import probe_overrides
+        from tasks.run import run
+
+        small = [*(set or ()), *probe_overrides(task.settings)]
+        run(stage_task(stage, config, small, data, 1 if round else None), workers=workers)
+    _show(_plan_of(task, workers), as_json)
+
+
+def _plan_of(task: StageTask, workers: int | None) -> Plan:
+    from tasks.planning.plan import make_plan
+    from tasks.run import walk
+
+    return make_plan(task, walk(task), workers or task.settings.workers)
+
+
+def _show(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        stages = [asdict(stage) for stage in plan.stages]
+        unknown = [stage.label for stage in plan.unknown]
+        total = {"wall_seconds": plan.wall_seconds, "workers": plan.workers, "unknown": unknown}
+        typer.echo(json.dumps({"stages": stages, **total}, indent=2))
+        return
+    _print(plan_table(plan), plan_lines(plan))
+
+
+def _review(task: StageTask, as_json: bool) -> None:
+    from tasks.planning.review import compare, read_kept
+
+    kept = read_kept(task.settings.run_dir)
+    rows = compare(kept)
+    if as_json:
+        stages = [
+            {"label": row.expected.label, "expected": asdict(row.expected), "measured": _taken(row)}
+            for row in rows
+        ]
+        expected = None if kept.plan.unknown else kept.plan.wall_seconds
+        walls = {"expected_wall_seconds": expected, "wall_seconds": kept.wall_seconds}
+        typer.echo(json.dumps({"made": kept.made, **walls, "stages": stages}, indent=2))
+        return
+    _print(review_table(rows), review_lines(kept))
+
+
+def _taken(row: Any) -> dict[str, Any] | None:
+    found = row.measured
+    if found is None:
+        return None
+    return {"seconds": row.seconds, "amounts": dict(found.amounts), "size": found.size}
+
+
+def print_review_since(task: StageTask, started: str) -> None:
+    """Print the review of the run that ``task`` has just finished, if any stage had to run.
+
+    ``started`` is the time before the run, in the format of plans.
+    """
+    from tasks.planning.review import FILE, compare, read_kept
+
+    run_dir = task.settings.run_dir
+    if not (run_dir / FILE).exists():
+        return
+    kept = read_kept(run_dir)
+    if kept.made >= started and not all(stage.seconds is None for stage in kept.plan.running):
+        _print(review_table(compare(kept)), review_lines(kept))
+
+
+def _print(table: Any, lines: list[str]) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for line in lines:
+        typer.echo(line)

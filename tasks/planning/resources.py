@@ -1,0 +1,62 @@
+"""The endpoints and GPUs that the stages of a configuration use."""
+
+from __future__ import annotations
+
+from pipeline.config import Config, Judges
+from pipeline.config.base import Endpoint
+from tasks.base import StageTask
+from tasks.planning.estimate import Prices
+
+_ROLL_OUTS = ("sample", "sample-shard", "evaluate-policy", "judge", "judge-policy")
+
+
+def prices(task: StageTask) -> tuple[Prices, ...]:
+    """The prices of the endpoints that a stage calls; empty for a stage without endpoints."""
+    settings = task.settings
+    if task.stage == "graph":
+        return _priced(
+            {"chat": settings.graph.endpoint if settings.graph.source == "llm" else None}
+        )
+    if task.stage == "hypergraph":
+        block = settings.hypergraph
+        return _priced({"chat": block.endpoint if block.source == "llm" else None})
+    if task.stage == "sft-data":
+        return _priced({"chat": settings.sft_data.endpoint if _chats(settings) else None})
+    if task.stage == "judge":
+        return _of_judges(settings.judges)
+    if task.stage == "judge-policy":
+        return _of_judges(settings.evaluation_judges)
+    return ()
+
+
+def gpus(task: StageTask) -> int:
+    """GPUs that a stage uses where it runs on GPUs."""
+    settings = task.settings
+    if task.stage in _ROLL_OUTS or (
+        task.stage in ("score", "score-shard") and settings.method.scoring_samples
+    ):
+        return settings.engine.tensor_parallel_size
+    if task.stage == "sft":
+        return settings.sft.processes
+    return settings.trainer.processes if task.stage == "train" else 1
+
+
+def _chats(settings: Config) -> bool:
+    block = settings.sft_data
+    return "llm" in (block.triplets, block.selector, block.rewriter)
+
+
+def _of_judges(judges: Judges | None) -> tuple[Prices, ...]:
+    if judges is None:
+        return ()
+    if judges.over == judges.under:
+        return _priced({"judge": judges.over.endpoint})
+    return _priced({"over": judges.over.endpoint, "under": judges.under.endpoint})
+
+
+def _priced(endpoints: dict[str, Endpoint | None]) -> tuple[Prices, ...]:
+    return tuple(
+        Prices(name, endpoint.prices.prompt, endpoint.prices.completion)
+        for name, endpoint in endpoints.items()
+        if endpoint is not None
+    )

@@ -1,0 +1,158 @@
+"""``steep plan``: its tables, its JSON, its refusals, and what it imports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.cli.plan_tables import amount_of, duration, plan_lines, ratio, size
+from tests.cli.test_cli import ROOT, refused, steep
+from tests.tasks.planning.finished_runs import finish_all, plan, report
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def small_world():
+    sizes = "musique_train: 30, musique_sampling: 9, musique_dev: 9, musique_test: 9"
+    others = ", ".join(
+        f"{name}: 2"
+        for name in (
+            "hotpotqa_sampling", "hotpotqa_dev", "hotpotqa_test", "wiki2_test", "nq_sampling",
+            "nq_dev", "nq_test",
+        )
+    )  # fmt: skip
+    return f"data.closed_world={{seed: 3, documents: 600, {sizes}, {others}}}"
+
+
+def options(folder, *overrides):
+    runs = (f"runs_dir={folder / 'runs'}", f"cache_dir={folder / 'runs/cache'}", "rounds=1")
+    return [part for override in (*runs, *overrides) for part in ("--set", override)]
+
+
+def test_the_plan_of_a_second_run_goes_by_the_first(folder):
+    finish_all(report(folder))
+    done = steep("plan", *options(folder, "seed=1", "name=second"), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if "│" in line}
+    assert "1 min 46 s" in rows["sample-1"]
+    assert "1,920" in rows["sample-1"]
+    assert "48,000" in rows["sample-1"]
+    assert "embedded sample-1" in rows["sample-1"]
+    total = done.stdout.splitlines()[-1]
+    assert total.startswith("total: about ")
+    assert "2,720 trajectories" in total  # 1,920 sampled, and 400 for each of two policies
+    assert not list((folder / "runs" / "second").rglob("manifest.json"))
+
+
+def test_json_has_every_stage_and_the_wall_time(folder):
+    finish_all(report(folder))
+    done = steep("plan", "sft", "--json", *options(folder, "sft.epochs=2"), cwd=folder)
+    made = json.loads(done.stdout)
+    assert [stage["state"] for stage in made["stages"]] == ["done"] * 7 + ["run"]
+    assert made["wall_seconds"] == pytest.approx(150)  # 10 s to start, 70 s for one epoch
+    assert made["unknown"] == []
+
+
+def test_unknown_times_are_called_unknown_with_the_remedy(folder):
+    done = steep("plan", *options(folder), cwd=folder)
+    assert done.returncode == 0
+    assert done.stdout.count("unknown") > 10
+    assert "steep plan --probe" in done.stdout
+    assert "total" not in done.stdout
+
+
+def test_a_finished_run_needs_nothing(folder):
+    finish_all(report(folder))
+    assert plan_lines(plan(report(folder))) == ["every stage is done; nothing would run"]
+
+
+def test_trajectories_of_joined_shards_are_counted_once(folder):
+    finish_all(report(folder))
+    made = plan(report(folder, "sampling.shards=4", "sampling.temperature=0.7"))
+    sampled = {
+        stage.label: amount_of(stage, "trajectories")
+        for stage in made.running
+        if stage.label.startswith("sample")
+    }
+    assert sampled.pop("sample-1") is None
+    assert sum(sampled.values()) == 1920
+
+
+def test_a_run_ends_with_what_was_expected_and_what_it_took(folder, small_world):
+    first = steep("run", "graph", *options(folder, small_world), cwd=folder)
+    assert "ratio" not in first.stdout  # nothing was expected
+    second = steep(
+        "run", "graph", *options(folder, small_world, "corpus.chunk_words=20"), cwd=folder
+    )
+    assert second.returncode == 0, second.stderr
+    lines = [line for line in second.stdout.splitlines() if "ratio" in line]
+    assert len(lines) == 2  # the heading of the table, and the whole run
+    assert lines[1].startswith("the run took ")
+    reviewed = steep("plan", "--review", *options(folder, small_world), cwd=folder)
+    assert lines[1] in reviewed.stdout
+    told = json.loads(
+        steep("plan", "--review", "--json", *options(folder, small_world), cwd=folder).stdout
+    )
+    assert [stage["label"] for stage in told["stages"]] == ["corpus", "graph"]
+    for stage in told["stages"]:
+        assert stage["expected"]["amounts"]["chunks"] == 600
+        assert stage["measured"]["seconds"] > 0
+    assert told["wall_seconds"] > told["stages"][1]["measured"]["seconds"]
+
+
+def test_impossible_combinations_are_refused(folder):
+    refused(steep("plan", "--probe", "--review", cwd=folder), "--probe and --review", "remove")
+    refused(
+        steep("plan", "--review", *options(folder), cwd=folder), "plan.json", "run a stage first"
+    )
+    refused(steep("plan", "smaple", cwd=folder), "no stage 'smaple'")
+
+
+def test_a_plan_imports_no_heavy_package(folder):
+    finish_all(report(folder))
+    code = (
+        "import sys; from pipeline.cli.app import app\n"
+        f"sys.argv = ['steep', 'plan', *{options(folder, 'seed=1', 'name=second')!r}]\n"
+        "try:\n    app()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'datasets', 'faiss', 'pandas', 'scipy', 'pyarrow'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3599, "59 min 59 s"),
+        (12060, "3 h 21 min"),
+    ],
+)
+def test_durations_are_for_people(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_sizes_and_ratios_are_for_people():
+    assert [size(number) for number in (940, 2.3e6, 5e9, 7e13)] == [
+        "940 B",
+        "2.3 MB",
+        "5.0 GB",
+        "70.0 TB",
+    ]
+    assert (ratio(12.0, 10.0), ratio(None, 10.0), ratio(1.0, 0.0)) == ("1.20", "", "")
