@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
-from pipeline.index.faiss_index import VectorIndex
+from pipeline.index.faiss_index import VectorIndex, resolve_kind
+from pipeline.index.pq_codes import code_bytes
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
 
@@ -60,6 +62,7 @@ def run_hyper(context: StageContext) -> dict[str, int]:
 def _build(context: StageContext, tables: Tables) -> dict[str, int]:
     settings = context.config.index
     embedder = open_embedder(settings.embedder, open_cache(context.config.cache_dir))
+    _check_kinds(settings, embedder, tables)
     counts: dict[str, int] = {}
     kinds: dict[str, dict[str, int | float | str]] = {}
     for name, (path, columns) in tables.items():
@@ -74,6 +77,18 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
     write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
     return {**counts, EMBEDDED: embedder.computed}
+
+
+def _check_kinds(settings: Index, embedder: Embedder, tables: Tables) -> None:
+    """Refuse an index that cannot be built or searched before its texts are embedded."""
+    import pyarrow.parquet as pq
+
+    for name, (path, _) in tables.items():
+        if name in _SEARCHED:
+            count = pq.read_metadata(path).num_rows
+            kind = resolve_kind(settings.faiss, count, gpu=settings.gpu)
+            if kind == "ivf-pq" and settings.gpu:
+                code_bytes(embedder.encode([], "passage").shape[1], gpu=True)
 
 
 def _embed(
