@@ -143,7 +143,9 @@ class EngineConfig(Block):
     tensor_parallel_size: Few = Field(1, description="vllm: GPUs that share one model")
     enforce_eager: bool = Field(False, description="vllm: no CUDA graphs, no compilation")
     adapters: Literal["merged", "loaded"] = Field(
-        "merged", description="a LoRA adapter is merged into the weights, or loaded beside them"
+        "merged",
+        description="a LoRA adapter is merged into the weights, or loaded beside them; merging in 16 bit "
+        "is refused where it would lose more than a tenth of a small adapter",
     )
 
 
