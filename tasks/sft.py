@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
@@ -16,6 +17,7 @@ class Sft(StageTask):
     version = 3
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
+    input_files: ClassVar = {"sft-data": ("train.parquet", "test.parquet")}
     reads = ("sft", "lora", "model.chat_template", "seed")
 
     def upstream(self) -> dict[str, StageTask]:
