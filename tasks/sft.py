@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
@@ -20,6 +21,10 @@ class Sft(StageTask):
 
     def upstream(self) -> dict[str, StageTask]:
         return {"sft-data": self.clone(SftData)}
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {"sft-data": ("train.parquet", "test.parquet")}
 
     def files(self) -> dict[str, Path | str]:
         return {"base model": model_identity(self.settings.model.base)}

@@ -18,10 +18,13 @@ class SftData(StageTask):
     """Supervised trajectories from MuSiQue-shaped decompositions."""
 
     stage = "sft-data"
-    version = 2
+    version = 3
     entry = "pipeline.stages.sft_data:run"
     reads = ("sft_data", "prompt", "grammar", "seed")
-    reads_at_times = ("retrieval.variant", "engine", "model", "judges.system")
+    reads_at_times = (
+        *("retrieval.variant", "engine", "model", "judges.system"),
+        *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
+    )
 
     def upstream(self) -> dict[str, StageTask]:
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
@@ -35,17 +38,32 @@ class SftData(StageTask):
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
         return QUESTIONS_READ
 
+    @property
+    def _asks_graph_model(self) -> bool:
+        """Whether the graph's model may extract from paragraphs that the corpus does not hold."""
+        settings = self.settings
+        by_graph = settings.sft_data.triplets == "graph" and settings.graph.source == "llm"
+        return by_graph and not settings.teaches_hyperedges
+
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.sft_data
         files = {"model": model_identity(settings.model)} if settings.model else {}
+        if self._asks_graph_model and self.settings.graph.model:
+            files["graph model"] = model_identity(self.settings.graph.model)
         if settings.memory is not None:
             files["base model"] = model_identity(self.settings.model.base)
         return files
 
     def reading(self) -> tuple[str, ...]:
-        """Adds the settings of the base model that memory steps use."""
-        memory = self.settings.sft_data.memory is not None
-        return (*self.reads, "engine", "model") if memory else self.reads
+        """Adds the settings of the models that the stage asks, and those of chunks that it makes."""
+        settings, names = self.settings.sft_data, [*self.reads]
+        if settings.memory is not None:
+            names += ["engine", "model"]
+        if self._asks_graph_model:
+            names += ["graph.model", "graph.engine", "graph.endpoint"]
+        if self._asks_graph_model or settings.triplets == "llm":
+            names += ["corpus.chunk_words"]
+        return tuple(names)
 
     def slice(self) -> dict[str, Any]:
         """Adds the kinds of shown items, and the system message of closed-book questions."""

@@ -143,16 +143,18 @@ def _stage_and_round(why: str, round: int | None) -> tuple[str, int | None]:
 def clean_tmp(
     config: ConfigOption = DEFAULT_CONFIGURATION, set: SetOption = None, data: DataOption = None
 ) -> None:
-    """Remove incomplete outputs, and the checkpoints of unfinished stages that no process runs."""
+    """Remove incomplete outputs, and checkpoints and merged models that no process uses."""
     task = stage_task("report", config, set, data)
+    from pipeline.llm.merged_adapter import merged_models, remove_unused
     from tasks.run import clean
 
     cleaning = clean(task)
-    for path in cleaning.removed:
+    removed = [*cleaning.removed, *remove_unused(merged_models(task.settings.cache_dir))]
+    for path in removed:
         typer.echo(f"removed {path}")
     for line in cleaning.left:
         typer.echo(f"left: {line}")
-    typer.echo(f"{len(cleaning.removed)} directories and files removed")
+    typer.echo(f"{len(removed)} directories and files removed")
 
 
 def serve_retrieval(

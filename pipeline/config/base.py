@@ -182,7 +182,9 @@ class EngineConfig(Block):
         False, description="vllm: no CUDA graphs, no compilation"
     )
     adapters: Literal["merged", "loaded"] = Field(
-        "merged", description="a LoRA adapter is merged into the weights, or loaded beside them"
+        "merged",
+        description="a LoRA adapter is merged into the weights, or loaded beside them; merging in 16 bit "
+        "is refused where it would lose more than a tenth of a small adapter",
     )
 
 

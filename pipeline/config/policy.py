@@ -67,7 +67,9 @@ class SftData(Block):
     """Supervised trajectories for the cold start (TeaRAG 4.3.1)."""
 
     triplets: Literal["graph", "llm"] = Field(
-        "graph", description="triplets of the supporting paragraphs: of the graph, or extracted"
+        "graph",
+        description="triplets of the supporting paragraphs: of the graph, or extracted; paragraphs that the "
+        "corpus does not hold are extracted from in both cases, with graph by its model",
     )
     selector: Literal["answer", "llm"] = Field(
         "answer",
@@ -88,6 +90,11 @@ class SftData(Block):
     )
     test_sizes: SizesByHops = Field(
         default_factory=dict, description="held-out examples by number of hops"
+    )
+    min_share: Annotated[Share, Execution()] = Field(
+        0.5,
+        description="the stage is refused when fewer than this share of ``sizes`` can be made, before a "
+        "model is asked where that is known",
     )
     other_paragraph: Share = Field(
         0, description="probability that a context also holds the gold paragraph of another hop"

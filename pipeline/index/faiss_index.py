@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.errors import ConfigError, DependencyError, StoreError
+from pipeline.index.pq_codes import code_bytes
 from pipeline.index.tuning import NEIGHBORS, least_effort, recall_probe
 
 Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
@@ -79,7 +80,7 @@ class VectorIndex:
             index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _HNSW_BUILD
         else:
-            index = _trained_cells(faiss, vectors_ND)
+            index = _trained_cells(faiss, vectors_ND, code_bytes(dimension))
         for start in range(0, count, _ADD):
             index.add(np.ascontiguousarray(vectors_ND[start : start + _ADD]))
         built = cls(index, vectors_ND if kind == "ivf-pq" else None, {"kind": kind})
@@ -203,12 +204,9 @@ def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
     return kind
 
 
-def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32]) -> Any:
+def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32], codes: int) -> Any:
     count, dimension = vectors_ND.shape
     cells = max(1, min(int(4 * math.sqrt(count)), count // _PER_CELL))
-    codes = next(
-        size for size in (dimension // 8, dimension // 4, 1) if size and not dimension % size
-    )
     # "np" skips polysemous training, which takes 80 of 82 CPU seconds at 10,000 vectors and serves
     # a kind of search that is not used here.
     index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8np", faiss.METRIC_INNER_PRODUCT)

@@ -121,11 +121,12 @@ def open_engine(
     """Load a model, optionally with a LoRA adapter, into the configured engine.
 
     ``adapter`` is a PEFT directory. With ``adapters: merged`` it is merged into the base below
-    ``workspace``; None uses a temporary directory that is deleted with the engine. ``key`` is the
+    ``workspace``, where engines of the same policy share the merged model; None uses a temporary
+    directory that is deleted with the engine. ``key`` is the
     configuration key of the model's name, for error messages.
     Raises InputError for a model or adapter directory without weights, DependencyError when the
-    engine's package is missing, ConfigError for the scripted engine, and EngineError when the model
-    cannot be loaded.
+    engine's package is missing, ConfigError for the scripted engine and for an adapter that merging
+    would blur, and EngineError when the model cannot be loaded.
     """
     model = find_model(model)
     check_model(model, key)

@@ -3,20 +3,36 @@
 Input: a base model (directory or hub name) and a PEFT adapter. Output: a plain model directory
 named after the content of both, so that entries keyed by its path (an engine's prefix cache, a
 cached log-probability) become invalid when either changes. Weights are never merged in 4 or 8 bit,
-because rounding the sum to such a grid changes the policy's output (peft#2321, trl#1324).
+because rounding the sum to such a grid changes the policy's output (peft#2321, trl#1324); nor in 16
+bit where much of a small adapter would be lost (`merge_error`).
+
+Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
+serves; whoever merges another policy removes those that nobody holds, so that they do not pile up.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import EngineError
+from pipeline.core.errors import EngineError, SteepError
 from pipeline.core.model_files import model_hash
+from pipeline.llm.merge_error import merge_and_measure
+
+_NAME = "merged-"
+
+
+def merged_models(cache_dir: Path | str) -> Path:
+    """The directory below ``cache_dir`` where the stages keep merged models."""
+    return Path(cache_dir) / "merged"
 
 
 def merged_key(base: Path | str, adapter: Path, dtype: str) -> str:
@@ -31,11 +47,86 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
 
     ``dtype`` is "float32", "bfloat16" or "float16". An existing directory of the same content is
     reused. Writing ends with a rename, so an existing directory is always complete.
-    Raises EngineError when the adapter does not match the base.
+    Raises EngineError when the adapter does not match the base, ConfigError when ``dtype`` would lose
+    much of the adapter.
     """
-    target = into / f"merged-{merged_key(base, adapter, dtype)}"
-    if target.is_dir():
-        return target
+    target, lock = _held(base, adapter, into, dtype)
+    lock.close()
+    return target
+
+
+def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
+    """Remove the merged models below ``folder`` that no process serves; returns their directories.
+
+    What interrupted merges left is removed too. ``keep`` is left in any case.
+    """
+    removed = []
+    names = {path.name.removeprefix(".").partition(".")[0] for path in folder.glob(f"*{_NAME}*")}
+    for target in sorted(folder / name for name in names):
+        if target == keep:
+            continue
+        with _unless_served(target) as free:
+            if free and target.is_dir():
+                shutil.rmtree(target)
+                removed.append(target)
+            if free:
+                _remove_interrupted(target)
+    return removed
+
+
+class Served:
+    """The model directory that an engine loads: the base, or the base with the adapter merged.
+
+    ``path`` is that directory or hub name. It stays until `close`, which deletes a merged model only
+    if it was written to a temporary directory, as happens when ``workspace`` is None.
+    """
+
+    def __init__(
+        self, config: EngineConfig, base: Path | str, adapter: Path | None, workspace: Path | None
+    ) -> None:
+        self._temporary: Path | None = None
+        self._lock: IO[bytes] | None = None
+        self.path: Path | str = base
+        if adapter is None or config.adapters == "loaded":
+            return
+        if workspace is None:
+            workspace = self._temporary = Path(tempfile.mkdtemp(prefix="steep-merged-"))
+        try:
+            self.path, self._lock = _held(base, adapter, workspace, config.dtype)
+        except Exception:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path, IO[bytes]]:
+    """The merged model, made if it is missing, and the file whose shared lock keeps it."""
+    target = into / f"{_NAME}{merged_key(base, adapter, dtype)}"
+    into.mkdir(parents=True, exist_ok=True)
+    lock = _lock_file(target).open("ab")
+    try:
+        while True:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if target.is_dir():
+                return target, lock
+            # Two processes that want to merge do so one after the other. Between the two locks the
+            # model may be removed again, so the loop looks once more.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.is_dir():
+                remove_unused(into, keep=target)
+                _remove_interrupted(target)
+                _merge(base, adapter, target, dtype)
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -44,10 +135,18 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
     temporary.mkdir(parents=True)
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
-        merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload(safe_merge=True)
-        merged.save_pretrained(temporary)
+        policy = PeftModel.from_pretrained(model, str(adapter))
+        lost = merge_and_measure(policy)
+        lost.check(adapter, dtype)
+        print(
+            f"merged {adapter} in {dtype}: relative error {lost.relative:.1e}, "
+            f"{lost.unchanged:.1%} of the entries unchanged"
+        )
+        policy.unload().save_pretrained(temporary)
         AutoTokenizer.from_pretrained(base).save_pretrained(temporary)
         temporary.replace(target)
+    except SteepError:
+        raise
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise EngineError(
             f"adapter {adapter} could not be merged into {base}: {' '.join(str(error).split())}; "
@@ -55,31 +154,25 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
 
 
-class Served:
-    """The model directory that an engine loads: the base, or the base with the adapter merged.
+def _lock_file(target: Path) -> Path:
+    return target.with_name(f"{target.name}.lock")
 
-    ``path`` is that directory or hub name. `remove` deletes a merged model that was written to a
-    temporary directory, which happens when ``workspace`` is None.
-    """
 
-    def __init__(
-        self, config: EngineConfig, base: Path | str, adapter: Path | None, workspace: Path | None
-    ) -> None:
-        self._temporary: Path | None = None
-        self.path: Path | str = base
-        if adapter is None or config.adapters == "loaded":
-            return
-        if workspace is None:
-            workspace = self._temporary = Path(tempfile.mkdtemp(prefix="steep-merged-"))
+@contextmanager
+def _unless_served(target: Path) -> Iterator[bool]:
+    """Whether no process serves or makes ``target``; none can inside the block."""
+    with _lock_file(target).open("ab") as lock:
         try:
-            self.path = merge_adapter(base, adapter, workspace, dtype=config.dtype)
-        except EngineError:
-            self.remove()
-            raise
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
-    def remove(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+
+def _remove_interrupted(target: Path) -> None:
+    """Remove what a killed process left while it merged ``target``, whose lock is held."""
+    for path in target.parent.glob(f".{target.name}.*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)

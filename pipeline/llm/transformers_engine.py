@@ -68,7 +68,7 @@ class TransformersEngine(Engine):
 
                 loaded = PeftModel.from_pretrained(loaded, str(adapter))
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            self._served.remove()
+            self._served.close()
             raise EngineError(
                 f"transformers could not load {model}: {' '.join(str(error).split())[:300]}"
             ) from error
@@ -90,7 +90,7 @@ class TransformersEngine(Engine):
     def close(self) -> None:
         self._waiting.clear()
         del self._model
-        self._served.remove()
+        self._served.close()
 
     def _advance(self) -> list[GenerationResult]:
         batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]

@@ -57,7 +57,7 @@ class VllmEngine(Engine):
                 warnings.simplefilter("ignore", FutureWarning)
                 self._engine = _start(config, str(self._served.path), seed, settings)
         except Exception as error:  # errors of the workers arrive with any type
-            self._served.remove()
+            self._served.close()
             raise EngineError(
                 f"vLLM could not start with {model}: {_first_line(error)}; check engine.dtype, "
                 "engine.max_model_len and the memory settings, or set VLLM_LOGGING_LEVEL=INFO"
@@ -128,7 +128,7 @@ class VllmEngine(Engine):
         del self._engine
         destroy_model_parallel()
         destroy_distributed_environment()
-        self._served.remove()
+        self._served.close()
 
 
 def _import_vllm() -> None:

@@ -26,6 +26,7 @@ from pipeline.core.model_files import model_hash
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.index.faiss_index import DECIMALS
 from pipeline.index.models import loading, locate, resolve_device
+from pipeline.retrieval.flag_logits import flag_logits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,14 +180,16 @@ class FlagModel:
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises DependencyError when FlagEmbedding is missing."""
         settings = self._settings
-        scores = self._model.compute_score(
-            list(pairs), batch_size=_batch_size(settings), max_length=settings.max_length
+        return flag_logits(
+            self._reranker.tokenizer,
+            self._reranker.model,
+            pairs,
+            batch_size=_batch_size(settings),
+            max_length=settings.max_length,
         )
-        # For one pair, some releases return a number instead of a list.
-        return list(np.atleast_1d(scores))
 
     @cached_property
-    def _model(self) -> Any:
+    def _reranker(self) -> Any:
         try:
             from FlagEmbedding import FlagReranker
         except ImportError as error:
@@ -196,9 +199,11 @@ class FlagModel:
             ) from None
         device = _device(self._settings)
         with loading(KEY, self._directory, "sequence-classification"):
-            return FlagReranker(
-                str(self._directory), use_fp16=device == "cuda", devices=[device], normalize=False
-            )
+            reranker = FlagReranker(str(self._directory), devices=[device])
+        # FlagReranker moves and converts its model only inside compute_score.
+        model = reranker.model.half() if device == "cuda" else reranker.model
+        model.to(device).eval()
+        return reranker
 
 
 class CrossEncoderModel:

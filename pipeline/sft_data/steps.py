@@ -97,7 +97,8 @@ class Hop:
         answer: the hop's gold answer.
         earlier_answers: answers of earlier hops that the question contains.
         title: of the gold paragraph.
-        chunks: the corpus's chunks of the gold paragraph.
+        chunks: the chunks of the gold paragraph.
+        source: how these were found (`sft_data.paragraphs`); None without them.
         facts: triplets or hyperedges of these chunks.
         fault: why the hop has no step; None as long as it may have one.
     """
@@ -111,6 +112,7 @@ class Hop:
     chunks: list[Chunk] = field(default_factory=list)
     facts: Sequence[Fact] = ()
     fault: str | None = None
+    source: Literal["text", "overlap", "own"] | None = None
 
     @property
     def id(self) -> str:

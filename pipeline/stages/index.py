@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
-from pipeline.index.faiss_index import VectorIndex
+from pipeline.index.faiss_index import VectorIndex, resolve_kind
+from pipeline.index.pq_codes import check_gpu
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
 
@@ -62,6 +64,7 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
 
     settings = context.config.index
     embedder = open_embedder(settings.embedder, open_cache(context.config.cache_dir))
+    _check_kinds(settings, embedder, tables)
     total = sum(pq.read_metadata(path).num_rows for path, _ in tables.values())
     context.progress.start(total, "texts")
     counts: dict[str, int] = {}
@@ -83,6 +86,17 @@ def _build(context: StageContext, tables: Tables) -> dict[str, int]:
         start_seconds=round(embedder.load_seconds, 2),
     )
     return {**counts, EMBEDDED: embedder.computed}
+
+
+def _check_kinds(settings: Index, embedder: Embedder, tables: Tables) -> None:
+    """Refuse an index that cannot be built or searched before its texts are embedded."""
+    import pyarrow.parquet as pq
+
+    for name, (path, _) in tables.items():
+        if name in _SEARCHED:
+            count = pq.read_metadata(path).num_rows
+            if resolve_kind(settings.faiss, count) == "ivf-pq" and settings.gpu:
+                check_gpu(embedder.encode([], "passage").shape[1])
 
 
 def _embed(

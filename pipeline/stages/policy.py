@@ -14,6 +14,7 @@ from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine, open_engine
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.factory import chat_cache
+from pipeline.llm.merged_adapter import merged_models
 from pipeline.rollout.settings import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_remote_retriever, open_retriever, policy_identity
@@ -46,7 +47,7 @@ def open_policy_engine(context: StageContext, adapter: Path | None) -> Engine:
         model.base,
         adapter=adapter,
         seed=context.seed,
-        workspace=context.checkpoint_dir / "merged",
+        workspace=merged_models(context.config.cache_dir),
     )
     if model.chat_template is not None:
         engine.tokenizer.chat_template = model.chat_template

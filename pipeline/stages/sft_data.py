@@ -3,8 +3,11 @@
 Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of stage
 ``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output: ``train.parquet`` and
 ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and ``statistics.json``: the numbers of
-examples requested, available and taken, and the reasons for which hops were left out. The method
-(`pipeline.methods`) builds the steps and their turns.
+examples requested, available and taken, how gold paragraphs were found, and the reasons for which hops
+were left out. The method (`pipeline.methods`) builds the steps and their turns.
+
+A gold paragraph that the corpus does not hold stands for itself (`sft_data.paragraphs`), with triplets
+that a model extracts from it: that of ``sft_data``, or that of ``graph`` if triplets come from there.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config import SftData as SftDataSettings
+from pipeline.config import Config
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Records
-from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Question, SftExample, Step, Triplet
@@ -28,16 +30,18 @@ from pipeline.graph.tables import read_hyperedges
 from pipeline.methods import StepOptions, method
 from pipeline.run.context import StageContext
 from pipeline.sft_data.known_facts import KnownFacts
+from pipeline.sft_data.paragraphs import Paragraphs
 from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
 from pipeline.sft_data.subquery import fill, fluent
+from pipeline.sft_data.supply import check_examples, check_supply
 from pipeline.stages.known_facts import find_known_facts
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns the numbers of training and test examples.
 
-    Raises InputError when no training example could be built at all.
+    Raises InputError when fewer training examples could be built than ``sft_data.min_share`` asks for.
     """
     corpus = context.inputs["corpus"]
     questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
@@ -45,8 +49,11 @@ def run(context: StageContext) -> dict[str, int]:
     chunks, facts = _evidence(questions, corpus, context.inputs["graph"], hyperedges)
     faults: Counter[str] = Counter()
     settings = context.config.sft_data
-    hops = collect_hops(questions, chunks, facts)
+    own = settings.triplets == "llm" or _extracts_from_own(context.config)
+    paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
+    hops = collect_hops(questions, paragraphs, facts)
     usable = [hop for of_question in hops for hop in of_question if hop.fault is None]
+    check_supply(hops, settings)
     supporting = _supporting(context, usable, faults)
     known_facts = find_known_facts(context, usable) if settings.memory is not None else KnownFacts()
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
@@ -62,8 +69,9 @@ def run(context: StageContext) -> dict[str, int]:
         "test": [example for example in test if example is not None],
     }
     statistics = _statistics(context, trajectories, done, faults) | known_facts.statistics()
-    if not done["train"]:
-        raise InputError(_why_empty(trajectories, questions, settings, faults))
+    statistics |= _sources(usable)
+    available = supply(trajectories)
+    check_examples(len(done["train"]), available, settings, len(questions), faults)
     if known_facts.closed_book:
         done["train"] += known_facts.closed_book
         random.Random(f"{context.seed}:order").shuffle(done["train"])
@@ -97,47 +105,10 @@ def _evidence(
     return chunks, Records(graph / "triplets.arrow", Triplet).where("chunk_id", names)
 
 
-def _why_empty(
-    trajectories: Sequence[SupervisedTrajectory],
-    questions: Sequence[Question],
-    settings: SftDataSettings,
-    faults: Counter[str],
-) -> str:
-    """The message for an empty training set: numbers requested, numbers available, and the remedy."""
-    if not questions:
-        return "sft-data: data.sft has no questions; add files of decomposed questions"
-    available = supply(trajectories)
-    requested = {
-        hops: (settings.sizes.get(hops, 0), settings.test_sizes.get(hops, 0))
-        for hops in sorted({*settings.sizes, *settings.test_sizes, *available})
-    }
-    counts = "; ".join(
-        f"{hops}-hop: {train} + {test} requested, {available.get(hops, 0)} available"
-        for hops, (train, test) in requested.items()
-    )
-    left_out = ", ".join(f"{reason}: {count}" for reason, count in faults.most_common())
-    wanted = {hops for hops, (train, _) in requested.items() if train}
-    if not any(available.values()):
-        remedy = (
-            "the questions need a decomposition with paragraphs in corpus.files and answers in the "
-            "facts of the graph"
-        )
-    elif not any(available.get(hops) for hops in wanted):
-        remedy = "set sft_data.sizes for a number of hops that is available"
-    else:
-        remedy = "lower sft_data.test_sizes, or add questions to data.sft"
-    return (
-        f"sft-data: none of the {len(questions)} questions of data.sft gives a training example; "
-        f"examples by hops (sft_data.sizes + sft_data.test_sizes): {counts}; "
-        f"left out: {left_out or 'nothing'}; {remedy}"
-    )
-
-
 def collect_hops(
-    questions: Sequence[Question], chunks: Sequence[Chunk], facts: Sequence[Fact]
+    questions: Sequence[Question], paragraphs: Paragraphs, facts: Sequence[Fact]
 ) -> list[list[Hop]]:
     """The hops of every question, with gold chunks and their facts, or with a ``fault``."""
-    locator = Locator(chunks)
     by_chunk: dict[str, list[Fact]] = {}
     for fact in facts:
         by_chunk.setdefault(fact.chunk_id, []).append(fact)
@@ -157,9 +128,12 @@ def collect_hops(
                 hop.fault = "no supporting paragraph"
             else:
                 hop.title = part.support_title
-                hop.chunks = locator.of_text(part.support_title, part.support_text)
+                placed = paragraphs.place(part.support_title, part.support_text, part.answer)
+                if placed is None:
+                    hop.fault = "paragraph not in the corpus"
+                else:
+                    hop.source, hop.chunks = placed.source, list(placed.chunks)
                 hop.facts = [fact for chunk in hop.chunks for fact in by_chunk.get(chunk.id, [])]
-                hop.fault = None if hop.chunks else "paragraph not in the corpus"
             hops.append(hop)
         hops_by_question.append(hops)
     return hops_by_question
@@ -220,6 +194,9 @@ def _supporting(
 ) -> dict[str, list[Fact]]:
     """Supporting facts by hop id, by rules or by the models of the paper, as configured."""
     settings = context.config.sft_data
+    own = [hop for hop in hops if hop.source == "own"]
+    if own and settings.triplets == "graph":
+        faults["rejected triplets"] += _extract_as_graph(context, own)
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
         from pipeline.stages.resources import add_usage, open_chat
@@ -241,6 +218,33 @@ def _supporting(
         if selected is not None:
             return {hop.id: selected.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_facts(hop) for hop in hops}
+
+
+def _extracts_from_own(config: Config) -> bool:
+    """Whether the model of ``graph`` extracts from paragraphs that the corpus does not hold."""
+    return config.graph.source == "llm" and not config.teaches_hyperedges
+
+
+def _extract_as_graph(context: StageContext, hops: Sequence[Hop]) -> int:
+    """Extract the hops' triplets with the model of the graph; the number of rejected triplets."""
+    from pipeline.sft_data.by_model import extract_triplets
+    from pipeline.stages.resources import open_chat
+
+    with open_chat(context.config, "graph", context.config.graph, seed=context.seed) as chat:
+        rejected = extract_triplets(hops, chat)
+    print(chat.usage.line())
+    write_json(context.output / "extraction_chat.json", chat.usage.total())
+    return rejected
+
+
+def _sources(hops: Sequence[Hop]) -> dict[str, int]:
+    """Hops by the way in which their gold paragraph was found."""
+    found = Counter(hop.source for hop in hops)
+    return {
+        "hops with a paragraph found by text": found["text"],
+        "hops with a paragraph found by overlap": found["overlap"],
+        "hops with the question's own paragraph": found["own"],
+    }
 
 
 def _render(

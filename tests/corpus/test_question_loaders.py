@@ -9,7 +9,7 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.questions.load import load_questions, read_questions
+from pipeline.corpus.questions.load import load_questions, read_contexts, read_questions
 
 MUSIQUE = {
     "id": "2hop__1_2",
@@ -84,6 +84,44 @@ def test_2wiki_counts_hops_by_its_evidence_triples(tmp_path: Path) -> None:
     (question,) = load(tmp_path, "2wiki", HOTPOTQA | {"evidences": triples})
     assert question.hops == 4
     assert question.evidence == ["A: A is a river.", "B: B is a river."]
+
+
+def columns(rows: list[Any], *names: str) -> dict[str, list[Any]]:
+    """A list of pairs as the hub's object of columns."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+HUB_HOTPOTQA = {"id": HOTPOTQA["_id"]} | {
+    name: value for name, value in HOTPOTQA.items() if name != "_id"
+} | {
+    "context": columns(HOTPOTQA["context"], "title", "sentences"),
+    "supporting_facts": columns(HOTPOTQA["supporting_facts"], "title", "sent_id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dataset", ["hotpotqa", "2wiki"])
+def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str) -> None:
+    assert load(tmp_path, dataset, HUB_HOTPOTQA) == load(tmp_path, dataset, HOTPOTQA)
+    path = tmp_path / "file.json"
+    native = list(read_contexts(path, dataset))
+    path.write_text(json.dumps([HUB_HOTPOTQA]), encoding="utf-8")
+    assert list(read_contexts(path, dataset)) == native
+    assert [document.title for document in native] == ["A", "B"]
+
+
+def test_json_text_of_the_hub_gives_the_native_2wiki_record(tmp_path: Path) -> None:
+    native = HOTPOTQA | {"evidences": [["A", "mouth", "X"], ["B", "mouth", "Y"]]}
+    fields = ("context", "supporting_facts", "evidences")
+    as_text = native | {field: json.dumps(native[field]) for field in fields}
+    assert load(tmp_path, "2wiki", as_text) == load(tmp_path, "2wiki", native)
+
+
+def test_columns_of_musique_give_the_native_record(tmp_path: Path) -> None:
+    as_columns = MUSIQUE | {
+        field: {name: [item[name] for item in MUSIQUE[field]] for name in MUSIQUE[field][0]}
+        for field in ("paragraphs", "question_decomposition")
+    }
+    assert load(tmp_path, "musique", as_columns) == load(tmp_path, "musique", MUSIQUE)
 
 
 def test_2wiki_without_supporting_facts_has_triples_as_evidence(tmp_path: Path) -> None:
@@ -221,6 +259,17 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
             HOTPOTQA | {"supporting_facts": [["A"]]},
             "supporting_facts.0: expected a list of 2",
         ),
+        (
+            "hotpotqa",
+            HOTPOTQA | {"context": {"title": ["A", "B"], "sentences": [["Long."]]}},
+            "context: expected columns of one length; title has 2, sentences has 1",
+        ),
+        (
+            "hotpotqa",
+            HOTPOTQA | {"supporting_facts": {"title": ["A"]}},
+            "supporting_facts.sent_id: missing; the record has title",
+        ),
+        ("hotpotqa", HOTPOTQA | {"context": "no list"}, "context: expected a list, got"),
         (
             "popqa",
             {"question": "q", "possible_answers": "red"},

@@ -8,6 +8,7 @@ import pytest
 from pipeline.config import Reranker
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.retrieval.flag_logits import flag_logits
 from pipeline.retrieval.rerank import (
     BiEncoder,
     CachedReranker,
@@ -61,6 +62,77 @@ def test_flag_reranker_gives_the_raw_logit_of_each_pair_in_input_order(cross_enc
     np.testing.assert_allclose(
         model.compute(PAIRS[:1]), logits(cross_encoder, PAIRS[:1]), atol=1e-4
     )
+
+
+def many_pairs(count):
+    rng = np.random.default_rng(0)
+    words = ["alba", "bruno", "city", "crossed", "directed", "film", "mother", "river", "the"]
+    return [
+        (f"who {' '.join(rng.choice(words, 3))}", " ".join(rng.choice(words, rng.integers(1, 40))))
+        for _ in range(count)
+    ]
+
+
+def test_flag_reranker_computes_each_of_60_pairs_once(cross_encoder):
+    model = FlagModel(Reranker(kind="flag", model=str(cross_encoder), device="cpu", max_length=64))
+    rows = []
+
+    def count(module, arguments, keywords):
+        rows.append(len(keywords["input_ids"]))
+
+    model._reranker.model.register_forward_pre_hook(count, with_kwargs=True)
+    model.compute(many_pairs(60))
+    assert sum(rows) == 60
+
+
+def test_flag_reranker_and_cross_encoder_give_equal_logits(cross_encoder):
+    pairs = many_pairs(60)
+    flag, cross = (
+        kind(Reranker(kind=name, model=str(cross_encoder), device="cpu", max_length=64))
+        for kind, name in ((FlagModel, "flag"), (CrossEncoderModel, "cross-encoder"))
+    )
+    np.testing.assert_allclose(flag.compute(pairs), cross.compute(pairs), atol=1e-5)
+
+
+def test_logits_of_batches_are_those_of_flag_embedding_with_long_texts_cut(cross_encoder):
+    from FlagEmbedding import FlagReranker
+
+    theirs = FlagReranker(str(cross_encoder), devices=["cpu"])
+    pairs = [
+        *many_pairs(20),
+        ("the river crossed the city " * 20, "alba " * 90),
+    ]
+    expected = theirs.compute_score(pairs, batch_size=4, max_length=48)
+    found = flag_logits(theirs.tokenizer, theirs.model, pairs, batch_size=4, max_length=48)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_batch_that_does_not_fit_into_memory_is_halved_until_it_fits(cross_encoder):
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(cross_encoder).eval()
+
+    class Small:
+        """A model on a device with memory for a number of rows."""
+
+        device = model.device
+
+        def __init__(self, room):
+            self.room = room
+
+        def __call__(self, **inputs):
+            if len(inputs["input_ids"]) > self.room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return model(**inputs)
+
+    tokenizer = AutoTokenizer.from_pretrained(cross_encoder)
+    pairs = many_pairs(10)
+    whole = flag_logits(tokenizer, Small(10), pairs, batch_size=10, max_length=64)
+    halved = flag_logits(tokenizer, Small(3), pairs, batch_size=10, max_length=64)
+    np.testing.assert_allclose(halved, whole, atol=1e-5)
+    with pytest.raises(torch.OutOfMemoryError):
+        flag_logits(tokenizer, Small(0), pairs, batch_size=10, max_length=64)
 
 
 def test_cross_encoder_gives_the_raw_logit_and_not_its_sigmoid(cross_encoder):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
@@ -211,3 +211,22 @@ def test_the_texts_of_all_tables_are_counted_from_cache_and_checkpoint_too(
         run(replace(stage, progress=progress))
         assert progress.starts == [(8, "texts", 0)], kept
         assert progress.done == 8, kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"faiss": "ivf-pq"}, "needs at least 256 vectors to train on; there are 2"),
+    ],
+)
+def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(
+    model, tmp_path, upstream, settings, said
+):
+    base = config(model, tmp_path)
+    refused = base.model_copy(update={"index": base.index.model_copy(update=settings)})
+    output = tmp_path / "index"
+    output.mkdir()
+    with pytest.raises(ConfigError, match=said):
+        run(StageContext(refused, "index", output, tmp_path / "checkpoints", upstream))
+    assert list(output.iterdir()) == []
+    assert not (tmp_path / "checkpoints").exists()

@@ -32,6 +32,7 @@ def settings_for(case: Case, root: Path) -> Iterator[str]:
     yield f"corpus.files=[{{path: docs.jsonl}}{contexts}{extra}]"
     yield "sft_data.sizes={1: 5, 2: 5}"
     yield "sft_data.test_sizes={}"
+    yield "sft_data.min_share=0"
     yield "data.sft=[{dataset: musique, path: musique.jsonl}]"
     if format.kind == "questions" and format.name != "musique":
         yield f"data.sampling=[{{dataset: {format.dataset}, path: {file}}}]"

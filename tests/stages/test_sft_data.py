@@ -23,6 +23,7 @@ from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite,
 from pipeline.sft_data.steps import Hop
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.fake_endpoint import FakeEndpoint
 from tests.stages.question_stages import run_questions
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -68,6 +69,7 @@ def run(
             "corpus.files=[{path: musique.jsonl, format: questions, dataset: musique}]",
             "sft_data.sizes={1: 5, 2: 5}",
             "sft_data.test_sizes={}",
+            "sft_data.min_share=0",
             "prompt.system=Think in steps.",
             *overrides,
         ),
@@ -164,6 +166,113 @@ def test_the_error_names_the_remedy_when_test_examples_exclude_all_training_step
 def test_the_only_question_is_trained_on_and_not_held_out(tmp_path: Path) -> None:
     counts, _ = run(tmp_path, "sft_data.sizes={1: 5}", "sft_data.test_sizes={2: 1}")
     assert counts == {"train": 2, "test": 0}
+
+
+ELSEWHERE = {
+    # The paragraph of Emma is in the corpus with other words around it, that of Ann Lee is not.
+    "emma.jsonl": [
+        {"title": "Emma", "text": "A comedy: Ann Lee directed </Reference> Emma.", "id": "e"},
+        {"title": "Ann Lee", "text": "Ann Lee sings in a choir of Oslo.", "id": "a"},
+    ]
+}
+
+
+def write_elsewhere(folder: Path) -> str:
+    """A corpus that lacks one of the gold paragraphs; returns the override that names it."""
+    for name, documents in ELSEWHERE.items():
+        lines = [json.dumps(document) + "\n" for document in documents]
+        (folder / name).write_text("".join(lines))
+    return f"corpus.files=[{{path: {folder}/emma.jsonl}}]"
+
+
+def extracting(server: FakeEndpoint) -> str:
+    """The settings of a model that extracts the triplets of `TRIPLES`."""
+    return json.dumps({"base_url": server.url, "model": "fake", "api_key_env": None})
+
+
+def answer(text: str, before: int) -> str:
+    """A model that extracts one triplet, and calls the first fact the supporting one."""
+    if "Title: Ann Lee" in text:
+        return '[["Ann Lee", "was born in", "Rome"]]' if "Rome" in text else "[]"
+    return '[["Emma", "has director", "Ann Lee"]]'
+
+
+@pytest.mark.parametrize("source", ["sft_data", "graph"])
+def test_a_paragraph_outside_the_corpus_is_extracted_from_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """By the model of sft_data, or by that of the graph if triplets come from the graph."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    corpus_files = write_elsewhere(tmp_path)
+    with FakeEndpoint(answer) as server:
+        settings = extracting(server)
+        overrides = {
+            "sft_data": ("sft_data.triplets=llm", f"sft_data.endpoint={settings}"),
+            "graph": (f"graph={{source: llm, endpoint: {settings}}}",),
+        }[source]
+        cache = f"cache_dir={tmp_path / 'cache'}"
+        alone = "sft_data.other_paragraph=0"
+        counts, output = run(tmp_path, corpus_files, *overrides, cache, alone)
+        asked = sum(times for text, times in server.request_counts.items() if "in Rome" in text)
+    assert asked == 1  # the own paragraph, by one of the two models
+    assert counts == {"train": 3, "test": 0}
+    statistics = json.loads((output / "statistics.json").read_text())
+    assert {name: count for name, count in statistics.items() if "paragraph" in name} == {
+        "hops with a paragraph found by text": 0,
+        "hops with a paragraph found by overlap": 1,
+        "hops with the question's own paragraph": 1,
+    }
+    examples = read_records(output / "train.parquet", SftExample)
+    (whole,) = (example for example in examples if example.example_id == "2hop__1_2")
+    first, second = grammar("tearag").parse(whole.completion, whole.spans).steps
+    assert any("A comedy: Ann Lee directed" in item.text for item in first.context)
+    assert [item.text for item in second.context if item.kind == "chunk"] == [
+        "Ann Lee was born in Rome."
+    ]
+    assert [item.text for item in second.context if item.kind == "triplet"] == [
+        "Ann Lee was born in Rome"
+    ]
+
+
+def test_a_paragraph_outside_the_corpus_needs_a_model_that_extracts(tmp_path: Path) -> None:
+    """The graph of this test is annotated, so nothing can give triplets of the paragraph."""
+    counts, output = run(tmp_path, write_elsewhere(tmp_path), triples=TRIPLES[:1])
+    assert counts == {"train": 1, "test": 0}
+    statistics = json.loads((output / "statistics.json").read_text())
+    assert statistics["left out: hop: paragraph not in the corpus"] == 1
+
+
+def test_too_few_examples_stop_the_stage_before_a_model_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    said = (
+        "the 1 questions of data.sft give 3 of the 10 training examples that sft_data.sizes asks "
+        "for, less than sft_data.min_share (0.5) of them; examples by hops "
+        "(sft_data.sizes + sft_data.test_sizes): 1-hop: 5 + 0 requested, 2 available; "
+        "2-hop: 5 + 0 requested, 1 available; left out: nothing; add questions to data.sft, or "
+        "lower sft_data.sizes or sft_data.min_share"
+    )
+    with FakeEndpoint(answer) as server, pytest.raises(InputError, match=re.escape(said)):
+        run(
+            tmp_path,
+            "sft_data.min_share=0.5",
+            "sft_data.triplets=llm",
+            f"sft_data.endpoint={extracting(server)}",
+            f"cache_dir={tmp_path / 'cache'}",
+        )
+    assert server.request_counts.total() == 0
+    assert list((tmp_path / "sft-data").iterdir()) == []
+
+
+def test_paragraphs_outside_the_corpus_stop_the_stage_with_the_setting_that_extracts(
+    tmp_path: Path,
+) -> None:
+    questions = [QUESTION | {"id": f"2hop__1_{n}", "question": f"{n}?"} for n in range(3)]
+    (tmp_path / "other.jsonl").write_text('{"title": "Emma", "text": "x", "id": "e"}\n')
+    said = r"hop: paragraph not in the corpus: 6; set sft_data.triplets: llm"
+    with pytest.raises(InputError, match=said):
+        run(tmp_path, f"corpus.files=[{{path: {tmp_path}/other.jsonl}}]", questions=questions)
 
 
 def test_real_questions_give_well_formed_trajectories(real_data: Path, tmp_path: Path) -> None:

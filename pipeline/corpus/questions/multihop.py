@@ -4,12 +4,18 @@ Input: a `RawRecord`. Output: a `Question`, or the record's context paragraphs. 
 follows TeaRAG, section 5: for HotpotQA and 2WikiMultiHopQA the sentences of the supporting facts,
 each with its title; for MuSiQue the supporting paragraph of each hop with its title, or the
 sentence in ``support_sentence`` where the file has one (the closed world).
+
+Exports from the Hugging Face hub are read as well: there a list of pairs or objects may be an object
+of columns (``{"title": […], "sentences": […]}``, as in ``hotpotqa/hotpot_qa``), or JSON text (as in
+``xanhho/2WikiMultihopQA``).
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from pipeline.core.input_files import parse_json
 from pipeline.core.records import Decomposed, Question
 from pipeline.corpus.documents import Document, join_sentences
 from pipeline.corpus.questions.shared import (
@@ -36,7 +42,7 @@ def musique(row: RawRecord) -> Question:
             raise row.error(f"{paragraph.inside}idx: {problem}")
         paragraphs[index] = paragraph
     decomposition, pieces = [], []
-    for number, value in enumerate(row.items("question_decomposition")):
+    for number, value in enumerate(_objects(row, "question_decomposition")):
         part = row.checked_mapping(value, f"question_decomposition.{number}")
         wanted = _integer(part.find("paragraph_support_idx"))
         support = None if wanted is None else paragraphs.get(wanted)
@@ -91,7 +97,7 @@ def wiki2(row: RawRecord) -> Question:
     if "supporting_facts" in row.value:
         return _with_facts(row, "2wiki")
     text = row.text("question")
-    row.items("evidences", "evidence")  # one of them must be there
+    row.present("evidences", "evidence")  # one of them must be there
     triples = evidence_triples(row, "evidences", "evidence")
     pieces = [" ".join(triple) for triple in triples]
     gold, kind = answers(row, row.text("answer")), row.optional_text("type", "question_type")
@@ -103,20 +109,21 @@ def evidence_triples(row: RawRecord, *names: str) -> list[list[str]]:
 
     ``names`` are alternative field names.
     """
-    name = next((name for name in names if name in row.value), names[0])
+    name = row.first(*names)[0]
+    value = _listed(row, name)
     return [
         [
             row.checked_text(part, f"{name}.{number}")
             for part in row.checked_items(triple, f"{name}.{number}", length=3)
         ]
-        for number, triple in enumerate(row.optional_items(name))
+        for number, triple in enumerate([] if value is None else row.checked_items(value, name))
     ]
 
 
 def supporting_facts(row: RawRecord) -> list[tuple[str, int]]:
     """Title and sentence number, from 0, of every supporting fact of a record."""
     facts = []
-    for number, value in enumerate(row.items("supporting_facts")):
+    for number, value in enumerate(_pairs(row, "supporting_facts", ("title", "sent_id"))):
         field = f"supporting_facts.{number}"
         title, sentence = row.checked_items(value, field, length=2)
         index = _integer(sentence)
@@ -156,8 +163,48 @@ def _with_facts(row: RawRecord, dataset: str) -> Question:
 
 
 def _paragraphs(row: RawRecord) -> list[RawRecord]:
-    values = row.items("paragraphs")
+    values = _objects(row, "paragraphs")
     return [row.checked_mapping(value, f"paragraphs.{n}") for n, value in enumerate(values)]
+
+
+def _objects(row: RawRecord, name: str) -> list[Any]:
+    """A list field; an object of columns becomes a list of objects."""
+    row.present(name)
+    value = _listed(row, name)
+    if isinstance(value, dict):
+        columns = _columns(row.checked_mapping(value, name), *value)
+        return [dict(zip(value, cells, strict=True)) for cells in columns]
+    return row.checked_items(value, name)
+
+
+def _pairs(row: RawRecord, name: str, fields: tuple[str, str]) -> list[Any]:
+    """A list field; an object with the columns ``fields`` becomes a list of their pairs."""
+    row.present(name)
+    value = _listed(row, name)
+    if isinstance(value, dict):
+        return _columns(row.checked_mapping(value, name), *fields)
+    return row.checked_items(value, name)
+
+
+def _columns(part: RawRecord, *fields: str) -> list[list[Any]]:
+    """The rows of an object of columns. Raises InputError unless they are equally long lists."""
+    columns = [part.items(field) for field in fields]
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        counts = ", ".join(
+            f"{field} has {len(column)}" for field, column in zip(fields, columns, strict=True)
+        )
+        field = part.inside.removesuffix(".")
+        raise part.error(f"{field}: expected columns of one length; {counts}")
+    return [list(cells) for cells in zip(*columns, strict=True)]
+
+
+def _listed(row: RawRecord, name: str) -> Any:
+    """The value of a field, parsed where it is JSON text."""
+    value = row.find(name)
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    return parse_json(value, row.path, row.line)
 
 
 def _integer(value: object) -> int | None:
@@ -167,7 +214,7 @@ def _integer(value: object) -> int | None:
 
 def _context(row: RawRecord) -> list[tuple[str, list[str]]]:
     context = []
-    for number, value in enumerate(row.items("context")):
+    for number, value in enumerate(_pairs(row, "context", ("title", "sentences"))):
         field = f"context.{number}"
         title, sentences = row.checked_items(value, field, length=2)
         # Checked here so that the error names the position of a malformed sentence.

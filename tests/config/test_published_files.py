@@ -1,0 +1,37 @@
+"""The published configurations name files as their authors do; docs/data.md lists all of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline import config
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-3b")
+
+
+def listed() -> set[str]:
+    """The files that the first column of the table in docs/data.md names."""
+    section = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    section = section.split("## Files of the published configurations")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def named(name: str) -> set[str]:
+    """The files of documents and questions that a configuration reads."""
+    settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+    data = settings.data
+    splits = (data.sft, data.sampling, data.validation, data.test)
+    files = {str(file.path) for split in splits for file in split}
+    return files | {str(file.path) for file in settings.corpus.files}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_file_of_a_published_configuration_is_listed_with_its_source(name: str) -> None:
+    assert named(name) <= listed()
+
+
+def test_every_listed_file_is_read_by_a_published_configuration() -> None:
+    assert listed() == set().union(*map(named, PUBLISHED))

@@ -1,0 +1,71 @@
+"""Sizes of product-quantizer codes on CPUs and GPUs."""
+
+import faiss
+import numpy as np
+import pytest
+
+from pipeline.core.errors import ConfigError
+from pipeline.index.faiss_index import VectorIndex
+from pipeline.index.pq_codes import GPU_SIZES, check_gpu, code_bytes
+
+
+@pytest.mark.parametrize(
+    ("dimension", "size"),
+    [
+        (16, 2),
+        (100, 20),  # 25 bytes are no size of the GPU
+        (384, 48),
+        (768, 96),
+        (1000, 40),
+        (1024, 64),
+        (4096, 64),
+        (1, 1),
+        (7, 1),
+        (776, 97),  # no size of the GPU fits; a code for CPUs has an eighth of the dimensions
+    ],
+)
+def test_code_has_an_eighth_of_the_dimensions_or_the_largest_size_of_the_gpu(dimension, size):
+    assert code_bytes(dimension) == size
+
+
+def test_every_code_divides_its_dimension_and_is_supported_unless_it_is_refused():
+    refused = 0
+    for dimension in range(1, 4097):
+        size = code_bytes(dimension)
+        assert dimension % size == 0
+        try:
+            check_gpu(dimension)
+        except ConfigError:
+            refused += 1
+        else:
+            assert size in GPU_SIZES
+    assert 0 < refused < 4096
+
+
+@pytest.mark.parametrize("dimension", [769, 776, 1538])
+def test_dimension_that_no_size_fits_is_refused_with_the_remedy(dimension):
+    with pytest.raises(ConfigError, match=f"for {dimension} dimensions: .* set index.gpu to false"):
+        check_gpu(dimension)
+
+
+def test_index_of_1024_dimensions_has_64_bytes_and_finds_its_vectors():
+    vectors = np.random.default_rng(0).normal(size=(400, 1024)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = VectorIndex.build(vectors, "ivf-pq")
+    assert index.about["code_bytes"] == 64
+    found = index.search(vectors[:20], 5)
+    assert sum(rows[0] == row for row, (rows, _) in enumerate(found)) >= 19
+
+
+@pytest.mark.skipif(
+    not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus(),
+    reason="needs faiss-gpu and a GPU",
+)
+def test_index_of_1024_dimensions_is_searched_on_a_gpu(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(400, 1024)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    VectorIndex.build(vectors, "ivf-pq").save(tmp_path / "index.faiss")
+    np.save(tmp_path / "index.npy", vectors)
+    index = VectorIndex.load(tmp_path / "index.faiss", tmp_path / "index.npy", gpu=True)
+    found = index.search(vectors[:20], 5)
+    assert sum(rows[0] == row for row, (rows, _) in enumerate(found)) >= 19

@@ -1,0 +1,154 @@
+"""Merged models: what 16-bit weights keep of an adapter, and how processes share them."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import EngineConfig
+from pipeline.core.errors import ConfigError
+from pipeline.llm.merge_error import MOST_LOST
+from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
+from tests.llm.small_models import small_adapter, small_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_adapter(model, tmp_path_factory.mktemp("adapter"))
+
+
+def scaled(adapter: Path, directory: Path, rms: float) -> Path:
+    """A copy of the adapter whose changes of the weights have this root mean square."""
+    import json
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(adapter, directory)
+    config = json.loads((directory / "adapter_config.json").read_text())
+    tensors = load_file(directory / "adapter_model.safetensors")
+    downs = [name for name in tensors if "lora_A" in name]
+    factor = config["lora_alpha"] / config["r"]
+    squares = [
+        (factor * tensors[name.replace("lora_A", "lora_B")] @ tensors[name]).square().mean()
+        for name in downs
+    ]
+    now = (sum(squares) / len(squares)) ** 0.5
+    for name in downs:
+        tensors[name] *= rms / now
+    save_file(tensors, directory / "adapter_model.safetensors")
+    return directory
+
+
+def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """The weights of the base are normal with deviation 0.1, whose neighbors are 5e-4 apart."""
+    small = scaled(adapter, tmp_path / "small", rms=2e-4)
+    with pytest.raises(ConfigError, match=r"change nothing\).* set engine.adapters: loaded"):
+        merge_adapter(model, small, tmp_path / "merged", dtype="bfloat16")
+    assert [path.suffix for path in (tmp_path / "merged").iterdir()] == [".lock"]
+    assert merge_adapter(model, small, tmp_path / "merged", dtype="float32").is_dir()
+
+
+def test_the_measured_error_is_that_of_the_weights_on_disk(
+    model: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    target = merge_adapter(model, scaled(adapter, tmp_path / "a", 3e-3), tmp_path, dtype="bfloat16")
+    stated = float(capsys.readouterr().out.partition("relative error ")[2].partition(",")[0])
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    exact = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).float()
+    exact = PeftModel.from_pretrained(exact, str(tmp_path / "a")).merge_and_unload()
+    merged = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16)
+    error = delta = 0.0
+    for name, weight in merged.named_parameters():
+        if "q_proj" in name or "v_proj" in name:
+            wanted = exact.get_parameter(name)
+            error += float((weight.float() - wanted).detach().square().sum())
+            delta += float((wanted - base.get_parameter(name)).detach().square().sum())
+    assert stated == pytest.approx((error / delta) ** 0.5, rel=0.06)
+    assert 0.001 < stated < MOST_LOST
+
+
+def test_merging_layer_by_layer_gives_what_peft_merges(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    for dtype in ("float32", "bfloat16"):
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
+        theirs = PeftModel.from_pretrained(loaded, str(adapter)).merge_and_unload(safe_merge=True)
+        target = merge_adapter(model, adapter, tmp_path, dtype=dtype)
+        ours = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype))
+        assert all(
+            torch.equal(weight, theirs.get_parameter(name))
+            for name, weight in ours.named_parameters()
+        )
+
+
+def merge_and_report(model: Path, adapter: Path, into: Path, reports) -> None:
+    config = EngineConfig(kind="transformers", dtype="float32")
+    served = Served(config, model, adapter, into)
+    reports.put((str(served.path), served.path.stat().st_ino))
+    served.close()
+
+
+def test_processes_that_serve_one_policy_share_one_merged_model(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    reports = context.Queue()
+    shards = [
+        context.Process(target=merge_and_report, args=(model, adapter, tmp_path, reports))
+        for _ in range(2)
+    ]
+    for shard in shards:
+        shard.start()
+    found = {reports.get(timeout=300) for _ in shards}
+    for shard in shards:
+        shard.join()
+    assert len(found) == 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+def test_another_policy_replaces_merged_models_that_nobody_serves(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    config = EngineConfig(kind="transformers", dtype="float32")
+    others = [scaled(adapter, tmp_path / f"{rms}", rms) for rms in (0.1, 0.2)]
+    into = tmp_path / "merged"
+    first = Served(config, model, adapter, into)
+    interrupted = into / ".merged-0123456789abcdef.1.tmp"
+    interrupted.mkdir()
+    second = Served(config, model, others[0], into)
+    assert first.path.is_dir()  # still served
+    assert not interrupted.exists()
+    first.close()
+    assert first.path.is_dir()  # kept for the next shard or stage
+    third = Served(config, model, others[1], into)
+    assert not first.path.exists()
+    assert second.path.is_dir()
+    second.close()
+    assert remove_unused(into) == [second.path]
+    third.close()
+    assert remove_unused(into) == [third.path]
+
+
+def test_a_merged_model_without_a_workspace_is_deleted_with_its_engine(
+    model: Path, adapter: Path
+) -> None:
+    served = Served(EngineConfig(kind="transformers", dtype="float32"), model, adapter, None)
+    assert (served.path / "config.json").is_file()
+    served.close()
+    assert not served.path.parent.exists()
