@@ -173,7 +173,10 @@ class StageTask(luigi.Task):
             self.start()
         elif output.reused:
             say(
-                f"{self.label:<18} reused: its inputs have the content that {output.directory} was made from"
+                aligned(
+                    self.label,
+                    f"reused: its inputs have the content that {output.directory} was made from",
+                )
             )
 
     def start(self) -> None:
@@ -212,10 +215,10 @@ class StageTask(luigi.Task):
             stage,
             {**os.environ, **self.environment(shard)},
             self._memory_hint(),
-            lambda log: say(f"{self.label:<18} runs (log: {log})"),
+            lambda log: say(aligned(self.label, f"runs (log: {log})")),
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
-        say(f"{self.label:<18} done in {time.monotonic() - started:.0f} s: {rows}")
+        say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
 
     def check_inputs(self, depth: Depth) -> None:
         """Raise StoreError when the output of a complete upstream stage is damaged.
@@ -281,6 +284,11 @@ class StageTask(luigi.Task):
     def sharded(self) -> bool:
         """Whether this task is one shard of a stage."""
         return False
+
+
+def aligned(label: str, text: str) -> str:
+    """A stage's label and a text, with the texts of all stages below each other."""
+    return f"{label:<20} {text}"
 
 
 def say(line: str) -> None:

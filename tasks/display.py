@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 from pipeline.run.progress import ProgressRecord, duration, read_progress
-from tasks.base import StageTask, timed
+from tasks.base import StageTask, aligned, timed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +79,7 @@ def _print_lines(running: Running, seconds: float, ended: threading.Event) -> No
         for label, record in running():
             if now >= due.setdefault(label, now + seconds):
                 due[label] = now + seconds
-                _write_line(timed(f"{label:<18} {record.sentence()}"))
+                _write_line(timed(aligned(label, record.sentence())))
 
 
 def _write_line(line: str) -> None:

@@ -73,8 +73,8 @@ def context_of(root: Path, base: Path, **sampling: int) -> StageContext:
     policy.mkdir(parents=True)
     sha = model_hash(base)
     Lineage("p", str(base), sha, None, None, 0, "sft", {}, 0, {}).write(policy)
-    write_parquet(root / "corpus" / "questions" / "sampling.parquet", QUESTIONS, Question)
-    inputs = {"corpus": root / "corpus", "policy": policy}
+    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
+    inputs = {"questions": root / "questions", "policy": policy}
     return StageContext(
         config.Config.model_validate(values), "sample", root / "out", root / "checkpoints", inputs,
         round=1, seed=5,
