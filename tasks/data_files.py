@@ -1,4 +1,4 @@
-"""Where the files of a configuration's ``data``, ``corpus`` and ``graph`` blocks come from.
+"""Stages that read files of the configuration's ``data``, ``corpus`` and ``graph`` blocks.
 
 With a closed world, relative paths name files that the stage ``world`` writes; all other paths name
 raw files, whose content enters fingerprints.
@@ -7,29 +7,35 @@ raw files, whose content enters fingerprints.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.world import World
 
 
-def raw_files(task: StageTask, paths: Iterable[str]) -> dict[str, Path | str]:
-    """The raw files among ``paths`` by name, as `StageTask.files` returns them."""
-    root = Path(task.settings.data.root or ".")
-    return {path: root / path for path in paths if not _in_world(task, path)}
+class DataTask(StageTask):
+    """A stage that reads data files: raw ones, or those of the closed world."""
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The data files that the stage reads, as the configuration names them."""
+        raise NotImplementedError
 
-def world_input(task: StageTask, paths: Iterable[str]) -> dict[str, StageTask]:
-    """The upstream task ``world`` if it writes any of ``paths``."""
-    return {"world": task.clone(World)} if any(_in_world(task, path) for path in paths) else {}
+    def upstream(self) -> dict[str, StageTask]:
+        return {"world": self.clone(World)} if self._of_world else {}
 
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        inside = tuple(glob.escape(str(Path(path))) for path in self._of_world)
+        return {"world": inside} if inside else {}
 
-def world_patterns(task: StageTask, paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Those of ``paths`` that the stage ``world`` writes, as `StageTask.input_files` returns them."""
-    inside = tuple(glob.escape(str(Path(path))) for path in paths if _in_world(task, path))
-    return {"world": inside} if inside else {}
+    def files(self) -> dict[str, Path | str]:
+        root = Path(self.settings.data.root or ".")
+        return {path: root / path for path in self.paths if path not in self._of_world}
 
-
-def _in_world(task: StageTask, path: str) -> bool:
-    return task.settings.data.closed_world is not None and not Path(path).is_absolute()
+    @property
+    def _of_world(self) -> list[str]:
+        if self.settings.data.closed_world is None:
+            return []
+        return [path for path in self.paths if not Path(path).is_absolute()]

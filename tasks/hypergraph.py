@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
-from tasks.data_files import raw_files, world_input, world_patterns
+from tasks.data_files import DataTask
 from tasks.fingerprint import model_identity
 from tasks.graph import Graph
 
 
-class Hypergraph(StageTask):
+class Hypergraph(DataTask):
     """The hypergraph of all chunks."""
 
     stage = "hypergraph"
@@ -20,7 +19,7 @@ class Hypergraph(StageTask):
     reads = ("hypergraph", "data.root")
 
     @property
-    def _paths(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         settings = self.settings.hypergraph
         return (str(settings.path),) if settings.source == "annotated" else ()
 
@@ -28,17 +27,13 @@ class Hypergraph(StageTask):
         needs: dict[str, StageTask] = {"corpus": self.clone(Corpus)}
         if self.settings.hypergraph.source == "triplets":
             needs["graph"] = self.clone(Graph)
-        return {**needs, **world_input(self, self._paths)}
-
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return world_patterns(self, self._paths)
+        return {**needs, **super().upstream()}
 
     def files(self) -> dict[str, Path | str]:
         settings = self.settings.hypergraph
         if settings.source == "llm":
             return {"model": model_identity(settings.model)} if settings.model else {}
-        return raw_files(self, self._paths)
+        return super().files()
 
 
 class HyperIndex(StageTask):

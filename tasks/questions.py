@@ -6,40 +6,28 @@ The splits that train drop questions that repeat a held-out one, so they read th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import luigi
 
 from pipeline.config import Config
 from tasks.base import StageTask
-from tasks.data_files import raw_files, world_input, world_patterns
+from tasks.data_files import DataTask
 
 # The file that stages after this one read; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
 
 
-class _Questions(StageTask):
+class _Questions(DataTask):
     """The questions of one split in one format."""
 
     entry = "pipeline.stages.questions:run"
     split: ClassVar[str]
 
     @property
-    def _paths(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         return tuple(file.path for file in getattr(self.settings.data, self.split))
-
-    def upstream(self) -> dict[str, StageTask]:
-        return world_input(self, self._paths)
-
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return world_patterns(self, self._paths)
-
-    def files(self) -> dict[str, Path | str]:
-        return raw_files(self, self._paths)
 
 
 class _TrainingQuestions(_Questions):

@@ -21,6 +21,7 @@ from pipeline.config.values import (
     check_address,
     check_texts,
 )
+from pipeline.core.nested import leaves
 
 
 @dataclass(frozen=True)
@@ -134,18 +135,10 @@ def execution_values(block: Block) -> dict[str, Any]:
     for name in type(block).model_fields:
         below = getattr(block, name)
         if name in block.marked(Execution):
-            values |= _leaves(name, dumped[name])
+            values |= dict(leaves(dumped[name], name))
         elif isinstance(below, Block):
             values |= {f"{name}.{key}": value for key, value in execution_values(below).items()}
     return values
-
-
-def _leaves(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {name: value}
-    return {
-        f"{name}.{key}": leaf for part in value for key, leaf in _leaves(part, value[part]).items()
-    }
 
 
 def fingerprint_name(block: Block, name: str) -> str:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from pipeline.core.nested import leaves
 
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Retrieval
@@ -59,17 +61,9 @@ class RetrievalIdentity:
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """``field OTHER, here OURS`` for every field or setting in which ``other`` differs."""
-        ours, theirs = dict(_leaves(asdict(self))), dict(_leaves(other))
+        ours, theirs = dict(leaves(asdict(self))), dict(leaves(other))
         return [
             f"{name} {theirs.get(name)}, here {ours.get(name)}"
             for name in sorted(ours.keys() | theirs.keys())
             if ours.get(name) != theirs.get(name)
         ]
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, child in value.items():
-            yield from _leaves(child, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value

@@ -25,6 +25,7 @@ from typing import Any
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
+from pipeline.core.nested import leaves
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import parse_records, seal
 
@@ -253,7 +254,7 @@ def differences(
     lines = []
     if old["version"] != current.version:
         lines.append(f"stage version: {old['version']} -> {current.version}")
-    before, after = dict(_leaves(old["settings"])), dict(_leaves(current.settings))
+    before, after = dict(leaves(old["settings"])), dict(leaves(current.settings))
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             lines.append(f"setting {name_of(key)}: {before.get(key)!r} -> {after.get(key)!r}")
@@ -265,11 +266,3 @@ def differences(
                     f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
                 )
     return lines
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, below in value.items():
-            yield from _leaves(below, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, list(value) if isinstance(value, tuple) else value

@@ -5,19 +5,20 @@ Input: the configuration of the run. Output: one row per setting that differs in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from pipeline.config import Config
+from pipeline.core.nested import leaves
 
 
 def round_settings(config: Config) -> list[dict[str, Any]]:
     """Rows with ``round``, ``setting`` (dotted), ``value`` and ``run``, the value of the run."""
-    of_run = dict(_leaves(config.model_dump(mode="json")))
+    of_run = dict(leaves(config.model_dump(mode="json")))
     return [
         {"round": number, "setting": name, "value": value, "run": of_run.get(name)}
         for number in sorted(config.per_round)
-        for name, value in _leaves(config.of_round(number).model_dump(mode="json"))
+        for name, value in leaves(config.of_round(number).model_dump(mode="json"))
         if not name.startswith("per_round") and value != of_run.get(name)
     ]
 
@@ -28,11 +29,3 @@ def continuations(config: Config, rounds: Iterable[int]) -> str:
     if len(set(counts.values())) <= 1:
         return str(next(iter(counts.values()), config.rewards.prograph.continuations))
     return ", ".join(f"{count} (round {number})" for number, count in counts.items())
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, below in value.items():
-            yield from _leaves(below, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value

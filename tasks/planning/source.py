@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.nested import leaves
 from pipeline.run.store import StageKey
 from tasks.planning.measured import Measured
 
@@ -59,23 +60,15 @@ def comparable(key: StageKey, found: Measured) -> bool:
     for name in _MODELS:
         if name in key.files and name in found.files and key.files[name] != found.files[name]:
             return False
-    ours, theirs = dict(_leaves(key.settings)), dict(_leaves(found.settings))
+    ours, theirs = dict(leaves(key.settings)), dict(leaves(found.settings))
     return all(ours.get(name) == theirs.get(name) for name in _KINDS)
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> int:
     """The number of settings with other values, without seeds."""
-    first, second = dict(_leaves(ours)), dict(_leaves(theirs))
+    first, second = dict(leaves(ours)), dict(leaves(theirs))
     return sum(
         first.get(name) != second.get(name)
         for name in first.keys() | second.keys()
         if name not in _IGNORED
     )
-
-
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, below in value.items():
-            yield from _leaves(below, f"{prefix}.{name}" if prefix else str(name))
-    else:
-        yield prefix, list(value) if isinstance(value, tuple) else value
