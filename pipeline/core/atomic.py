@@ -17,12 +17,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 STDOUT = "-"
 _IN_MEMORY = 2**23  # bytes of a spooled output before it moves to a temporary file
@@ -166,6 +166,8 @@ def json_text(value: Any, **layout: Any) -> str:
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array in NumPy's ``.npy`` format."""
+    import numpy as np  # here, because commands and checks that write no array start faster without it
+
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.save(stream, array)
 
