@@ -180,7 +180,7 @@ def table_of(running: Sequence[tuple[str, ProgressRecord]]) -> Table:
 
 
 def _in_terminal() -> bool:
-    """Whether bars can be drawn, and nobody asked for plain lines."""
+    """Whether bars can be drawn, and no environment variable asks for plain lines."""
     try:
         terminal = sys.stdout.fileno() == 1 and os.isatty(1)
     except (OSError, ValueError):

@@ -145,7 +145,7 @@ def collect(
         except FileNotFoundError:
             if run.resolve() not in given:
                 unknown.append(
-                    f"{run} has no {RESOLVED}, so what it names is unknown; name its "
+                    f"{run} has no {RESOLVED}, so it is unknown which outputs belong to it; pass its "
                     "configuration with --config"
                 )
             continue

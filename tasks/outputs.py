@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.run.content import Manifests, content_key, content_of
 
@@ -80,8 +80,3 @@ class Outputs:
                 return None
             contents[name] = content
         return contents
-
-
-def manifest_of(output: Output) -> dict[str, Any] | None:
-    """The manifest of an output; None when it is damaged. Do not change it."""
-    return _MANIFESTS.of(output.directory)

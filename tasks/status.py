@@ -125,7 +125,7 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
         if kind == "upstream":
-            needed = task.upstream().get(name)
+            needed = task.inputs.get(name)
             upstream.append(needed.label if needed is not None else name)
         else:
             own.append(line)
@@ -176,8 +176,8 @@ def why(task: StageTask) -> list[str]:
     for line in differences(task.key, earlier[0], current_name):
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
-        if kind == "upstream" and name in task.upstream():
-            upstream = task.upstream()[name]
+        if kind == "upstream" and name in task.inputs:
+            upstream = task.inputs[name]
             causes = [
                 line
                 for cause in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
@@ -225,9 +225,9 @@ def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:
             lines = []
             for line in differences(task.key, manifest, current_name):
                 name = line.partition(" stage ")[2].partition(":")[0]
-                if line.startswith("upstream") and name in task.upstream():
+                if line.startswith("upstream") and name in task.inputs:
                     below = manifest["key"]["inputs"].get(name)
-                    lines.extend(_cause(task.upstream()[name], below))
+                    lines.extend(_cause(task.inputs[name], below))
                 else:
                     lines.append(f"{task.label}: {line}")
             return lines

@@ -19,7 +19,7 @@ class Progress:
     def start(self, total: int | None, unit: str, done: int = 0) -> None:
         """Begin work on ``total`` items, of which ``done`` were done before.
 
-        ``unit`` names them in the plural; ``total`` is None when nobody knows it. Work with several
+        ``unit`` names them in the plural; ``total`` is None when it is unknown. Work with several
         parts starts again for each.
         """
 

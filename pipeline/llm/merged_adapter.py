@@ -7,7 +7,7 @@ because rounding the sum to such a grid changes the policy's output (peft#2321, 
 bit where much of a small adapter would be lost (`merge_error`).
 
 Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
-serves; whoever merges another policy removes those that nobody holds, so that they do not pile up.
+serves. A process that merges another policy removes the models that no process holds.
 """
 
 from __future__ import annotations
