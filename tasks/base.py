@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import StageFailed, run_stage
+from pipeline.run.supervisor import Preloaded, StageFailed, run_stage
 from pipeline.run.worker import StageJob
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
@@ -39,6 +39,15 @@ MEMORY_SETTINGS = (
     "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
+
+
+class _Preloading:
+    """The running fork server, as `tasks.preloading` sets it."""
+
+    start: Callable[[StageTask], Preloaded | None] | None = None
+
+
+preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
@@ -216,6 +225,7 @@ class StageTask(luigi.Task):
             {**os.environ, **self.environment(shard)},
             self._memory_hint(),
             lambda log: say(aligned(self.label, f"runs (log: {log})")),
+            preloading.start(self) if preloading.start is not None else None,
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))

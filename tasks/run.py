@@ -27,6 +27,7 @@ from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
 from tasks.pair import Pair
+from tasks.preloading import preloaded
 from tasks.questions import SPLITS
 from tasks.report import Report
 from tasks.resolved import write_resolved
@@ -168,7 +169,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: boo
     kept = review.keep(run_dir, make_plan(task, tasks, workers, forced=force))
     task.forced = force
     try:
-        with shown(todo):
+        with shown(todo), preloaded(todo):
             failures = build(task, todo, workers)
     finally:
         task.forced = False

@@ -54,6 +54,11 @@ class Config(Block):
         0, ge=0, le=1000, description="GPUs that shards are spread over; 0: no assignment"
     )
     workers: Annotated[Few, Execution()] = Field(1, description="stages that run at the same time")
+    preload: Annotated[bool, Execution()] = Field(
+        True,
+        description="import heavy packages once per run and fork the processes of stages; on Linux "
+        "without a GPU, elsewhere every stage imports them",
+    )
     runs_dir: Annotated[PathOrName, Execution()] = Field(
         "runs", description="directory of all runs"
     )

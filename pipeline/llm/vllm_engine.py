@@ -44,7 +44,7 @@ class VllmEngine(Engine):
         seed: int = 0,
         workspace: Path | None = None,
     ) -> None:
-        _import_vllm()
+        import_vllm()
         self.max_model_len = config.max_model_len
         self._lora: object | None = None
         settings: dict[str, object] = {}
@@ -131,7 +131,8 @@ class VllmEngine(Engine):
         self._served.close()
 
 
-def _import_vllm() -> None:
+def import_vllm() -> None:
+    """Import vLLM without its messages; raises DependencyError when it is missing."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

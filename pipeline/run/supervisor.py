@@ -13,8 +13,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ from pipeline.core.errors import SteepError
 from pipeline.core.text import one_line
 from pipeline.run import process
 from pipeline.run.failures import explain_exit, explain_os_error
+from pipeline.run.fork_server import FIRST_EXTRA, ForkedProcess, ForkServer, ForkServerEnded
 from pipeline.run.worker import StageJob
 
 _TAIL = 8192  # bytes of a log that are read for its last line
@@ -45,19 +46,33 @@ class StageFailed(SteepError, RuntimeError):
         self.busy = busy
 
 
+@dataclass(frozen=True)
+class Preloaded:
+    """A fork server, and the modules that it imports before it forks the stage's process."""
+
+    server: ForkServer
+    modules: Sequence[str]
+
+
 def run_stage(
     task: StageJob,
     environment: Mapping[str, str],
     memory_hint: str,
     started: Callable[[Path], None],
+    preloaded: Preloaded | None = None,
 ) -> dict[str, int]:
     """Run a stage in a separate process; returns its row counts.
 
-    ``started`` is called with its log when it has the lock. Raises StageFailed with the cause, the
+    ``started`` is called with its log when it has the lock. With ``preloaded`` the process is forked,
+    else it is a new one. Raises StageFailed with the cause, the
     remedy and the log. A process that crashes after its stage is complete has not failed.
     """
     with _early_output() as early, _pipe() as (reports, writing):
-        stage = _start(early, writing, environment)
+        stage: subprocess.Popen[bytes] | ForkedProcess
+        if preloaded is None:
+            stage = _start(early, writing, environment)
+        else:
+            stage = _fork(preloaded, early, writing, environment)
         with stage:
             try:
                 _send(stage, task)
@@ -91,6 +106,26 @@ def _start(
         )
     except OSError as error:
         raise _cannot_start(error, sys.executable) from None
+    finally:
+        os.close(writing)
+
+
+def _fork(
+    preloaded: Preloaded, early: IO[bytes], writing: int, environment: Mapping[str, str]
+) -> ForkedProcess:
+    try:
+        return preloaded.server.start(
+            "pipeline.run.worker:main",
+            [str(FIRST_EXTRA)],
+            modules=preloaded.modules,
+            environment=environment,
+            output=early.fileno(),
+            extra=[writing],
+        )
+    except ForkServerEnded as error:
+        raise StageFailed(f"its process cannot be started: {error}", error.exit_status) from None
+    except OSError as error:
+        raise _cannot_start(error, "a forked process") from None
     finally:
         os.close(writing)
 
@@ -130,7 +165,7 @@ def _failure(
     return StageFailed(explain_exit(status, last_line, memory_hint), 1, log)
 
 
-def _send(stage: subprocess.Popen[bytes], task: StageJob) -> None:
+def _send(stage: subprocess.Popen[bytes] | ForkedProcess, task: StageJob) -> None:
     assert stage.stdin is not None
     with contextlib.suppress(BrokenPipeError), stage.stdin as stream:  # it ended while starting
         stream.write(json.dumps(asdict(task)).encode())

@@ -22,9 +22,10 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import SteepError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
-from pipeline.run import process
+from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
 from pipeline.run.worker import call_stage
+from pipeline.stages.forked_ranks import run_ranks
 from pipeline.training.lora import pick_device
 
 _JOB = "job.json"
@@ -67,10 +68,30 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     of ``settings``. Raises DependencyError for a missing device, and TrainingError with the message of
     a worker or naming the exit status.
     """
-    pick_device(settings, block)  # a missing device is reported before any process starts
+    device = pick_device(settings, block)  # a missing device is reported before any process starts
     job = write_job(context, entry)
     result_file = context.checkpoint_dir / _RESULT
     result_file.unlink(missing_ok=True)
+    server = fork_server.inherited
+    if server is not None and device == "cpu":
+        status = run_ranks(server, job, settings)
+    else:
+        status = _accelerate(settings, job)
+    result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
+    if "error" in result:
+        raise TrainingError(result["error"])
+    if status != 0 or "counts" not in result:
+        raise TrainingError(
+            f"training ended with status {status} in {context.stage} "
+            f"({settings.processes} processes); see its output above"
+        )
+    context.notes.update(result["notes"])
+    context.work.update(result["work"])
+    counts: dict[str, int] = result["counts"]
+    return counts
+
+
+def _accelerate(settings: Trainer, job: Path) -> int:
     root = str(Path(__file__).parents[2])  # workers import this package, whether installed or not
     search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     finished = subprocess.run(
@@ -78,18 +99,12 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         env={**os.environ, **process.child_environment(), "PYTHONPATH": search},
         check=False,
     )
-    result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
-    if "error" in result:
-        raise TrainingError(result["error"])
-    if finished.returncode != 0 or "counts" not in result:
-        raise TrainingError(
-            f"accelerate launch ended with status {finished.returncode} in {context.stage} "
-            f"({settings.processes} processes); see its output above"
-        )
-    context.notes.update(result["notes"])
-    context.work.update(result["work"])
-    counts: dict[str, int] = result["counts"]
-    return counts
+    return finished.returncode
+
+
+def forked() -> int:
+    """Entry point of a process that the fork server started; the argument is the job file."""
+    return main(Path(sys.argv[1]))
 
 
 def main(path: Path) -> int:

@@ -22,3 +22,8 @@ def here(gpus: Path = _GPUS) -> frozenset[str]:
             if field == "Model":
                 names.add(value.strip())
     return frozenset(names)
+
+
+def has_gpu(gpus: Path = _GPUS) -> bool:
+    """Whether this machine has an NVIDIA GPU."""
+    return gpus.is_dir() and any(gpus.iterdir())

@@ -1,0 +1,66 @@
+"""Preload heavy packages once per run, and fork the processes of stages from there.
+
+On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the stages of
+the run need, while the first stages run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from pipeline.core.malloc import MALLOC
+from pipeline.run.fork_server import ForkServer
+from pipeline.run.supervisor import Preloaded
+from tasks.base import StageTask, preloading
+from tasks.planning.machine import has_gpu
+
+_ENCODERS = ("sentence_transformers",)
+_VLLM = ("pipeline.llm.vllm_engine:import_vllm", "vllm.v1.engine.llm_engine", "peft")
+_TRAINING = ("pipeline.stages.train", "peft", "accelerate")
+_TRAINERS = {"sft": "trl.trainer.sft_trainer", "dpo": "trl.trainer.dpo_trainer"}
+
+
+@contextlib.contextmanager
+def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
+    """Run a fork server for the stages of ``todo``, if the machine and the settings allow one."""
+    tasks = list(todo)
+    modules = list(dict.fromkeys(name for task in tasks for name in modules_of(task)))
+    settings = tasks[-1].run_settings
+    if not (modules and settings.preload and not settings.gpus and _can_fork()):
+        yield
+        return
+    # One thread, because threads do not survive a fork; forked processes set their own number.
+    environment = {**os.environ, **tasks[-1].environment(0), **MALLOC, "OMP_NUM_THREADS": "1"}
+    with ForkServer.running(modules, environment) as server:
+        preloading.start = lambda task: (
+            Preloaded(server, names) if (names := modules_of(task)) else None
+        )
+        try:
+            yield
+        finally:
+            preloading.start = None
+
+
+def _can_fork() -> bool:
+    return sys.platform == "linux" and not has_gpu()
+
+
+def modules_of(task: StageTask) -> tuple[str, ...]:
+    """Heavy modules that the stage imports, as the fork server takes them; none for a light stage."""
+    stage, settings = task.stage.removesuffix("-shard"), task.settings
+    if stage in ("index", "hyper-index"):
+        return _ENCODERS
+    if stage == "sft":
+        return (*_TRAINING, _TRAINERS["sft"])
+    if stage == "train":
+        return (*_TRAINING, _TRAINERS.get(settings.objective, "trl.trainer.grpo_trainer"))
+    if stage == "score":
+        if settings.method.scoring_samples:
+            return (*_ENCODERS, *_VLLM)
+        return _ENCODERS if settings.method.similarity_rewards else ()
+    if stage in ("sample", "evaluate-policy", "evaluate-any") and settings.engine.kind == "vllm":
+        return (*_ENCODERS, *_VLLM)
+    return ()

@@ -1,0 +1,153 @@
+"""The fork server starts processes with loaded packages, and none outlives its client or the server."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.run.fork_server import FIRST_EXTRA, ForkServer, ForkServerEnded
+from tests.run.test_process import ROOT, running
+
+TARGETS = """
+import json, os, sys, time
+
+def report():
+    print(sys.argv[1:], os.environ["WORD"], "decimal_loaded", "calendar" in sys.modules, flush=True)
+    print(sys.stdin.read(), flush=True)
+    os.write({extra}, b"extra")
+    return 3
+
+def sleep():
+    os.write({extra}, str(os.getpid()).encode() + b"\\n")
+    time.sleep(600)
+
+def nested():
+    from pipeline.run import fork_server
+    with open("/dev/null", "wb") as output:
+        process = fork_server.inherited.start(
+            "targets:report", ["inner"], modules=(), environment=dict(os.environ),
+            output=1, extra=[{extra}],
+        )
+        with process:
+            process.stdin.close()
+            return process.wait()
+""".replace("{extra}", str(FIRST_EXTRA))
+
+
+@pytest.fixture
+def environment(tmp_path):
+    (tmp_path / "targets.py").write_text(TARGETS)
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "WORD": "hello"}
+
+
+def started(server: ForkServer, target: str, environment, output, extra, arguments=()):
+    return server.start(
+        f"targets:{target}", list(arguments), modules=["calendar"], environment=environment,
+        output=output.fileno(), extra=[extra],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def pipe():
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream:
+        yield stream, writing
+
+
+def test_a_forked_process_has_its_environment_arguments_files_and_modules(
+    environment, tmp_path, pipe
+):
+    stream, writing = pipe
+    with (
+        ForkServer.running(["calendar", "no_such_module"], environment) as server,
+        (tmp_path / "out").open("wb") as output,
+    ):
+        changed = {**environment, "WORD": "other"}
+        with started(server, "report", changed, output, writing, ["a", "b"]) as process:
+            os.close(writing)
+            process.stdin.write(b"input")
+            process.stdin.close()
+            assert process.wait() == 3
+            assert process.poll() == 3
+    assert (tmp_path / "out").read_text().splitlines() == [
+        "['a', 'b'] other decimal_loaded True", "input",
+    ]  # fmt: skip
+    assert stream.read() == b"extra"
+
+
+def test_a_forked_process_can_use_the_server(environment, tmp_path, pipe):
+    stream, writing = pipe
+    with (
+        ForkServer.running([], environment) as server,
+        (tmp_path / "out").open("wb") as output,
+        started(server, "nested", environment, output, writing) as process,
+    ):
+        os.close(writing)
+        assert process.wait() == 3
+    assert stream.read() == b"extra"
+
+
+def wait_for_the_end(process_id: int) -> None:
+    deadline = time.monotonic() + 30
+    while running(process_id) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running(process_id)
+
+
+def test_a_forked_process_can_be_killed(environment, pipe):
+    stream, writing = pipe
+    with ForkServer.running([], environment) as server, Path(os.devnull).open("wb") as output:
+        with started(server, "sleep", environment, output, writing) as process:
+            os.close(writing)
+            child = int(stream.readline())
+            assert process.poll() is None
+            process.kill()
+            assert process.wait() == -signal.SIGKILL
+        wait_for_the_end(child)
+
+
+def test_a_forked_process_ends_with_the_server(environment, pipe):
+    stream, writing = pipe
+    with ForkServer.running([], environment) as server, Path(os.devnull).open("wb") as output:
+        with started(server, "sleep", environment, output, writing) as process:
+            os.close(writing)
+            child = int(stream.readline())
+            parent = int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            os.kill(parent, signal.SIGKILL)
+            assert process.wait() == -signal.SIGTERM
+        wait_for_the_end(child)
+        with pytest.raises(ForkServerEnded, match="has ended"):
+            started(server, "sleep", environment, output, output.fileno())
+
+
+CLIENT = """
+import os, sys, time
+from pipeline.run.fork_server import ForkServer
+with ForkServer.running([], dict(os.environ)) as server:
+    if os.fork() == 0:  # as Luigi's workers are
+        from pipeline.run.process import die_with_parent
+        die_with_parent()
+    process = server.start(
+        "targets:sleep", [], modules=(), environment=dict(os.environ), output=2, extra=[1]
+    )
+    time.sleep(600)
+"""
+
+
+def test_forked_processes_end_when_their_client_is_killed(environment):
+    """Each of two clients, the one that started the server and a fork of it, has a process."""
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, env=environment, cwd=ROOT
+    )
+    assert client.stdout is not None
+    children = [int(client.stdout.readline()) for _ in range(2)]
+    assert all(map(running, children))
+    client.kill()
+    client.wait()
+    client.stdout.close()
+    for child in children:
+        wait_for_the_end(child)
