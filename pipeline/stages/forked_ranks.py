@@ -21,7 +21,7 @@ def run_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
 
     Returns 0, or the exit status of the process that failed first, after which the others are killed.
     """
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     with ExitStack() as stack, selectors.DefaultSelector() as selector:

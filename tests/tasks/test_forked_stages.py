@@ -1,0 +1,96 @@
+"""Stages whose process is forked from the fork server end, fail and are killed like new processes."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks import preloading
+from tasks.preloading import modules_of
+from tasks.run import RunFailed, run, task_for
+from tests.run.test_process import running
+from tests.tasks.counting_tasks import ROOT, Ends, Second, task
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Every stage is forked, and the modules that the server was asked for are listed."""
+    asked: list[str] = []
+
+    def modules(stage_task):
+        asked.append(stage_task.stage)
+        return ("calendar",)
+
+    monkeypatch.setattr(preloading, "modules_of", modules)
+    monkeypatch.setattr(preloading, "has_gpu", lambda: False)
+    return asked
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_forked_stages_write_what_new_processes_write(workspace, forked, workers):
+    directory = run(task(Second, workspace), workers=workers)
+    assert (directory / "manifest.json").is_file()
+    log = workspace / "runs" / "embedded" / "logs" / "second.log"
+    assert re.search(r"process \d+\n", log.read_text())
+    assert {"first", "second"} <= set(forked)
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "status"),
+    [
+        ("SIGKILL", "killed by SIGKILL, probably by the kernel because memory ran out", 1),
+        ("SIGSEGV", "its process crashed with SIGSEGV in compiled code", 1),
+        ("exit", "ended with status 7 and without a message; its last line .* 'last words'", 1),
+    ],
+)
+def test_the_end_of_a_forked_stage_is_explained(workspace, forked, way, words, status):
+    with pytest.raises(RunFailed, match=words) as caught:
+        run(task(Ends, workspace, f"name={way}"))
+    assert caught.value.exit_status == status
+    assert str(caught.value).endswith("logs/ends.log)")
+
+
+def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeypatch):
+    def killed_server(stage_task):
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        for child in map(int, children):
+            if b"fork_server" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+                while running(child):
+                    time.sleep(0.01)
+        return ("calendar",)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(preloading, "modules_of", killed_server)
+        with pytest.raises(RunFailed, match="first: its process cannot be started: the fork serv"):
+            run(task(Second, workspace), workers=1)
+    run(task(Second, workspace))
+
+
+@pytest.mark.parametrize(
+    ("stage", "module"),
+    [
+        ("index", "sentence_transformers"),
+        ("sft", "trl.trainer.sft_trainer"),
+        ("train", "trl.trainer.dpo_trainer"),
+        ("sample", "vllm.v1.engine.llm_engine"),
+        ("score", "sentence_transformers"),
+        ("pair", None),
+        ("report", None),
+    ],
+)
+def test_heavy_stages_name_what_they_import(stage, module):
+    names = modules_of(task_for(stage, str(ROOT / "configs/embedded.yaml")))
+    assert module in names if module else not names
+
+
+@pytest.mark.parametrize("reason", ["setting", "gpus", "gpu"])
+def test_without_a_fork_server_stages_are_new_processes(workspace, forked, monkeypatch, reason):
+    monkeypatch.setattr(preloading, "has_gpu", lambda: reason == "gpu")
+    settings = {"setting": ["preload=false"], "gpus": ["gpus=1"], "gpu": []}[reason]
+    stage = task(Second, workspace, *settings)
+    with preloading.preloaded([stage]):
+        assert preloading.preloading.start is None
