@@ -31,6 +31,7 @@ from pipeline.run.supervisor import Preloaded, StageFailed, run_stage
 from pipeline.run.worker import StageJob
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
+from tasks.leases import NO_LEASE, Lease, Request, held
 from tasks.outputs import Output, Outputs
 
 # Settings whose reduction lowers the memory of the stages that read their block.
@@ -73,6 +74,8 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
+    request: Request | None = None  # devices and threads that it asks for; set by `tasks.build`
+    lease: Lease = NO_LEASE  # what it has while it runs
 
     @cached_property
     def settings(self) -> Config:
@@ -179,7 +182,10 @@ class StageTask(luigi.Task):
         """Run the stage, unless its inputs turned out to be those of an output that is there."""
         output = self.found()
         if output is None or self.forced:
-            self.start()
+            if multiprocessing.parent_process() is not None:
+                die_with_parent()  # it may wait for a device, and must not start a stage after that
+            with held(self.request, lambda text: say(aligned(self.label, text))) as self.lease:
+                self.start()
         elif output.reused:
             say(
                 aligned(
@@ -281,14 +287,12 @@ class StageTask(luigi.Task):
         return failure.as_text()
 
     def environment(self, shard: int) -> dict[str, str]:
-        """Environment variables of the stage's process; shards are spread over the GPUs."""
+        """Environment variables of the stage's process: those of Python, and of its lease."""
         extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **MALLOC}
         if shipped.INSTALLED:
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
-        if self.settings.gpus and self.sharded:
-            extra["CUDA_VISIBLE_DEVICES"] = str(shard % self.settings.gpus)
-        return extra
+        return {**extra, **self.lease.environment()}
 
     @property
     def sharded(self) -> bool:

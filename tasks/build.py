@@ -1,27 +1,38 @@
-"""Run tasks with Luigi's local scheduler, and collect the failure of each task."""
+"""Run tasks with Luigi's local scheduler, and collect the failure of each task.
+
+The scheduler counts what the running stages use of the run's GPUs and CPU threads (Luigi's resources).
+Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
+threads reserves them, so that later stages do not take them one by one.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import luigi
 
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import ConfigError, StoreError
 from pipeline.run.failures import explain_os_error
 from tasks.base import StageTask
 from tasks.failures import Failure, from_text
+from tasks.leases import Capacity
+from tasks.needs import Needs, needs
+
+GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
 
 class _Local:
     """Makes Luigi's scheduler and worker, and keeps the scheduler, which knows why tasks failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Mapping[str, int]) -> None:
         from luigi.scheduler import Scheduler
 
-        self.scheduler = Scheduler(prune_on_get_work=True, record_task_history=False)
+        self.scheduler = Scheduler(
+            prune_on_get_work=True, record_task_history=False, resources=dict(resources)
+        )
 
     def create_local_scheduler(self) -> Any:
         return self.scheduler
@@ -32,19 +43,51 @@ class _Local:
         return Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
 
 
-def build(task: StageTask, todo: Iterable[StageTask], workers: int) -> dict[str, Failure]:
-    """Run ``task`` and the tasks that it needs, ``workers`` at a time.
+def check_needs(todo: Iterable[StageTask], capacity: Capacity) -> None:
+    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting."""
+    for task in todo:
+        asked = needs(task)
+        if capacity.assigned and asked.gpus > capacity.gpus:
+            raise ConfigError(
+                f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage {task.label} would "
+                f"never start; set {asked.setting} to at most {capacity.gpus}, or raise gpus"
+            )
 
-    Returns the failures by task id, of the tasks in ``todo``. Raises StoreError when no process can be
-    started for a task.
+
+def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
+    """What a stage takes of the run's GPUs and CPU threads while it runs."""
+    taken = {THREADS: capacity.threads_for(asked.threads)}
+    if capacity.gpus and asked.gpus:
+        taken[GPUS] = capacity.gpus_for(asked.gpus)
+    return taken
+
+
+def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
+    """Set what each task asks for, and its priority: the first in running order has the highest."""
+    for place, task in enumerate(todo):
+        asked = needs(task)
+        task.priority = len(todo) - place
+        task.resources = resources(asked, capacity)
+        task.request = capacity.request(asked.gpus, asked.threads)
+
+
+def build(task: StageTask, todo: Iterable[StageTask], capacity: Capacity) -> dict[str, Failure]:
+    """Run ``task`` and the tasks that it needs, as many at a time as the capacity of the run allows.
+
+    Returns the failures by task id, of the tasks in ``todo``, which are in running order. Raises
+    StoreError when no process can be started for a task.
     """
+    todo = list(todo)
+    _prepare(todo, capacity)
     settings = luigi.configuration.get_config()
     settings.set("core", "no_configure_logging", "true")
     for name in ("luigi", "luigi-interface", "luigi.scheduler"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # stages report for themselves
-    local = _Local()
+    local = _Local({GPUS: capacity.gpus, THREADS: capacity.threads})
     try:
-        luigi.build([task], worker_scheduler_factory=local, local_scheduler=True, workers=workers)
+        luigi.build(
+            [task], worker_scheduler_factory=local, local_scheduler=True, workers=capacity.workers
+        )
     except OSError as error:
         raise StoreError(explain_os_error(error, "a process for a stage")) from None
     failures = {}

@@ -16,7 +16,7 @@ from pipeline.run.litter import Cleaning
 from pipeline.run.output_check import Depth
 from pipeline.training.trackers import check_trackers
 from tasks.base import StageTask, say
-from tasks.build import build
+from tasks.build import build, check_needs
 from tasks.corpus import Corpus
 from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
@@ -26,6 +26,7 @@ from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
+from tasks.leases import Capacity
 from tasks.pair import Pair
 from tasks.preloading import preloaded
 from tasks.questions import SPLITS
@@ -127,8 +128,8 @@ def run(
 
     With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
     configuration is written to its directory first. Raises RunFailed with the message of every failed
-    stage; complete stages stay complete. Raises ConfigError for fewer than one worker, and StoreError
-    before anything runs when an output that would be read is damaged, or when a directory cannot be
+    stage; complete stages stay complete. Raises ConfigError for fewer than one worker and for too few
+    GPUs, and StoreError before anything runs when an output that would be read is damaged, or when a directory cannot be
     written.
     """
     if workers is not None and workers < 1:
@@ -143,14 +144,16 @@ def run(
         write_resolved(task.run_settings)
     if force or not task.complete():
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
-        _run(tasks, todo, workers or task.settings.workers, force)
+        capacity = Capacity.of(task.run_settings, workers)
+        check_needs(todo, capacity)
+        _run(tasks, todo, capacity, force)
     task.check_output(Depth.FOOTERS)
     if task.stage == "report":
         publish(task)
     return task.directory
 
 
-def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: bool) -> None:
+def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     """Run ``todo``, the last of which ``force`` is about; ``tasks`` has the complete ones too.
 
     Both are in running order. The plan of the run is kept (`tasks.planning.review`).
@@ -166,11 +169,11 @@ def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: boo
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.FOOTERS)
-    kept = review.keep(run_dir, make_plan(task, tasks, workers, forced=force))
+    kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:
         with shown(todo), preloaded(todo):
-            failures = build(task, todo, workers)
+            failures = build(task, todo, capacity)
     finally:
         task.forced = False
     if not task.complete() or (force and failures):

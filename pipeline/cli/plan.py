@@ -20,11 +20,13 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.plan_tables import plan_lines, plan_table, review_lines, review_table
 from pipeline.cli.runs import stage_task
-from pipeline.core.errors import InputError
+from pipeline.cli.schedule_table import schedule_lines, schedule_table
+from pipeline.core.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
     from tasks.planning.plan import Plan
+    from tasks.planning.simulation import Simulated
 
 
 def plan(
@@ -42,14 +44,22 @@ def plan(
     review: Annotated[
         bool, typer.Option("--review", help="compare the last run with the plan it started with")
     ] = False,
+    schedule: Annotated[
+        bool,
+        typer.Option("--schedule", help="show when each stage would run, and on which GPUs"),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run would do, how long it would take and what it would cost, without running it."""
-    if probe and review:
-        raise InputError("--probe and --review cannot be used together; remove one of them")
+    chosen = {"--probe": probe, "--review": review, "--schedule": schedule}
+    if len(together := [name for name, given in chosen.items() if given]) > 1:
+        raise InputError(f"{' and '.join(together)} cannot be used together; remove one of them")
     task = stage_task(stage, config, set, data, round)
     if review:
         _review(task, as_json)
+        return
+    if schedule:
+        _show_schedule(_schedule_of(task, workers), as_json)
         return
     if probe:
         from tasks.planning.probe import probe_overrides
@@ -61,10 +71,43 @@ def plan(
 
 
 def _plan_of(task: StageTask, workers: int | None) -> Plan:
+    from tasks.leases import Capacity
     from tasks.planning.plan import make_plan
     from tasks.run import walk
 
-    return make_plan(task, walk(task), workers or task.settings.workers)
+    return make_plan(task, walk(task), Capacity.expected(task.run_settings, workers))
+
+
+def _schedule_of(task: StageTask, workers: int | None) -> Simulated:
+    """The simulated schedule of what would run; of the whole run where its data are not there."""
+    from tasks.leases import Capacity
+    from tasks.planning.simulation import simulate
+
+    capacity = Capacity.expected(task.run_settings, workers)
+    try:
+        plan = _plan_of(task, workers)
+    except (ConfigError, InputError):
+        return simulate(task, capacity)
+    return simulate(task, capacity, {stage.label: stage.seconds for stage in plan.running})
+
+
+def _show_schedule(simulated: Simulated, as_json: bool) -> None:
+    if as_json:
+        stages = [
+            {
+                "label": one.job.label,
+                "start": one.start,
+                "end": one.end,
+                "devices": one.devices,
+                "threads": one.job.threads,
+                "assumed": one.job.label in simulated.assumed,
+            }
+            for one in simulated.placed
+        ]
+        total = {"wall_seconds": simulated.seconds, "gpus": simulated.gpus, "busy": simulated.busy}
+        typer.echo(json.dumps({"stages": stages, **total}, indent=2))
+        return
+    _print(schedule_table(simulated), schedule_lines(simulated))
 
 
 def _show(plan: Plan, as_json: bool) -> None:

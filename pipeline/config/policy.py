@@ -226,8 +226,10 @@ class Sampling(Block):
         None,
         description="tokens of one observation; documents are cut to fit, closing tags are kept; null: no limit",
     )
-    in_flight: Annotated[Positive, Execution()] = Field(
-        256, description="trajectories sampled at the same time"
+    in_flight: Annotated[Positive | None, Execution()] = Field(
+        None,
+        description="trajectories sampled at the same time; null: twice engine.max_num_seqs, so that the "
+        "engine has work while others retrieve",
     )
     shards: Annotated[Few, Execution()] = Field(
         1,

@@ -51,9 +51,23 @@ class Config(Block):
         "report", description="pair: stop after the pairs of round 1"
     )
     gpus: Annotated[int, Execution()] = Field(
-        0, ge=0, le=1000, description="GPUs that shards are spread over; 0: no assignment"
+        0,
+        ge=0,
+        le=1000,
+        description="GPUs that stages use at once, out of CUDA_VISIBLE_DEVICES or from 0 on; each stage is "
+        "given its own; 0: none is assigned, and on a machine with GPUs the stages that use one run one at "
+        "a time and see all of them",
     )
-    workers: Annotated[Few, Execution()] = Field(1, description="stages that run at the same time")
+    threads: Annotated[Few | None, Execution()] = Field(
+        None,
+        description="CPU threads that the stages running at once share; null: the cores that the process "
+        "may use",
+    )
+    workers: Annotated[Few | None, Execution()] = Field(
+        None,
+        description="stages that run at the same time, at most; null: one for each of gpus and one more, "
+        "or 1 where gpus is 0",
+    )
     preload: Annotated[bool, Execution()] = Field(
         True,
         description="import heavy packages once per run and fork the processes of stages; on Linux "

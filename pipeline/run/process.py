@@ -8,12 +8,15 @@ checkpoints of the rerun.
 arranged this. It imports nothing heavy before, so no time is left in which the parent can end unseen.
 The environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A process that
 starts others sets it with `child_environment`; a process started in this way sets it for its own
-children.
+children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the process. It holds a
+shared lock on each until it ends, so that no other run is given a GPU that a dying process still uses.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
 import runpy
 import signal
@@ -22,6 +25,7 @@ from collections.abc import Mapping
 
 MODULE = "pipeline.run.process"  # the name of this module, which is __main__ when it runs another
 _PARENT = "STEEP_PARENT"
+HELD = "STEEP_HELD"  # lock files, separated as in PATH
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,11 +49,22 @@ def child_environment() -> Mapping[str, str]:
     return {_PARENT: str(os.getpid())}
 
 
+def hold_devices() -> None:
+    """Hold shared locks on the files of ``STEEP_HELD`` until this process ends.
+
+    The process that took the lease holds them too, so they are free only if it has ended.
+    """
+    for path in filter(None, os.environ.get(HELD, "").split(os.pathsep)):
+        with contextlib.suppress(OSError):
+            fcntl.flock(os.open(path, os.O_RDONLY | os.O_CLOEXEC), fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
 def main() -> None:
     """Run the module named by the first argument, with the other arguments as its own."""
     parent = os.environ.get(_PARENT)
     die_with_parent(None if parent is None else int(parent))
     os.environ.update(child_environment())
+    hold_devices()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -34,7 +34,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
         max_segment_tokens=sampling.max_segment_tokens,
         max_total_tokens=sampling.max_total_tokens,
         max_context_tokens=sampling.max_context_tokens,
-        in_flight=sampling.in_flight,
+        in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
         single_retrieval=config.retrieval.rounds == "single",
     )
 

@@ -20,6 +20,8 @@ class Estimate:
         needs: labels of the stages whose output this one waits for.
         seconds: wall seconds, from the start of the stage's process to its end; None: unknown.
         gpu_seconds: ``seconds`` times the number of GPUs; None: unknown.
+        gpus: GPUs that it takes while it runs, where they are counted.
+        threads: CPU threads that it takes.
         amounts: rows and work, by name; names that are missing are unknown.
         cost: money for endpoints, in the currency of their prices; None: unknown.
         size: bytes of the output on the disk; None: unknown.
@@ -33,6 +35,8 @@ class Estimate:
     needs: tuple[str, ...] = ()
     seconds: float | None = None
     gpu_seconds: float | None = None
+    gpus: int = 0
+    threads: int = 0
     amounts: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
     size: float | None = None

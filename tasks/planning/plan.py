@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tasks.base import StageTask
+from tasks.build import GPUS, THREADS, resources
+from tasks.leases import Capacity
+from tasks.needs import needs
 from tasks.planning.amounts import driver, expected_rows, measured_amount
 from tasks.planning.driver import Driver, Known
 from tasks.planning.estimate import (
@@ -18,17 +21,19 @@ from tasks.planning.estimate import (
 )
 from tasks.planning.machine import here
 from tasks.planning.measured import Earlier, Measured, read_measured
-from tasks.planning.resources import gpus, prices
-from tasks.planning.schedule import Job, makespan
+from tasks.planning.resources import prices
+from tasks.planning.schedule import Job, Room, makespan, schedule
 from tasks.planning.source import nearest
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages in running order, and the number of them that run at once."""
+    """The stages in running order, and what they share; 0 GPUs or threads are not counted."""
 
     stages: tuple[Estimate, ...]
     workers: int
+    gpus: int = 0
+    threads: int = 0
 
     @property
     def running(self) -> tuple[Estimate, ...]:
@@ -42,12 +47,15 @@ class Plan:
 
     @property
     def wall_seconds(self) -> float:
-        """Seconds of all stages, side by side as far as workers and inputs allow.
+        """Seconds of all stages, side by side as far as inputs, workers, GPUs and threads allow.
 
         Stages of unknown time count as 0.
         """
-        jobs = [Job(stage.label, stage.seconds or 0.0, stage.needs) for stage in self.running]
-        return makespan(jobs, self.workers)
+        jobs = [
+            Job(stage.label, stage.seconds or 0.0, stage.needs, stage.gpus, stage.threads)
+            for stage in self.running
+        ]
+        return makespan(schedule(jobs, Room(self.workers, self.gpus or None, self.threads or None)))
 
     def total(self, name: str) -> float:
         """The sum of an amount over the stages that would run, as far as it is known."""
@@ -55,12 +63,11 @@ class Plan:
 
 
 def make_plan(
-    task: StageTask, tasks: Iterable[StageTask], workers: int, *, forced: bool = False
+    task: StageTask, tasks: Iterable[StageTask], capacity: Capacity, *, forced: bool = False
 ) -> Plan:
     """The plan of ``task``; ``tasks`` are it and everything that it needs, in running order.
 
-    ``workers`` is the number of stages that run at once, and ``forced`` says that ``task`` runs although
-    it is complete.
+    ``capacity`` is what the stages share, and ``forced`` says that ``task`` runs although it is complete.
     """
     tasks = list(tasks)
     others = dict.fromkeys(needed.store.root for needed in tasks)
@@ -72,10 +79,15 @@ def make_plan(
         if needed.complete() and not (forced and needed is task):
             stage = _done(needed)
         else:
-            stage = _expected(needed, Known(amounts, earlier), machine)
+            taken = resources(needs(needed), capacity)
+            stage = replace(
+                _expected(needed, Known(amounts, earlier), machine),
+                gpus=taken.get(GPUS, 0),
+                threads=taken[THREADS],
+            )
         amounts[needed.task_id] = stage.amounts
         stages.append(stage)
-    return Plan(tuple(stages), workers)
+    return Plan(tuple(stages), capacity.workers, capacity.gpus, capacity.threads)
 
 
 def _done(task: StageTask) -> Estimate:
@@ -94,9 +106,9 @@ def _done(task: StageTask) -> Estimate:
 def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimate:
     rule = driver(task)
     amount = rule.expected(task, known)
-    needs = tuple(needed.label for needed in task.requires().values())
+    before = tuple(needed.label for needed in task.requires().values())
     own = {} if amount is None else {rule.name: amount, **expected_rows(task, amount)}
-    empty = Estimate(task.label, "run", str(task.directory), needs, amounts=own)
+    empty = Estimate(task.label, "run", str(task.directory), before, amounts=own)
     if amount is None:
         return empty
     found, measured, cached = _source(task, rule, known, machine, amount)
@@ -110,9 +122,9 @@ def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimat
         label=task.label,
         state="run",
         directory=str(task.directory),
-        needs=needs,
+        needs=before,
         seconds=seconds,
-        gpu_seconds=gpu_seconds(found, seconds, gpus(task)),
+        gpu_seconds=gpu_seconds(found, seconds, max(needs(task).gpus, 1)),
         amounts=amounts,
         cost=cost_of(amounts, prices(task)),
         size=found.size if found.size is None or rule.constant_size else found.size * ratio,

@@ -1,4 +1,4 @@
-"""The endpoints and GPUs that the stages of a configuration use."""
+"""The prices of the endpoints that the stages of a configuration call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pipeline.config import Config, Judges
 from pipeline.config.base import Endpoint
 from tasks.base import StageTask
 from tasks.planning.estimate import Prices
-
-_ROLL_OUTS = ("sample", "sample-shard", "evaluate-policy", "judge", "judge-policy")
 
 
 def prices(task: StageTask) -> tuple[Prices, ...]:
@@ -27,18 +25,6 @@ def prices(task: StageTask) -> tuple[Prices, ...]:
     if task.stage == "judge-policy":
         return _of_judges(settings.evaluation_judges)
     return ()
-
-
-def gpus(task: StageTask) -> int:
-    """GPUs that a stage uses where it runs on GPUs."""
-    settings = task.settings
-    if task.stage in _ROLL_OUTS or (
-        task.stage in ("score", "score-shard") and settings.method.scoring_samples
-    ):
-        return settings.engine.tensor_parallel_size
-    if task.stage == "sft":
-        return settings.sft.processes
-    return settings.trainer.processes if task.stage == "train" else 1
 
 
 def _chats(settings: Config) -> bool:

@@ -80,7 +80,11 @@ def read_kept(run_dir: Path) -> Kept:
         value: Mapping[str, Any] = read_json(path)
         plan = value["plan"]
         stages = tuple(_estimate(stage) for stage in plan["stages"])
-        return Kept(Plan(stages, int(plan["workers"])), str(value["made"]), value["wall_seconds"])
+        room = (
+            int(plan.get(name, 0)) for name in ("gpus", "threads")
+        )  # added after the first plans
+        made = Plan(stages, int(plan["workers"]), *room)
+        return Kept(made, str(value["made"]), value["wall_seconds"])
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise

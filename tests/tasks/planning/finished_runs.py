@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tasks.base import StageTask
+from tasks.leases import Capacity
 from tasks.planning.machine import here
 from tasks.planning.plan import Plan, make_plan
 from tasks.run import task_for, walk
@@ -83,4 +84,4 @@ def finish_all(task: StageTask) -> None:
 
 
 def plan(task: StageTask, workers: int = 1) -> Plan:
-    return make_plan(task, walk(task), workers)
+    return make_plan(task, walk(task), Capacity.expected(task.run_settings, workers))

@@ -156,11 +156,14 @@ def test_damaged_manifests_are_passed_over(folder: Path) -> None:
 
 def test_workers_shorten_the_wall_time(folder: Path) -> None:
     finish_all(report(folder))
-    second = report(folder, "seed=1", name="second")
+    second = report(folder, "seed=1", "threads=4", name="second")
     alone, together = plan(second, 1), plan(second, 2)
     assert alone.wall_seconds == pytest.approx(sum(stage.seconds for stage in alone.stages[1:]))
     # The index beside questions, sft-data and sft; the evaluation of policy 0 beside sampling.
     assert together.wall_seconds == pytest.approx(alone.wall_seconds - 87 - 50)
+    # With two threads the two processes of training have none beside them.
+    fewer = plan(report(folder, "seed=1", "threads=2", name="second"), 2)
+    assert fewer.wall_seconds == pytest.approx(alone.wall_seconds - 7 - 50)
 
 
 def test_shards_share_the_trajectories(folder: Path) -> None:

@@ -1,0 +1,262 @@
+"""Leases of GPUs and CPU threads: what a stage's process may use while it runs.
+
+Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
+of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
+runs on one machine, named devices are leased by locks on files, one for each device. The kernel releases
+a lock when its process ends, so a kill leaves nothing behind. The files are in ``/run/lock``, the
+machine's directory for locks, which is always on a local file system and is the same for every user
+and checkout; ``STEEP_LOCK_DIR`` names another one, for example where containers share GPUs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, StoreError
+from pipeline.run.failures import explain_os_error
+from pipeline.run.process import HELD
+from tasks.devices import VISIBLE, allotted, identity, listed
+
+LOCK_DIR = "STEEP_LOCK_DIR"
+_POLL = 0.5  # seconds between two attempts while another run holds the devices
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_VLLM_BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one stage asks for.
+
+    Attributes:
+        gpus: number of devices.
+        devices: names of the devices to choose from.
+        assigned: whether the stage sees only its devices; otherwise it sees all of them.
+        threads: CPU threads of each of its processes.
+    """
+
+    gpus: int
+    devices: tuple[str, ...]
+    assigned: bool
+    threads: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What one stage has: devices by name, and CPU threads for each of its processes.
+
+    ``devices`` is None where devices are not assigned. ``held`` are the lock files of its devices.
+    """
+
+    devices: tuple[str, ...] | None = None
+    threads: int | None = None
+    held: tuple[Path, ...] = ()
+
+    def environment(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The environment variables of the stage's process.
+
+        A number of threads that the user has exported is an upper bound.
+        """
+        variables: dict[str, str] = {}
+        if self.devices is not None:
+            variables[VISIBLE] = ",".join(self.devices)  # empty: the stage sees no device
+        if self.held:
+            variables[HELD] = os.pathsep.join(map(str, self.held))
+        if self.threads is not None:
+            variables |= {name: str(_bounded(self.threads, inherited, name)) for name in _THREADS}
+            # The worker processes of vLLM on a CPU would otherwise all choose the same cores, and as
+            # many threads as there are cores.
+            variables[_VLLM_BINDING] = inherited.get(_VLLM_BINDING, "nobind")
+        return variables
+
+
+NO_LEASE = Lease()
+
+
+def _bounded(threads: int, inherited: Mapping[str, str], name: str) -> int:
+    exported = inherited.get(name, inherited.get(_THREADS[0], "")).partition(",")[0]
+    return min(threads, int(exported)) if exported.isdecimal() and int(exported) else threads
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the stages of a run share.
+
+    Attributes:
+        gpus: devices that are in use at once; 0: they are not counted.
+        devices: names of the devices to choose from.
+        assigned: whether each stage is given devices of its own (``gpus`` above 0). Otherwise the stages
+            that use a GPU run one at a time and see all of them.
+        threads: CPU threads.
+        workers: stages that run at once, at most.
+    """
+
+    gpus: int
+    devices: tuple[str, ...]
+    assigned: bool
+    threads: int
+    workers: int
+
+    @classmethod
+    def of(
+        cls,
+        settings: Config,
+        workers: int | None = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        present: tuple[str, ...] | None = None,
+    ) -> Capacity:
+        """The capacity of a run; ``workers`` replaces the setting.
+
+        ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more than the
+        run is allotted.
+        """
+        uuids = listed() if present is None else present
+        names, gpus = allotted(environment), settings.gpus
+        if gpus and names is not None and gpus > len(names):
+            given = f"{len(names)} ({', '.join(names)})" if names else "none"
+            raise ConfigError(
+                f"gpus is {gpus}, and {VISIBLE} allots {given}; set gpus to at most {len(names)}, or "
+                "allot more devices"
+            )
+        if gpus and names is None and uuids and gpus > len(uuids):
+            raise ConfigError(
+                f"gpus is {gpus}, and this machine has {len(uuids)}; set gpus to at most {len(uuids)}"
+            )
+        if names is None:
+            names = tuple(map(str, range(gpus or len(uuids))))
+        if not gpus and not uuids:
+            names = ()  # the variable may be set on a machine without a GPU
+        if workers is None:
+            workers = settings.workers or (gpus + 1 if gpus else 1)
+        threads = settings.threads or max(cores(), workers)
+        counted = gpus or min(len(names), 1)
+        return cls(counted, names, bool(gpus), threads, workers)
+
+    @classmethod
+    def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
+        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this one."""
+        if settings.gpus:
+            return cls.of(settings, workers, environment={}, present=())
+        return cls.of(settings, workers)
+
+    def gpus_for(self, gpus: int) -> int:
+        """How many of the counted devices a stage takes that asks for ``gpus``."""
+        return gpus if self.assigned else min(gpus, self.gpus)
+
+    def threads_for(self, processes: int) -> int:
+        """The CPU threads that a stage takes: its share, and at least one for each of its processes."""
+        return min(self.threads, max(processes, self.threads // self.workers))
+
+    def request(self, gpus: int, processes: int) -> Request:
+        """The request of a stage that asks for ``gpus`` devices and has ``processes`` processes."""
+        count = gpus if self.assigned else len(self.devices) * min(gpus, 1)
+        threads = max(1, self.threads_for(processes) // processes)
+        return Request(count, self.devices, self.assigned, threads)
+
+
+def cores() -> int:
+    """The processor cores that this process may run on; two hardware threads of a core count once."""
+    cpus = os.sched_getaffinity(0)
+    return len({_siblings(cpu) for cpu in cpus})
+
+
+def _siblings(cpu: int) -> str:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text()
+    except OSError:  # not in every container
+        return str(cpu)
+
+
+def lock_dir() -> Path:
+    """The directory of the lock files of devices."""
+    if named := os.environ.get(LOCK_DIR):
+        return Path(named)
+    standard = Path("/run/lock")
+    return standard if os.access(standard, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Lease]:
+    """Hold the lease of a stage.
+
+    While other runs on this machine hold the devices, this waits, and ``waits`` is called once with a
+    text that says so. Raises StoreError when the lock files cannot be opened.
+    """
+    if request is None:
+        yield NO_LEASE
+        return
+    with ExitStack() as stack:
+        taken: dict[str, Path] = {}
+        if request.gpus:
+            taken = _acquire(request, lock_dir(), stack, waits)
+        names = tuple(taken) if request.assigned else None
+        yield Lease(names, request.threads, tuple(taken.values()))
+
+
+def _acquire(
+    request: Request, folder: Path, stack: ExitStack, waits: Callable[[str], None]
+) -> dict[str, Path]:
+    """The lock files of ``request.gpus`` devices by name; ``stack`` releases them."""
+    uuids, told = listed(), False
+    files = {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in request.devices}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            free = _take(files, request.gpus, folder)
+            if len(free) == request.gpus:
+                break
+            for descriptor in free.values():
+                os.close(descriptor)
+            if not told:
+                busy = ", ".join(name for name in files if name not in free)
+                number = f"{request.gpus} GPU{'s' * (request.gpus > 1)}"
+                waits(f"waits for {number}: another run on this machine holds {busy} ({folder})")
+                told = True
+            time.sleep(_POLL)
+    except OSError as error:
+        raise StoreError(explain_os_error(error, folder)) from None
+    for descriptor in free.values():
+        stack.callback(os.close, descriptor)
+    return {name: files[name] for name in free}
+
+
+def _take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
+    """Open descriptors of up to ``count`` free devices by name, with a lock on each.
+
+    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a device
+    is free when none of them is left. A second lock makes processes take their turn.
+    """
+    turn = _open(folder / "steep-gpus.lock")
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        taken: dict[str, int] = {}
+        for name, path in files.items():
+            if len(taken) == count:
+                break
+            descriptor = _open(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                taken[name] = descriptor
+        return taken
+    finally:
+        os.close(turn)
+
+
+def _open(path: Path) -> int:
+    """Open a lock file for reading, which suffices for a lock, so that its owner may be another user."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
