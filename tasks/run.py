@@ -34,6 +34,7 @@ from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
 from tasks.sft_data import SftData
+from tasks.sharding import ShardedTask
 from tasks.train import Train
 from tasks.world import World
 
@@ -135,18 +136,29 @@ def run(
             f"workers is {workers}; expected at least 1, the number of stages that run at once; raise "
             "--workers (WORKERS=), or leave it out for the setting workers"
         )
-    tasks = list(walk(task))
+    tasks = _needed(task, force)
     for needed in tasks:
         _ = needed.key  # raises for a missing file or an invalid setting before anything runs
     if keep_config:
         write_resolved(task.run_settings)
     if force or not task.complete():
+        if force and isinstance(task, ShardedTask):
+            task.discard_shards()
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
         _run(tasks, todo, workers or task.settings.workers, force)
     task.check_output(Depth.FOOTERS)
     if task.stage == "report":
         publish(task)
     return task.directory
+
+
+def _needed(task: StageTask, force: bool) -> list[StageTask]:
+    """The stages of `walk`; with ``force`` the shards of ``task`` are among them, complete or not."""
+    task.forced = force
+    try:
+        return list(walk(task))
+    finally:
+        task.forced = False
 
 
 def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: bool) -> None:

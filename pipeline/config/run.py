@@ -54,6 +54,11 @@ class Config(Block):
         0, ge=0, le=1000, description="GPUs that shards are spread over; 0: no assignment"
     )
     workers: Annotated[Few, Execution()] = Field(1, description="stages that run at the same time")
+    shards: Annotated[Few, Execution()] = Field(
+        1,
+        description="parts that every stage with a model is divided into, for several GPUs or machines; blocks "
+        "may have their own number",
+    )
     runs_dir: Annotated[PathOrName, Execution()] = Field(
         "runs", description="directory of all runs"
     )
