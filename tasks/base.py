@@ -196,8 +196,11 @@ class StageTask(luigi.Task):
 
     def start(self) -> None:
         """Run the stage's function."""
-        inputs = {name: str(task.directory) for name, task in self.requires().items()}
-        self.execute(self.entry, inputs)
+        self.execute(self.entry, self.input_directories())
+
+    def input_directories(self) -> dict[str, str]:
+        """The directories that the stage's function reads, by input name."""
+        return {name: str(task.directory) for name, task in self.requires().items()}
 
     def execute(
         self, entry: str, inputs: Mapping[str, str], shard: int = 0, shards: int = 1

@@ -12,6 +12,7 @@ from tasks.knowledge import knowledge
 from tasks.policy import policy
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, ROLL_OUT_FILES, roll_out_files, roll_out_needs
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 def policy_name(number: int) -> str:
@@ -19,15 +20,13 @@ def policy_name(number: int) -> str:
     return "sft" if number == 0 else f"round-{number}"
 
 
-class EvaluatePolicy(StageTask):
-    """Greedy roll-outs of one policy over the test questions, and their metrics."""
-
-    stage = "evaluate-policy"
+class _EvaluatingPolicy(DivisibleTask):
     version = 2
     entry = "pipeline.stages.evaluate:run"
     reads = (
         "evaluation.temperature",
         "evaluation.split",
+        "evaluation.shards",
         "sampling.top_p",
         "sampling.max_steps",
         "sampling.max_segment_tokens",
@@ -38,6 +37,10 @@ class EvaluatePolicy(StageTask):
         *ROLL_OUT,
     )
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.evaluation.shards
 
     @property
     def round_number(self) -> int | None:
@@ -59,6 +62,20 @@ class EvaluatePolicy(StageTask):
 
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self)
+
+
+class EvaluatePolicyShard(_EvaluatingPolicy, ShardTask):
+    """Greedy roll-outs of one policy over a share of the test questions."""
+
+    stage = "evaluate-policy-shard"
+
+
+class EvaluatePolicy(_EvaluatingPolicy, ShardedTask):
+    """Greedy roll-outs of one policy over the test questions, and their metrics."""
+
+    stage = "evaluate-policy"
+    merge_entry = "pipeline.stages.evaluate:merge_shards"
+    shard_kind = EvaluatePolicyShard
 
 
 class Evaluate(StageTask):

@@ -11,19 +11,14 @@ from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.knowledge import knowledge
 from tasks.sample import roll_out_files, roll_out_needs
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
-class EvaluateAny(StageTask):
-    """Roll-outs of the policy in a directory over prepared questions, and their metrics.
-
-    The policy and the questions are inputs by content, so the same evaluation runs once, whatever
-    trained the policy and whatever file the questions are from.
-    """
-
-    stage = "evaluate-any"
+class _EvaluatingAny(DivisibleTask):
     entry = "pipeline.stages.evaluate:run_any"
     reads = (
         "evaluation.temperature",
+        "evaluation.shards",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
@@ -32,6 +27,10 @@ class EvaluateAny(StageTask):
     again = luigi.ListParameter(
         significant=False, description="the command line of this evaluation"
     )
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return knowledge(self)
@@ -61,9 +60,28 @@ class EvaluateAny(StageTask):
     def remake_command(self) -> str:
         return shlex.join([*self.again, "--force"])
 
-    def start(self) -> None:
-        inputs = {name: str(task.directory) for name, task in self.requires().items()}
-        inputs["questions"] = str(self.questions)
-        if self.policy is not None:
-            inputs["policy"] = str(self.policy)
-        self.execute(self.entry, inputs)
+    def input_directories(self) -> dict[str, str]:
+        inputs = {**super().input_directories(), "questions": str(self.questions)}
+        return inputs if self.policy is None else {**inputs, "policy": str(self.policy)}
+
+
+class EvaluateAnyShard(_EvaluatingAny, ShardTask):
+    """Roll-outs over a share of the questions."""
+
+    stage = "evaluate-any-shard"
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}-{self.shard_number:03d}"
+
+
+class EvaluateAny(_EvaluatingAny, ShardedTask):
+    """Roll-outs of the policy in a directory over prepared questions, and their metrics.
+
+    The policy and the questions are inputs by content, so the same evaluation runs once, whatever
+    trained the policy and whatever file the questions are from.
+    """
+
+    stage = "evaluate-any"
+    merge_entry = "pipeline.stages.evaluate:merge_any_shards"
+    shard_kind = EvaluateAnyShard

@@ -22,6 +22,7 @@ from tasks.named_policies import NamedPolicy, complete_policies, find_policy, ru
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run
+from tasks.sharding import ShardedTask
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def evaluate(
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
     for evaluation in evaluations.values():
-        run(evaluation, workers=1, force=force)
+        run(evaluation, workers=_workers(evaluation), force=force)
     from pipeline.stages.evaluate import compare_policies
 
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}
@@ -76,6 +77,11 @@ def evaluate(
     result = Evaluation(questions, policies, compared.metrics, compared.tests, directories)
     _publish(result, settings.run_dir / "evaluations")
     return result
+
+
+def _workers(evaluation: StageTask) -> int | None:
+    """The stages that run at once: None, as in the run, for the shards of an evaluation; else 1."""
+    return None if isinstance(evaluation, ShardedTask) and evaluation.divided else 1
 
 
 def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:

@@ -19,8 +19,8 @@ from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import StageTask
 from tasks.resolved import RESOLVED
-from tasks.rounds import ShardedTask, ShardTask
 from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for
+from tasks.sharding import ShardedTask, ShardTask
 
 _MOST_REASONS = 3
 
@@ -252,9 +252,10 @@ def _reason(output: Stored, keys: Sequence[StageKey]) -> str:
 
 
 def _caches(folders: Iterable[Path]) -> dict[str, int]:
-    """The sizes of the content caches: SQLite files with those that SQLite keeps beside them."""
+    """The sizes of the content caches: directories of part files, and SQLite files with those beside them."""
     files = {file for folder in folders for file in folder.glob("*.sqlite")}
-    return {
+    parts = {parts for folder in folders for parts in folder.glob("*.parts")}
+    return {str(path): size_of(path) for path in sorted(parts)} | {
         str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
         for file in sorted(files)
     }

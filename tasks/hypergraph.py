@@ -9,14 +9,19 @@ from tasks.corpus import Corpus
 from tasks.data_files import DataTask
 from tasks.fingerprint import model_identity
 from tasks.graph import Graph
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
-class Hypergraph(DataTask):
-    """The hypergraph of all chunks."""
-
-    stage = "hypergraph"
-    entry = "pipeline.stages.hypergraph:run"
+class _Hypergraph(DataTask, DivisibleTask):
     reads = ("hypergraph", "data.root")
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.hypergraph.shards
+
+    @property
+    def runs_model(self) -> bool:
+        return self.settings.hypergraph.source == "llm"
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -36,16 +41,48 @@ class Hypergraph(DataTask):
         return super().files()
 
 
-class HyperIndex(StageTask):
-    """Embeddings and indexes of hyperedges and their entities."""
+class HypergraphShard(_Hypergraph, ShardTask):
+    """The answers of the model that extracts, for consecutive chunks."""
 
-    stage = "hyper-index"
+    stage = "hypergraph-shard"
+    entry = "pipeline.stages.hypergraph:run_shard"
+
+
+class Hypergraph(_Hypergraph, ShardedTask):
+    """The hypergraph of all chunks."""
+
+    stage = "hypergraph"
+    entry = "pipeline.stages.hypergraph:run"
+    merge_entry = "pipeline.stages.hypergraph:merge"
+    shard_kind = HypergraphShard
+
+
+class _HyperIndex(DivisibleTask):
     version = 2
-    entry = "pipeline.stages.index:run_hyper"
     reads = ("index",)
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.index.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Hypergraph)}
 
     def files(self) -> dict[str, Path | str]:
         return {"embedder": model_identity(self.settings.index.embedder.model)}
+
+
+class HyperIndexShard(_HyperIndex, ShardTask):
+    """Embeddings of consecutive rows of every table of the hypergraph."""
+
+    stage = "hyper-index-shard"
+    entry = "pipeline.stages.index:run_hyper_shard"
+
+
+class HyperIndex(_HyperIndex, ShardedTask):
+    """Embeddings and indexes of hyperedges and their entities."""
+
+    stage = "hyper-index"
+    entry = "pipeline.stages.index:run_hyper"
+    merge_entry = "pipeline.stages.index:merge_hyper"
+    shard_kind = HyperIndexShard

@@ -16,6 +16,7 @@ from tasks.fingerprint import model_identity
 from tasks.policy import ADAPTER, policy
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import Sample
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 from tasks.world import World
 
 
@@ -25,11 +26,10 @@ def _required(task: StageTask, judges: Judges | None) -> Judges:
     return judges
 
 
-class _Judging(StageTask):
+class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
     version = 2
-    entry = "pipeline.stages.judge:run"
     reads: ClassVar[tuple[str, ...]] = (
         "grammar",
         "engine",
@@ -45,6 +45,10 @@ class _Judging(StageTask):
     def judges(self) -> Judges:
         """The judges; raises ConfigError when the configuration has none."""
         return _required(self, self.settings.judges)
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.judges.shards
 
     def reading(self) -> tuple[str, ...]:
         return (*self.reads, "judges")
@@ -65,21 +69,30 @@ class _Judging(StageTask):
         return files
 
 
-class Judge(_Judging, RoundTask):
-    """Verdicts on the steps of round n's trajectories."""
-
-    stage = "judge"
+class _JudgingRound(_Judging, RoundTask):
     reads_at_times = ("judges",)
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(Sample), self.round - 1)
 
 
-class JudgePolicy(_Judging):
-    """Verdicts on the steps of one policy's evaluation."""
+class JudgeShard(_JudgingRound, ShardTask):
+    """The answers of all models on a share of the cases of a round."""
 
-    stage = "judge-policy"
-    entry = "pipeline.stages.judge:run_policy"
+    stage = "judge-shard"
+    entry = "pipeline.stages.judge:run_shard"
+
+
+class Judge(_JudgingRound, ShardedTask):
+    """Verdicts on the steps of round n's trajectories."""
+
+    stage = "judge"
+    entry = "pipeline.stages.judge:run"
+    merge_entry = "pipeline.stages.judge:merge"
+    shard_kind = JudgeShard
+
+
+class _JudgingPolicy(_Judging):
     reads_at_times = ("judges", "evaluation.judges")
     number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
 
@@ -97,3 +110,19 @@ class JudgePolicy(_Judging):
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(EvaluatePolicy), int(self.number))
+
+
+class JudgePolicyShard(_JudgingPolicy, ShardTask):
+    """The answers of all models on a share of the cases of one policy's evaluation."""
+
+    stage = "judge-policy-shard"
+    entry = "pipeline.stages.judge:run_policy_shard"
+
+
+class JudgePolicy(_JudgingPolicy, ShardedTask):
+    """Verdicts on the steps of one policy's evaluation."""
+
+    stage = "judge-policy"
+    entry = "pipeline.stages.judge:run_policy"
+    merge_entry = "pipeline.stages.judge:merge_policy"
+    shard_kind = JudgePolicyShard

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.config import Config, EngineConfig, Judges, Trainer
 from tasks.base import StageTask
-from tasks.rounds import ShardedTask
+from tasks.sharding import ShardedTask
 
 _SHARD = "-shard"  # ends the names of stages that are parts of another
 

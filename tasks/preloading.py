@@ -16,6 +16,7 @@ from pipeline.run.fork_server import ForkServer
 from pipeline.run.supervisor import Preloaded
 from tasks.base import StageTask, preloading
 from tasks.planning.machine import has_gpu
+from tasks.sharding import ShardedTask
 
 _ENCODERS = ("sentence_transformers",)
 _VLLM = ("pipeline.llm.vllm_engine:import_vllm", "vllm.v1.engine.llm_engine", "peft")
@@ -49,7 +50,12 @@ def _can_fork() -> bool:
 
 
 def modules_of(task: StageTask) -> tuple[str, ...]:
-    """Heavy modules that the stage imports, as the fork server takes them; none for a light stage."""
+    """Heavy modules that the stage imports, as the fork server takes them.
+
+    Light stages, such as those that join shards, import none.
+    """
+    if isinstance(task, ShardedTask) and task.divided:
+        return ()
     stage, settings = task.stage.removesuffix("-shard"), task.settings
     if stage in ("index", "hyper-index"):
         return _ENCODERS

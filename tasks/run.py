@@ -36,6 +36,7 @@ from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
 from tasks.sft_data import SftData
+from tasks.sharding import ShardedTask
 from tasks.train import Train
 from tasks.world import World
 
@@ -137,12 +138,14 @@ def run(
             f"workers is {workers}; expected at least 1, the number of stages that run at once; raise "
             "--workers (WORKERS=), or leave it out for the setting workers"
         )
-    tasks = list(walk(task))
+    tasks = _needed(task, force)
     for needed in tasks:
         _ = needed.key  # raises for a missing file or an invalid setting before anything runs
     if keep_config:
         write_resolved(task.run_settings)
     if force or not task.complete():
+        if force and isinstance(task, ShardedTask):
+            task.discard_shards()
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
         capacity = Capacity.of(task.run_settings, workers)
         check_needs(todo, capacity)
@@ -151,6 +154,15 @@ def run(
     if task.stage == "report":
         publish(task)
     return task.directory
+
+
+def _needed(task: StageTask, force: bool) -> list[StageTask]:
+    """The stages of `walk`; with ``force`` the shards of ``task`` are among them, complete or not."""
+    task.forced = force
+    try:
+        return list(walk(task))
+    finally:
+        task.forced = False
 
 
 def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.knowledge import knowledge
 from tasks.policy import ADAPTER, policy
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.rounds import RoundTask, ShardedTask, ShardTask
+from tasks.rounds import RoundTask
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 ROLL_OUT = (
     "retrieval",
@@ -44,10 +44,14 @@ def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
     return {name: needed for name, needed in task.upstream().items() if name not in remote}
 
 
-class _Sampling(RoundTask):
+class _Sampling(RoundTask, DivisibleTask):
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.sampling.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {
@@ -77,7 +81,5 @@ class Sample(_Sampling, ShardedTask):
     """Trajectories of policy n - 1 for round n."""
 
     stage = "sample"
-
-    def shard(self, number: int) -> ShardTask:
-        shard: Any = self.clone(SampleShard, number=number)
-        return shard  # type: ignore[no-any-return]
+    merge_entry = "pipeline.stages.sample:merge"
+    shard_kind = SampleShard

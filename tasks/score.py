@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.judge import Judge
 from tasks.knowledge import knowledge
 from tasks.policy import ADAPTER, policy
-from tasks.rounds import TRAJECTORIES, RoundTask, ShardedTask, ShardTask
+from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import ROLL_OUT, Sample, roll_out_files
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
-class _Scoring(RoundTask):
+class _Scoring(RoundTask, DivisibleTask):
     entry = "pipeline.stages.score:run"
     reads = ("rewards.kind", "rewards.batch", "sampling.shards")
     reads_at_times = (
@@ -24,6 +24,10 @@ class _Scoring(RoundTask):
         "index.embedder",
         *("sampling", *ROLL_OUT),
     )
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.sampling.shards
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
@@ -63,16 +67,15 @@ class _Scoring(RoundTask):
 
 
 class ScoreShard(_Scoring, ShardTask):
-    """One shard of a round's rewards."""
+    """One shard of a round's rewards: trajectories of consecutive questions."""
 
     stage = "score-shard"
+    version = 2
 
 
 class Score(_Scoring, ShardedTask):
     """Trajectories of round n with every reward term."""
 
     stage = "score"
-
-    def shard(self, number: int) -> ShardTask:
-        shard: Any = self.clone(ScoreShard, number=number)
-        return shard  # type: ignore[no-any-return]
+    merge_entry = "pipeline.stages.score:merge"
+    shard_kind = ScoreShard

@@ -12,19 +12,26 @@ from tasks.fingerprint import model_identity
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
 from tasks.questions import QUESTIONS_READ, questions
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
-class SftData(StageTask):
-    """Supervised trajectories from MuSiQue-shaped decompositions."""
-
-    stage = "sft-data"
+class _SftData(DivisibleTask):
     version = 3
-    entry = "pipeline.stages.sft_data:run"
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model", "judges.system"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
+
+    @property
+    def own_shards(self) -> int | None:
+        return self.settings.sft_data.shards
+
+    @property
+    def runs_model(self) -> bool:
+        settings = self.settings.sft_data
+        by_model = "llm" in (settings.triplets, settings.selector, settings.rewriter)
+        return by_model or settings.memory is not None or self._asks_graph_model
 
     def upstream(self) -> dict[str, StageTask]:
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
@@ -74,3 +81,19 @@ class SftData(StageTask):
             judges = self.settings.judges
             values["judges.system"] = judges.system if judges else None
         return values
+
+
+class SftDataShard(_SftData, ShardTask):
+    """The answers of all models on the hops of a share of the questions."""
+
+    stage = "sft-data-shard"
+    entry = "pipeline.stages.sft_data:run_shard"
+
+
+class SftData(_SftData, ShardedTask):
+    """Supervised trajectories from MuSiQue-shaped decompositions."""
+
+    stage = "sft-data"
+    entry = "pipeline.stages.sft_data:run"
+    merge_entry = "pipeline.stages.sft_data:merge"
+    shard_kind = SftDataShard

@@ -275,6 +275,10 @@ class Endpoint(Block):
         return value
 
 
+# Parts that a stage is divided into, for several GPUs or machines; None: the ``shards`` of the run.
+Shards = Annotated[Few | None, Execution()]
+
+
 def check_one_model(block: str, model: str | None, endpoint: Endpoint | None) -> None:
     """Raise ValueError unless exactly one of ``model`` and ``endpoint`` is set."""
     if model is None and endpoint is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.config.base import Block, Endpoint, EngineConfig, Execution
+from pipeline.config.base import Block, Endpoint, EngineConfig, Execution, Shards
 from pipeline.config.values import PathOrName, Positive, Seed, Share
 
 
@@ -72,6 +72,7 @@ class Judges(Block):
     batch: Annotated[Positive, Execution()] = Field(
         256, description="prompts per call of an engine"
     )
+    shards: Shards = Field(None, description="parts of the judging; null: as in the run")
     unknown_ceiling: Share = Field(
         0.02, description="the stage fails above this share of steps without a verdict"
     )

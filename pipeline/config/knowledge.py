@@ -17,6 +17,7 @@ from pipeline.config.base import (
     Indirect,
     Later,
     Renamed,
+    Shards,
     check_one_model,
 )
 from pipeline.config.values import (
@@ -146,6 +147,12 @@ class Graph(Block):
     batch: Annotated[Positive, Execution()] = Field(
         256, description="prompts per call of the engine"
     )
+    shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
+    cached_chunks: Annotated[Count, Execution()] = Field(
+        1_000_000,
+        description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
+        "of answers, which would hold every prompt",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
@@ -174,6 +181,12 @@ class Hypergraph(Block):
     )
     batch: Annotated[Positive, Execution()] = Field(
         256, description="prompts per call of the engine"
+    )
+    shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
+    cached_chunks: Annotated[Count, Execution()] = Field(
+        1_000_000,
+        description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
+        "of answers, which would hold every prompt",
     )
 
     @model_validator(mode="after")
@@ -218,6 +231,7 @@ class Index(Block):
     gpu: Annotated[bool, Execution()] = Field(
         False, description="search on the GPU (faiss-gpu); hnsw stays on the CPU"
     )
+    shards: Shards = Field(None, description="parts of the embedding; null: as in the run")
     cached_texts: Annotated[Count, Execution()] = Field(
         1_000_000,
         description="tables with more texts do not add their embeddings to the cache, which would store "

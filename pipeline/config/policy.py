@@ -16,6 +16,7 @@ from pipeline.config.base import (
     Execution,
     Indirect,
     Later,
+    Shards,
     check_one_model,
 )
 from pipeline.config.judging import Judges
@@ -105,6 +106,7 @@ class SftData(Block):
     memory: Annotated[MemorySteps | None, Later()] = Field(
         None, description="steps from memory, for a method that has them; null: none"
     )
+    shards: Shards = Field(None, description="parts of the requests to models; null: as in the run")
 
     @field_validator("sizes")
     @classmethod
@@ -231,9 +233,8 @@ class Sampling(Block):
         description="trajectories sampled at the same time; null: twice engine.max_num_seqs, so that the "
         "engine has work while others retrieve",
     )
-    shards: Annotated[Few, Execution()] = Field(
-        1,
-        description="parts that sampling and scoring are split into, for several GPUs or machines",
+    shards: Shards = Field(
+        None, description="parts of sampling and of scoring; null: as in the run"
     )
     batch: Annotated[Positive, Execution()] = Field(64, description="questions per checkpoint")
 
@@ -382,4 +383,7 @@ class Evaluation(Block):
     split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
     judges: Annotated[Judges | None, Later()] = Field(
         None, description="judges of evaluated policies; null: those of the rounds"
+    )
+    shards: Shards = Field(
+        None, description="parts of the evaluation of a policy; null: as in the run"
     )

@@ -73,6 +73,11 @@ class Config(Block):
         description="import heavy packages once per run and fork the processes of stages; on Linux "
         "without a GPU, elsewhere every stage imports them",
     )
+    shards: Annotated[Few, Execution()] = Field(
+        1,
+        description="parts that every stage with a model is divided into, for several GPUs or machines; blocks "
+        "may have their own number",
+    )
     runs_dir: Annotated[PathOrName, Execution()] = Field(
         "runs", description="directory of all runs"
     )

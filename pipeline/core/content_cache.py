@@ -1,9 +1,10 @@
-"""Content-addressed caches: `ContentCache` on disk, `LruCache` in memory.
+"""Content-addressed caches: `ContentCache` and `PartCache` on disk, `LruCache` in memory.
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. The file is SQLite in write-ahead mode, so several
-processes can read and write at once; it must be on a local disk.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so several
+processes can read and write at once; it must be on a local disk. On a network file system `open_cache`
+chooses a `PartCache`, in which each process has a file of its own.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
 from pipeline.core.errors import StoreError
+from pipeline.core.file_systems import on_network
+from pipeline.core.part_cache import PartCache
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -37,6 +40,59 @@ def digest(*parts: str) -> bytes:
         hasher.update(len(encoded).to_bytes(8, "little"))
         hasher.update(encoded)
     return hasher.digest()
+
+
+class Cache(Protocol):
+    """A key-value store of bytes, under keys of 16 bytes; all methods raise StoreError."""
+
+    path: Path
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The stored values by key; keys without a value are absent."""
+        ...
+
+    def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Store (key, value) items; values that are already stored are kept."""
+        ...
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Forget the values of these keys, so that `put` stores new ones."""
+        ...
+
+    def close(self) -> None:
+        """Close the files."""
+        ...
+
+
+def open_cache(path: Path, *, private: bool = False) -> Cache:
+    """The cache at ``path``: SQLite on a local disk, a directory of part files on a network file system.
+
+    The directory has the suffix ``.parts``. A SQLite cache at ``path`` is copied into it once, when the
+    directory does not exist. Raises StoreError when the cache cannot be used.
+    """
+    if not on_network(path):
+        return ContentCache(path, private=private)
+    parts = path.with_suffix(".parts")
+    earlier = path if path.exists() and not parts.exists() else None
+    cache = PartCache(parts, private=private)
+    if earlier is not None:
+        for items in _stored_in(earlier):
+            cache.put(items)
+    return cache
+
+
+def _stored_in(path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All items of a SQLite cache that no process writes, in blocks and without locks."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        with closing(connection):
+            items = connection.execute("SELECT key, value FROM items")
+            while block := items.fetchmany(_PER_STATEMENT):
+                yield block
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"{path}: cache cannot be copied ({error}); delete the file to rebuild it"
+        ) from None
 
 
 class ContentCache:

@@ -84,13 +84,18 @@ def extract(
     """
     for start in range(0, len(chunks), BLOCK):
         block = chunks[start : start + BLOCK]
-        repeated = [name for name, n in Counter(chunk.id for chunk in block).items() if n > 1]
-        if repeated:
-            raise StoreError(f"chunk {repeated[0]} occurs twice; run the corpus stage again")
-        prompts = [(chunk.id, prompt.messages(chunk.title, chunk.text)) for chunk in block]
-        answers = chat.ask(prompts, max_tokens=prompt.max_tokens)
+        answers = ask_about(block, chat, prompt)
         for chunk in block:
             yield from read_answer(chunk, answers[chunk.id])
+
+
+def ask_about(chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt) -> dict[str, Answer]:
+    """The model's answer about each chunk, by its id. Raises what `extract` raises."""
+    repeated = [name for name, n in Counter(chunk.id for chunk in chunks).items() if n > 1]
+    if repeated:
+        raise StoreError(f"chunk {repeated[0]} occurs twice; run the corpus stage again")
+    prompts = [(chunk.id, prompt.messages(chunk.title, chunk.text)) for chunk in chunks]
+    return chat.ask(prompts, max_tokens=prompt.max_tokens)
 
 
 def read_answer(chunk: Chunk, answer: Answer) -> Iterator[Extracted]:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.content_cache import ContentCache, LruCache, digest
+from pipeline.core import content_cache
+from pipeline.core.content_cache import Cache, LruCache, digest
 from pipeline.core.errors import DependencyError
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
@@ -56,7 +57,7 @@ class Embedder:
         batch_size: int = 64,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         max_length: int = 256,
-        cache: ContentCache | None = None,
+        cache: Cache | None = None,
     ) -> None:
         """Raises DependencyError when the model is missing."""
         self.directory = locate(model, KEY, backend)
@@ -228,14 +229,12 @@ def passage_text(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def open_cache(cache_dir: Path | str) -> ContentCache:
-    """The cache of embeddings and scores below ``cache_dir``, one file for all runs."""
-    return ContentCache(Path(cache_dir) / "content.sqlite")
+def open_cache(cache_dir: Path | str) -> Cache:
+    """The cache of embeddings and scores below ``cache_dir``, one for all runs."""
+    return content_cache.open_cache(Path(cache_dir) / "content.sqlite")
 
 
-def open_embedder(
-    settings: EmbedderSettings, cache: ContentCache, model: str | None = None
-) -> Embedder:
+def open_embedder(settings: EmbedderSettings, cache: Cache, model: str | None = None) -> Embedder:
     """The embedder of a settings block; ``model`` replaces the model of the settings."""
     return Embedder(
         model or settings.model,

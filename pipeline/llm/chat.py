@@ -18,13 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pipeline.core.atomic import write_json
-from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.content_cache import Cache, digest
 from pipeline.core.errors import EngineError
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
+
+if TYPE_CHECKING:
+    from pipeline.llm.replies import Replay
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
@@ -142,6 +145,10 @@ class Usage:
     def report(self, folder: Path) -> None:
         """Print `line` to the stage's log and write `total` to ``chat.json``."""
         print(self.line())
+        self.write(folder)
+
+    def write(self, folder: Path) -> None:
+        """Write `total` to ``chat.json``."""
         write_json(folder / "chat.json", self.total())
 
     def line(self) -> str:
@@ -174,13 +181,21 @@ class Chat(ABC):
 
     ``identity`` is everything besides messages and token limit that determines the answers: the model's
     content or name and address, and the sampling parameters. It is stored with each answer, so it must
-    not contain secrets. ``progress`` counts every distinct prompt that has an answer.
+    not contain secrets. ``progress`` counts every distinct prompt that has an answer. ``on_reply`` is
+    called for every reply that `ask` returns, and ``replay`` takes the place of cache and model
+    (`pipeline.llm.replies`). Without ``stores_prompts`` the cache holds replies only. A model that runs in
+    this process is ``local``.
     """
 
-    def __init__(self, identity: Mapping[str, object], cache: ContentCache, usage: Usage) -> None:
+    local: ClassVar[bool] = False
+
+    def __init__(self, identity: Mapping[str, object], cache: Cache, usage: Usage) -> None:
         self.identity = dict(identity)
         self.usage = usage
         self.progress = Progress()
+        self.on_reply: OnReply | None = None
+        self.replay: Replay | None = None
+        self.stores_prompts = True
         self._cache = cache
 
     def ask(
@@ -198,15 +213,24 @@ class Chat(ABC):
         out a prompt; replies received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
-        replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
+        names = {key: name for name, key in keys.items()}
+        if self.replay is None:
+            replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
+        else:
+            replies = self.replay.take(names)
+            if self.replay.retry:
+                replies = {
+                    key: reply
+                    for key, reply in replies.items()
+                    if reply.kept and usable(answer_of(names[key], reply))
+                }
         for reply in replies.values():
             self.usage.add(reply, reused=True)
         self.progress.skip(len(replies))
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
-        names = {key: name for name, key in keys.items()}
 
         def on_reply(key: bytes, reply: Reply) -> None:
-            if reply.kept and usable(_answer(names[key], reply)):
+            if reply.kept and usable(answer_of(names[key], reply)):
                 self._cache.put([(key, self._record(missing[key], max_tokens, reply))])
             self.usage.add(reply, reused=False)
             self.progress.advance()
@@ -220,7 +244,10 @@ class Chat(ABC):
                 f"the model left out {len(unanswered)} of {len(keys)} prompts, such as that of "
                 f"{unanswered[0]}; run the stage again"
             )
-        return {name: _answer(name, replies[key]) for name, key in keys.items()}
+        if self.on_reply is not None:
+            for key in names:
+                self.on_reply(key, replies[key])
+        return {name: answer_of(name, replies[key]) for name, key in keys.items()}
 
     def _stored(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int
@@ -266,7 +293,8 @@ class Chat(ABC):
 
     def _record(self, messages: Sequence[Message], max_tokens: int, reply: Reply) -> bytes:
         request = self._request(messages, max_tokens)
-        return _json({"asked": request, "reply": asdict(reply)}).encode("ascii")
+        asked = {"asked": request} if self.stores_prompts else {}
+        return _json({**asked, "reply": asdict(reply)}).encode("ascii")
 
     def _request(self, messages: Sequence[Message], max_tokens: int) -> dict[str, object]:
         return {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
@@ -293,6 +321,7 @@ def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
     return reply if same and texts and tokens and reply.kept else None
 
 
-def _answer(name: str, reply: Reply) -> Answer:
+def answer_of(name: str, reply: Reply) -> Answer:
+    """The answer to the prompt with this id."""
     detail = "" if reply.finish == "stop" else reply.raw
     return Answer(name, reply.text, reply.finish, detail, reply.raw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.core.content_cache import ContentCache
+from pipeline.core.content_cache import Cache
 from pipeline.core.records import Message
 from pipeline.grammars.tokens import prompt_ids
 from pipeline.llm.chat import Chat, Finish, OnReply, Reply, Usage
@@ -19,11 +19,13 @@ from pipeline.llm.engine import Engine, GenerationRequest
 class EngineChat(Chat):
     """A chat model on an engine; ``identity`` must change whenever the engine's answers can change."""
 
+    local = True
+
     def __init__(
         self,
         open_engine: Callable[[], Engine],
         identity: Mapping[str, object],
-        cache: ContentCache,
+        cache: Cache,
         *,
         window: int = 256,
     ) -> None:

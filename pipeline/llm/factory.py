@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.config.base import Endpoint, EngineConfig
-from pipeline.core.content_cache import ContentCache
+from pipeline.core.content_cache import Cache, open_cache
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
 from pipeline.llm.chat import Chat
@@ -28,9 +28,9 @@ class ChatSettings(Protocol):
     def engine(self) -> EngineConfig: ...
 
 
-def chat_cache(cache_dir: Path | str) -> ContentCache:
-    """The cache of chat answers below ``cache_dir``: one file for all runs, for its owner alone."""
-    return ContentCache(Path(cache_dir) / "chat.sqlite", private=True)
+def chat_cache(cache_dir: Path | str) -> Cache:
+    """The cache of chat answers below ``cache_dir``: one for all runs, for its owner alone."""
+    return open_cache(Path(cache_dir) / "chat.sqlite", private=True)
 
 
 def open_chat(
@@ -42,8 +42,11 @@ def open_chat(
     window: int = 256,
     seed: int = 0,
     outage: int = OUTAGE,
+    cache: Cache | None = None,
 ) -> Chat:
     """The chat model of a settings block; answers that are cached below ``cache_dir`` are reused.
+
+    ``cache`` takes the place of that cache.
 
     ``block`` is the block's name for error messages. ``hashes`` is the file that stores content
     hashes of local models. An engine receives up to ``window`` prompts at once. An endpoint counts
@@ -51,7 +54,7 @@ def open_chat(
     the first prompt without a cached answer, so `open_engine` and `EndpointChat` raise their errors
     then.
     """
-    cache = chat_cache(cache_dir)
+    cache = cache or chat_cache(cache_dir)
     if settings.endpoint is not None:
         return EndpointChat(settings.endpoint, cache, block=block, outage=outage)
     model = settings.model

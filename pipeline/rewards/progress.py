@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.core.answer_metrics import f1
-from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.content_cache import Cache, digest
 from pipeline.core.errors import InputError, RetrievalError, StoreError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Trajectory
@@ -38,9 +38,9 @@ class Cost:
 
     Attributes:
         states: states of all trajectories; a shared state counts once per trajectory.
-        distinct: distinct states.
+        distinct: distinct states of each question.
         known: distinct states whose continuations were in the cache.
-        continuations: continuations of all distinct states, cached ones included.
+        continuations: continuations of the distinct states of each question, cached ones included.
         generated_tokens: tokens that the policy generated for them.
     """
 
@@ -97,7 +97,7 @@ class ValueEstimator:
     """
 
     resume: Continue
-    cache: ContentCache
+    cache: Cache
     identity: str
     continuations: int
     seed: int
@@ -118,6 +118,15 @@ class ValueEstimator:
             states |= zip(keys[-1], before_turns, strict=True)
         self.cost.states += sum(map(len, keys))
         continued = self._continued(states)
+        # By question, so that the costs of the shards of a stage add up to those of the whole.
+        for _, key in {
+            (trajectory.question_id, key)
+            for trajectory, of_trajectory in zip(trajectories, keys, strict=True)
+            for key in of_trajectory
+        }:
+            self.cost.distinct += 1
+            self.cost.continuations += self.continuations
+            self.cost.generated_tokens += continued[key].generated_tokens
         return [
             [
                 *(_mean_f1(continued[key], trajectory) for key in trajectory_keys),
@@ -134,7 +143,6 @@ class ValueEstimator:
         """The continuations of every state by its key, from the cache or sampled."""
         stored = self.cache.get(list(states))
         continued = {key: self._parsed(value) for key, value in stored.items()}
-        self.cost.distinct += len(states)
         self.cost.known += len(continued)
         missing = sorted(
             (key for key in states if key not in continued), key=lambda key: _order(states[key])
@@ -151,11 +159,7 @@ class ValueEstimator:
                 continued |= finished
                 finished = {}
         self._store(finished)
-        continued |= finished
-        for continuations in continued.values():
-            self.cost.continuations += self.continuations
-            self.cost.generated_tokens += continuations.generated_tokens
-        return continued
+        return continued | finished
 
     def _partials(
         self, keys: Sequence[bytes], states: Mapping[bytes, _State]

@@ -1,6 +1,6 @@
 """The stages ``evaluate-policy``, ``evaluate-any`` and ``evaluate``: measure policies, then merge them.
 
-`run` reads the questions of a held-out split and a policy, and writes ``trajectories.parquet`` and
+`run` reads the questions of a held-out split, or one shard of them, and a policy, and writes ``trajectories.parquet`` and
 ``rows.json`` (one `Outcome` per question, and seconds). `run_any` does the same for any questions and
 any policy, the untrained one included. `merge` reads these files of every policy and
 writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385), ``comparison.json``
@@ -32,9 +32,12 @@ from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, metrics_rows
 from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
+from pipeline.stages.shards import added, joined_trajectories, shard_directories
 from pipeline.stages.trajectory_columns import FILE
 
 _JUDGED = "judge-"
+_ANY_QUESTIONS = "questions"  # the split that `run_any` records
+_QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -44,9 +47,9 @@ def run(context: StageContext) -> dict[str, int]:
     the conditions of its training. Raises InputError when the split has no questions.
     """
     settings = context.config.evaluation
-    path = context.inputs["questions"] / "questions.parquet"
-    questions = read_records(path, Question)
+    questions = _questions(context)
     if not questions:
+        path = context.inputs["questions"] / _QUESTIONS
         raise InputError.at(
             path, None, f"no questions to evaluate on; add files to data.{settings.split}"
         )
@@ -58,8 +61,39 @@ def run_any(context: StageContext) -> dict[str, int]:
 
     Without ``inputs["policy"]`` the base model is evaluated.
     """
-    questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
-    return _evaluate(context, questions, context.inputs.get("policy"), split="questions")
+    return _evaluate(
+        context, _questions(context), context.inputs.get("policy"), split=_ANY_QUESTIONS
+    )
+
+
+def merge_shards(context: StageContext) -> dict[str, int]:
+    """Join the trajectories of the shards of `run` and measure them; their seconds are added up.
+
+    Raises StoreError when a trajectory is missing or occurs twice.
+    """
+    return _measure_joined(context, context.config.evaluation.split)
+
+
+def merge_any_shards(context: StageContext) -> dict[str, int]:
+    """Like `merge_shards`, for the shards of `run_any`."""
+    return _measure_joined(context, _ANY_QUESTIONS)
+
+
+def _measure_joined(context: StageContext, split: str) -> dict[str, int]:
+    questions = _questions(context)
+    seconds = [read_json(shard / _ROWS)["seconds"] for shard in shard_directories(context)]
+    counts = write_measured(
+        context.output,
+        joined_trajectories(context, samples=1),
+        {question.question_id: question for question in questions},
+        split=split,
+        seconds=added(seconds),
+    )
+    return {"questions": len(questions), **counts}
+
+
+def _questions(context: StageContext) -> list[Question]:
+    return read_records(context.inputs["questions"] / _QUESTIONS, Question)
 
 
 def _evaluate(
@@ -68,6 +102,7 @@ def _evaluate(
     # Imported here because it needs the engine's packages; `merge` and the report do not.
     from pipeline.stages.policy_rollout import roll_out_policy
 
+    questions = questions[context.shard :: context.shards]
     trajectories, seconds = roll_out_policy(
         context,
         questions,
@@ -100,7 +135,7 @@ def write_measured(
     evaluation took.
     """
     head = json.dumps({"split": split, "seconds": seconds}).removesuffix("}")
-    with text_output(output / "rows.json") as write:
+    with text_output(output / _ROWS) as write:
         write(f'{head}, "outcomes": [')
 
         def measured_in_passing() -> Iterator[Trajectory]:
@@ -199,7 +234,7 @@ def compare_policies(
     metrics: list[dict[str, Any]] = []
     splits: dict[str, str] = {}
     for policy, directory in directories.items():
-        path = directory / "rows.json"
+        path = directory / _ROWS
         measured = read_json(path)
         if missing := {"split", "seconds", "outcomes"} - measured.keys():
             raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")

@@ -21,7 +21,7 @@ from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.sources import link_titles, read_annotated, read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
-from pipeline.stages.resources import extract_by_model
+from pipeline.stages.extraction import extract_by_model, extract_by_shards, write_answers
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -29,9 +29,34 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when the source yields no triplet.
     """
-    chunks = Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
+    chunks = _chunks(context)
+    return _build(context, chunks, _extracted(context, chunks))
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask the model about one shard of the chunks; returns the number of answers."""
+    settings = context.config.graph
+    return write_answers(context, "graph", settings, _chunks(context), TRIPLETS)
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the answers of the shards.
+
+    Raises StoreError when they are not on the chunks of the corpus.
+    """
+    chunks = _chunks(context)
+    return _build(context, chunks, _extracted(context, chunks, divided=True))
+
+
+def _chunks(context: StageContext) -> Records[Chunk]:
+    return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
+
+
+def _build(
+    context: StageContext, chunks: Records[Chunk], extracted: Iterator[Extracted]
+) -> dict[str, int]:
     graph = Graph()
-    write_triplets(context.output, graph.edges(_extracted(context, chunks)), graph.entities)
+    write_triplets(context.output, graph.edges(extracted), graph.entities)
     if not graph.triplets and context.config.graph.source != "none":
         rejected = f"; {len(graph.rejects)} were rejected" if graph.rejects else ""
         raise InputError(
@@ -39,7 +64,8 @@ def run(context: StageContext) -> dict[str, int]:
         )
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
-    context.work["chunks"] = len(chunks)
+    if "merged_chunks" not in context.work:
+        context.work["chunks"] = len(chunks)
     write_jsonl(context.output / "rejects.jsonl", graph.rejects)
     write_json(context.output / "statistics.json", statistics)
     print_statistics(statistics)
@@ -56,9 +82,13 @@ def print_statistics(statistics: Mapping[str, int | float]) -> None:
         print(f"{name}: {value:,}")
 
 
-def _extracted(context: StageContext, chunks: Sequence[Chunk]) -> Iterator[Extracted]:
+def _extracted(
+    context: StageContext, chunks: Sequence[Chunk], *, divided: bool = False
+) -> Iterator[Extracted]:
     settings = context.config.graph
-    if settings.source not in ("titles", "none"):
+    if divided:
+        yield from extract_by_shards(context, settings, chunks)
+    elif settings.source not in ("titles", "none"):
         yield from _from_source(context, chunks)
     if settings.source == "titles" or settings.titles:
         context.progress.start(None, "links between titles")

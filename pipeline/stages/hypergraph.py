@@ -21,8 +21,8 @@ from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.sources import group_triplets, read_annotated_facts
 from pipeline.graph.tables import write_hyperedges
 from pipeline.run.context import StageContext
+from pipeline.stages.extraction import extract_by_model, extract_by_shards, write_answers
 from pipeline.stages.graph import print_statistics
-from pipeline.stages.resources import extract_by_model
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -30,9 +30,33 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when the source yields no fact.
     """
-    chunks = Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
+    chunks = _chunks(context)
+    return _build(context, chunks, _extracted(context, chunks))
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask the model about one shard of the chunks; returns the number of answers."""
+    settings = context.config.hypergraph
+    return write_answers(context, "hypergraph", settings, _chunks(context), FACTS)
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the answers of the shards.
+
+    Raises StoreError when they are not on the chunks of the corpus.
+    """
+    chunks = _chunks(context)
+    return _build(context, chunks, extract_by_shards(context, context.config.hypergraph, chunks))
+
+
+def _chunks(context: StageContext) -> Records[Chunk]:
+    return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
+
+
+def _build(
+    context: StageContext, chunks: Records[Chunk], extracted: Iterator[Extracted]
+) -> dict[str, int]:
     facts = Facts()
-    extracted = _extracted(context, chunks)
     count = write_hyperedges(context.output, facts.edges(extracted), facts.entities)
     if not count:
         rejected = f"; {len(facts.rejects)} were rejected" if facts.rejects else ""
@@ -40,7 +64,8 @@ def run(context: StageContext) -> dict[str, int]:
         raise InputError(f"hypergraph.source is {source}; it yields no fact{rejected}")
     documents = chunks.distinct("doc_id")
     statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
-    context.work["chunks"] = len(chunks)
+    if "merged_chunks" not in context.work:
+        context.work["chunks"] = len(chunks)
     write_jsonl(context.output / "rejects.jsonl", facts.rejects)
     write_json(context.output / "statistics.json", statistics)
     print_statistics(statistics)

@@ -5,12 +5,14 @@
 Output: the vectors of every table as ``.npy``, in the row order of the table; FAISS indexes over
 the tables that are searched (triplets are only compared within one hop of an entity); and
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
-manifest repeats.
+manifest repeats. A shard embeds consecutive rows of every table and writes their vectors; the joined
+stage copies them in order and builds the indexes, for which it needs no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,19 @@ import numpy as np
 
 from pipeline.config.knowledge import Index
 from pipeline.core.atomic import write_json
+from pipeline.core.errors import StoreError
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
 from pipeline.index.faiss_index import VectorIndex, resolve_kind
 from pipeline.index.pq_codes import check_gpu
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
+from pipeline.stages.shards import first_and_last, shard_counts, shard_directories
 
 _BLOCK = 50_000  # texts per checkpoint
 _SEARCHED = ("chunks", "entities", "hyperedges")
 EMBEDDED = "newly embedded"
-Tables = dict[str, tuple[Path, tuple[str, ...]]]  # the file of each table and the columns embedded
+Table = tuple[Path, tuple[str, ...]]  # a file and the columns that are embedded
+Tables = dict[str, Table]
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -36,96 +41,154 @@ def run(context: StageContext) -> dict[str, int]:
     Raises DependencyError when the embedder is missing, ConfigError when ``index.faiss`` does not
     fit.
     """
-    graph = context.inputs["graph"]
-    return _build(
-        context,
-        {
-            "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
-            "entities": (graph / "entities.parquet", ("name",)),
-            "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
-        },
-    )
+    return _embed_and_build(context, _tables(context))
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Embed one shard of the rows of every table; returns counts and raises errors as `run` does."""
+    return _embed_shard(context, _tables(context))
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Join the vectors of the shards and build the indexes; returns counts as `run` does.
+
+    Raises StoreError when the vectors are not those of the tables.
+    """
+    return _join_and_build(context, _tables(context))
 
 
 def run_hyper(context: StageContext) -> dict[str, int]:
     """Stage ``hyper-index``: returns counts and raises errors as `run` does."""
+    return _embed_and_build(context, _hyper_tables(context))
+
+
+def run_hyper_shard(context: StageContext) -> dict[str, int]:
+    """Like `run_shard`, for the stage ``hyper-index``."""
+    return _embed_shard(context, _hyper_tables(context))
+
+
+def merge_hyper(context: StageContext) -> dict[str, int]:
+    """Like `merge`, for the stage ``hyper-index``."""
+    return _join_and_build(context, _hyper_tables(context))
+
+
+def _tables(context: StageContext) -> Tables:
+    graph = context.inputs["graph"]
+    return {
+        "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
+        "entities": (graph / "entities.parquet", ("name",)),
+        "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
+    }
+
+
+def _hyper_tables(context: StageContext) -> Tables:
     hypergraph = context.inputs["graph"]
-    return _build(
-        context,
-        {
-            "entities": (hypergraph / "entities.parquet", ("name",)),
-            "hyperedges": (hypergraph / "hyperedges.parquet", ("text",)),
-        },
+    return {
+        "entities": (hypergraph / "entities.parquet", ("name",)),
+        "hyperedges": (hypergraph / "hyperedges.parquet", ("text",)),
+    }
+
+
+def _embed_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
+    embedder = _open(context)
+    counts = _build(context, embedder, _embed_tables(context, tables, embedder))
+    return {**counts, EMBEDDED: embedder.computed}
+
+
+def _embed_shard(context: StageContext, tables: Tables) -> dict[str, int]:
+    embedder = _open(context)
+    counts = {name: len(part) for name, part in _embed_tables(context, tables, embedder)}
+    return {**counts, EMBEDDED: embedder.computed}
+
+
+def _join_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
+    context.progress.start(sum(map(_row_count, tables.values())), "texts")
+    joined = ((name, _join(context, name, table)) for name, table in tables.items())
+    counts = _build(context, _open(context), joined)
+    context.work["merged_texts"] = sum(counts.values())
+    return {**counts, EMBEDDED: shard_counts(context)[EMBEDDED]}
+
+
+def _open(context: StageContext) -> Embedder:
+    return open_embedder(context.config.index.embedder, open_cache(context.config.cache_dir))
+
+
+def _row_count(table: Table) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(table[0]).num_rows)
+
+
+def _embed_tables(
+    context: StageContext, tables: Tables, embedder: Embedder
+) -> Iterator[tuple[str, Vectors]]:
+    """The vectors of every table, or of its rows in this shard, memory-mapped from the output."""
+    _check_kinds(context.config.index, embedder, tables)
+    rows = {
+        name: first_and_last(_row_count(table), context.shard, context.shards)
+        for name, table in tables.items()
+    }
+    total = sum(last - first for first, last in rows.values())
+    context.progress.start(total, "texts")
+    for name, table in tables.items():
+        yield name, _embed(context, embedder, name, table, rows[name])
+    context.work.update(
+        texts=total,
+        embedded_texts=embedder.computed,
+        start_seconds=round(embedder.load_seconds, 2),
     )
 
 
-def _build(context: StageContext, tables: Tables) -> dict[str, int]:
-    import pyarrow.parquet as pq
-
-    settings = context.config.index
-    embedder = open_embedder(settings.embedder, open_cache(context.config.cache_dir))
-    _check_kinds(settings, embedder, tables)
-    total = sum(pq.read_metadata(path).num_rows for path, _ in tables.values())
-    context.progress.start(total, "texts")
+def _build(
+    context: StageContext, embedder: Embedder, embedded: Iterable[tuple[str, Vectors]]
+) -> dict[str, int]:
+    """Build the indexes over the vectors of every table; returns the number of vectors of each."""
     counts: dict[str, int] = {}
     kinds: dict[str, dict[str, int | float | str]] = {}
-    for name, (path, columns) in tables.items():
-        vectors_ND = _embed(path, columns, embedder, name, context)
+    for name, vectors_ND in embedded:
         counts[name] = len(vectors_ND)
         if name in _SEARCHED:
-            index = VectorIndex.build(vectors_ND, settings.faiss)
+            index = VectorIndex.build(vectors_ND, context.config.index.faiss)
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")
     about = {"embedder": embedder.identity, "counts": counts, "faiss": kinds}
     write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
-    context.work.update(
-        texts=sum(counts.values()),
-        embedded_texts=embedder.computed,
-        start_seconds=round(embedder.load_seconds, 2),
-    )
-    return {**counts, EMBEDDED: embedder.computed}
+    return counts
 
 
 def _check_kinds(settings: Index, embedder: Embedder, tables: Tables) -> None:
     """Refuse an index that cannot be built or searched before its texts are embedded."""
-    import pyarrow.parquet as pq
-
-    for name, (path, _) in tables.items():
+    for name, table in tables.items():
         if name in _SEARCHED:
-            count = pq.read_metadata(path).num_rows
-            if resolve_kind(settings.faiss, count) == "ivf-pq" and settings.gpu:
+            kind = resolve_kind(settings.faiss, _row_count(table))
+            if kind == "ivf-pq" and settings.gpu:
                 check_gpu(embedder.encode([], "passage").shape[1])
 
 
 def _embed(
-    path: Path, columns: tuple[str, ...], embedder: Embedder, name: str, context: StageContext
+    context: StageContext, embedder: Embedder, name: str, table: Table, rows: tuple[int, int]
 ) -> Vectors:
-    """Vectors [N, D] of a table, memory-mapped from the output.
+    """Vectors [N, D] of ``rows`` (first, and after the last), memory-mapped from the output.
 
     Finished blocks are kept in the checkpoint directory, so an interrupted stage resumes after
     them.
     """
-    import pyarrow.parquet as pq
-
-    count = pq.read_metadata(path).num_rows
+    first, last = rows
+    store = _row_count(table) <= context.config.index.cached_texts
     target: Any = None
-    for start, texts in _blocks(path, columns):
+    for start, texts in _blocks(table, first, last):
         block = f"{name}-{start:09d}-{start + len(texts):09d}"
         if finished := intact(context.checkpoint_dir, block, ".npy"):
             vectors_ND = np.load(finished[0])
             context.progress.skip(len(texts))
         else:
-            store = count <= context.config.index.cached_texts
             vectors_ND = embedder.encode(texts, "passage", store=store, progress=context.progress)
             save_array_checkpoint(context.checkpoint_dir, block, vectors_ND)
         if target is None:
-            shape = (count, vectors_ND.shape[1])
-            target = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
-                context.output / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape
-            )
-        target[start : start + len(texts)] = vectors_ND
+            target = _mapped(context, name, last - first, vectors_ND.shape[1])
+        target[start - first : start - first + len(texts)] = vectors_ND
     if target is None:
         empty = embedder.encode([], "passage")
         np.save(context.output / f"{name}.npy", empty)
@@ -134,13 +197,50 @@ def _embed(
     return target  # type: ignore[no-any-return]
 
 
-def _blocks(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+def _join(context: StageContext, name: str, table: Table) -> Vectors:
+    """Vectors [N, D] of a table from those of the shards, memory-mapped from the output."""
+    count, start = _row_count(table), 0
+    parts = [np.load(shard / f"{name}.npy", mmap_mode="r") for shard in shard_directories(context)]
+    if (rows := sum(map(len, parts))) != count:
+        raise StoreError(
+            f"the shards hold {rows} vectors of {name}, and {table[0]} has {count} rows; rerun the stage "
+            "with --force"
+        )
+    if not count:
+        empty: Vectors = np.array(parts[0])
+        np.save(context.output / f"{name}.npy", empty)
+        return empty
+    target = _mapped(context, name, count, parts[0].shape[1])
+    for part in parts:
+        for low in range(0, len(part), _BLOCK):
+            block_ND = part[low : low + _BLOCK]
+            target[start : start + len(block_ND)] = block_ND
+            start += len(block_ND)
+            context.progress.advance(len(block_ND))
+    target.flush()
+    return target  # type: ignore[no-any-return]
+
+
+def _mapped(context: StageContext, name: str, count: int, dimension: int) -> Any:
+    return np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+        context.output / f"{name}.npy", mode="w+", dtype=np.float32, shape=(count, dimension)
+    )
+
+
+def _blocks(table: Table, first: int, last: int) -> Iterator[tuple[int, list[str]]]:
+    """(number of the first row, texts) of blocks of the rows ``first`` to ``last``."""
     import pyarrow.parquet as pq
 
-    start = 0
+    path, columns = table
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        for part in file.iter_batches(batch_size=_BLOCK, columns=list(columns)):
-            parts = [part.column(column).to_pylist() for column in columns]
-            texts = [passage_text(*row) for row in zip(*parts, strict=True)]
-            yield start, texts
-            start += len(texts)
+        sizes = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
+        ends = list(accumulate(sizes))
+        groups = [n for n, end in enumerate(ends) if end > first and end - sizes[n] < last]
+        start = ends[groups[0]] - sizes[groups[0]] if groups else 0
+        for batch in file.iter_batches(_BLOCK, row_groups=groups, columns=list(columns)):
+            low, high = max(first, start), min(last, start + batch.num_rows)
+            if low < high:
+                rows = batch.slice(low - start, high - low)
+                parts = [rows.column(column).to_pylist() for column in columns]
+                yield low, [passage_text(*row) for row in zip(*parts, strict=True)]
+            start += batch.num_rows

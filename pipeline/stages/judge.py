@@ -18,6 +18,7 @@ from typing import Any
 
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, JudgeError
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import write_parquet
@@ -28,7 +29,9 @@ from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.llm.chat import Usage
+from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.run.context import StageContext
+from pipeline.stages.shards import shard_directories
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
 
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
@@ -59,46 +62,125 @@ def run(context: StageContext) -> dict[str, int]:
     return _judge(context, context.config.judges)
 
 
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask all models about one shard of the cases; returns the number of replies."""
+    return _ask(context, context.config.judges)
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the replies of the shards.
+
+    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a usable
+    reply to an endpoint again.
+    """
+    return _judge(context, context.config.judges, _replies(context))
+
+
 def run_policy(context: StageContext) -> dict[str, int]:
     """Like `run`, for an evaluated policy and with the judges of the evaluation."""
     return _judge(context, context.config.evaluation_judges)
 
 
-def _judge(context: StageContext, settings: Judges | None) -> dict[str, int]:
-    from pipeline.stages.judge_factory import PolicyAnswers, open_judges
-    from pipeline.stages.resources import add_usage
+def run_policy_shard(context: StageContext) -> dict[str, int]:
+    """Like `run_shard`, for an evaluated policy and with the judges of the evaluation."""
+    return _ask(context, context.config.evaluation_judges)
 
+
+def merge_policy(context: StageContext) -> dict[str, int]:
+    """Like `merge`, for an evaluated policy and with the judges of the evaluation."""
+    return _judge(context, context.config.evaluation_judges, _replies(context))
+
+
+def _replies(context: StageContext) -> ShardReplies:
+    failed_before = (context.checkpoint_dir / CALLS).exists()
+    return ShardReplies(shard_directories(context), retry=failed_before)
+
+
+def _ask(context: StageContext, settings: Judges | None) -> dict[str, int]:
+    """Judge the steps of one shard, and write the replies of all models."""
+    from pipeline.stages.judge_factory import PolicyAnswers, open_judges
+
+    settings = _required(settings)
+    steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
+    replies = ReplyLog()
+    answers = PolicyAnswers(context, settings, replies)
+    over, under = open_judges(context, settings, replies)
+    with over, under:
+        judged = judge_steps(steps, answers, over, under, context.progress)
+    _report_usages(context, answers.usage, over, under)
+    context.work["judge_calls"] = len(judged.calls)
+    return {"replies": replies.write(context.output)}
+
+
+def _required(settings: Judges | None) -> Judges:
     if settings is None:
         raise ConfigError("the configuration has no block judges; add one")
+    return settings
+
+
+def _judge(
+    context: StageContext, settings: Judges | None, replies: ShardReplies | None = None
+) -> dict[str, int]:
+    from pipeline.stages.judge_factory import PolicyAnswers, open_judges
+
+    settings = _required(settings)
+    exchange = replies or ReplyExchange()
     steps = StepsOfFile(context.inputs["paths"] / FILE)
-    answers = PolicyAnswers(context, settings)
-    over, under = open_judges(context, settings)
+    answers = PolicyAnswers(context, settings, exchange)
+    over, under = open_judges(context, settings, exchange)
     with over, under:
         counts = judge_to(
             context.output, context.checkpoint_dir, steps, answers, over, under,
             ceiling=settings.unknown_ceiling, progress=context.progress,
         )  # fmt: skip
-    chats = {"policy": answers.usage, **_usages(over, under)}
-    for name, usage in chats.items():
-        add_usage(context.work, name, usage)
-    context.work.update(steps=counts["steps"], judge_calls=counts["calls"])
-    for name, usage in chats.items():
-        print(f"{name}: {usage.line()}")
-    total = {name: usage.total() for name, usage in chats.items()}
+    usages = _report_usages(context, answers.usage, over, under, work=replies is None)
+    total = {name: usage.total() for name, usage in usages.items()}
     write_json(context.output / "chat.json", total)
+    if replies is None:
+        context.work.update(steps=counts["steps"], judge_calls=counts["calls"])
+    else:
+        context.work["merged_steps"] = counts["steps"]
     return counts
+
+
+def _report_usages(
+    context: StageContext, policy: Usage, over: Judge, under: Judge, *, work: bool = True
+) -> dict[str, Usage]:
+    """Print the usage of each model, and count it as the stage's ``work``; returns them by name."""
+    from pipeline.stages.resources import add_usage
+
+    usages = {"policy": policy, **_usages(over, under)}
+    for name, usage in usages.items():
+        print(f"{name}: {usage.line()}")
+        if work:
+            add_usage(context.work, name, usage)
+    return usages
 
 
 @dataclass(frozen=True)
 class StepsOfFile:
-    """The steps to judge of a file of trajectories, read anew by every iteration."""
+    """The steps to judge of a file of trajectories, read anew by every iteration.
+
+    A shard has the steps of its share of the queries and, for steps without a search, of the cases. No
+    prompt is therefore in two shards.
+    """
 
     path: Path
+    shard: int = 0
+    shards: int = 1
 
     def __iter__(self) -> Iterator[JudgedStep]:
         columns = ["trajectory_id", "stop", "steps"]
         for trajectory in iterate_trajectories(self.path, columns):
-            yield from steps_of([trajectory])
+            for step in steps_of([trajectory]):
+                if self.shards == 1 or _share(step) % self.shards == self.shard:
+                    yield step
+
+
+def _share(step: JudgedStep) -> int:
+    """A number that is equal for steps that need the same answer or verdict."""
+    parts = (step.reasoning, step.conclusion) if step.query is None else (step.query,)
+    return int.from_bytes(digest(*parts), "little")
 
 
 def judge_to(

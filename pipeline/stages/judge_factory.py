@@ -15,6 +15,7 @@ from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
 from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
+from pipeline.llm.replies import ReplyExchange
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.policy import open_policy_chat
@@ -26,28 +27,45 @@ from pipeline.stages.resources import open_chat
 OUTAGE = 20
 
 
-def open_judges(context: StageContext, settings: Judges) -> tuple[Judge, Judge]:
-    """The judges of over-search and under-search: one judge for both when their settings are equal."""
-    over = _judge(context, settings, "over", settings.over)
+def open_judges(
+    context: StageContext, settings: Judges, replies: ReplyExchange
+) -> tuple[Judge, Judge]:
+    """The judges of over-search and under-search: one judge for both when their settings are equal.
+
+    ``replies`` takes part in the requests to their models, as "over" and "under".
+    """
+    over = _judge(context, settings, "over", settings.over, replies)
     if settings.under == settings.over:
         return over, over
-    return over, _judge(context, settings, "under", settings.under)
+    return over, _judge(context, settings, "under", settings.under, replies)
 
 
-def _judge(context: StageContext, settings: Judges, kind: str, model: JudgeModel) -> Judge:
-    judge = _noiseless_judge(context, f"judges.{kind}", model, settings.batch)
+def _judge(
+    context: StageContext, settings: Judges, kind: str, model: JudgeModel, replies: ReplyExchange
+) -> Judge:
+    judge = _noiseless_judge(context, kind, model, settings.batch, replies)
     return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share, model.noisy.seed)
 
 
-def _noiseless_judge(context: StageContext, block: str, model: JudgeModel, window: int) -> Judge:
+def _noiseless_judge(
+    context: StageContext, kind: str, model: JudgeModel, window: int, replies: ReplyExchange
+) -> Judge:
     if model.backend == "closed-world":
         from pipeline.judges.closed_world import ClosedWorldJudge
 
         judge = ClosedWorldJudge.of(context.inputs["world"])
         judge.progress = context.progress
         return judge
-    chat = open_chat(context.config, block, model, window=window, seed=context.seed, outage=OUTAGE)
+    chat = open_chat(
+        context.config,
+        f"judges.{kind}",
+        model,
+        window=window,
+        seed=context.seed,
+        outage=OUTAGE,
+    )
     chat.progress = context.progress
+    replies.attach(kind, chat)
     if model.endpoint is not None:
         return LlmJudge(
             chat, model=model.endpoint.model, max_tokens=model.max_tokens, tries=model.tries
@@ -58,11 +76,17 @@ def _noiseless_judge(context: StageContext, block: str, model: JudgeModel, windo
 
 
 class PolicyAnswers:
-    """Closed-book answers of the policy in ``inputs["policy"]``; ``usage`` counts its requests."""
+    """Closed-book answers of the policy in ``inputs["policy"]``; ``usage`` counts its requests.
 
-    def __init__(self, context: StageContext, settings: Judges) -> None:
+    ``replies`` takes part in the requests, as "policy".
+    """
+
+    def __init__(
+        self, context: StageContext, settings: Judges, replies: ReplyExchange | None = None
+    ) -> None:
         self._context = context
         self._settings = settings
+        self._replies = replies or ReplyExchange()
         self.usage = Usage()
 
     def __call__(self, queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
@@ -74,6 +98,7 @@ class PolicyAnswers:
         adapter = read_policy(self._context.inputs["policy"]).adapter
         with open_policy_chat(self._context, adapter, window=self._settings.batch) as chat:
             chat.progress = self._context.progress
+            self._replies.attach("policy", chat)
             answers = closed_book_answers(
                 queries,
                 chat,

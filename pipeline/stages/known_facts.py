@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pipeline.grammars import grammar
 from pipeline.judges.closed_book import closed_book_answers
+from pipeline.llm.replies import ReplyExchange
 from pipeline.run.context import StageContext
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
 from pipeline.sft_data.steps import Hop
@@ -18,39 +19,51 @@ from pipeline.stages.policy import open_policy_chat
 from pipeline.stages.resources import add_usage
 
 
-def find_known_facts(context: StageContext, hops: Sequence[Hop]) -> KnownFacts:
+def find_known_facts(
+    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
+) -> KnownFacts:
     """The hops that the base model knows, by the setting ``sft_data.memory``.
 
-    Raises the errors of the base model's engine.
+    ``replies`` takes part in the requests. Raises the errors of the base model's engine.
     """
     settings = context.config.sft_data.memory
     assert settings is not None
-    judges = context.config.judges
-    system = judges.system if judges is not None else None
     return select_known_facts(
         hops,
-        _ask_base_model(context, hops, system, settings.answer_tokens),
+        ask_base_model(context, hops, replies),
         search_share=settings.searched,
         num_closed_book=settings.rehearsed,
-        system=system,
+        system=_system_message(context),
         seed=context.seed,
     )
 
 
-def _ask_base_model(
-    context: StageContext, hops: Sequence[Hop], system: str | None, max_tokens: int
+def _system_message(context: StageContext) -> str | None:
+    judges = context.config.judges
+    return judges.system if judges is not None else None
+
+
+def ask_base_model(
+    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
 ) -> dict[str, str]:
-    """The base model's greedy closed-book answer to each hop's question, by question."""
+    """The base model's greedy closed-book answer to each hop's question, by question.
+
+    ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's engine.
+    """
+    settings = context.config.sft_data.memory
+    assert settings is not None
     context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
     with open_policy_chat(context, None) as chat:
         chat.progress = context.progress
+        replies.attach("policy", chat)
         answers = closed_book_answers(
             [hop.question for hop in hops],
             chat,
             grammar(context.config.grammar),
-            system=system,
-            max_tokens=max_tokens,
+            system=_system_message(context),
+            max_tokens=settings.answer_tokens,
         )
         print(chat.usage.line())
-        add_usage(context.work, "policy", chat.usage)
+        if not replies.replays:
+            add_usage(context.work, "policy", chat.usage)
     return {question: answer.text for question, answer in answers.items()}

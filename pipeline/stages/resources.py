@@ -6,20 +6,17 @@ them from a `Config` or a `StageContext`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import Config, Graph, Hypergraph
+from pipeline.config import Config
+from pipeline.core.content_cache import Cache
 from pipeline.core.errors import DependencyError, StoreError
-from pipeline.core.records import Chunk
-from pipeline.graph.build import Extracted
-from pipeline.graph.extract import ExtractionPrompt, extract
 from pipeline.llm import factory as llm
 from pipeline.llm.chat import Chat, Usage
 from pipeline.llm.endpoint_chat import OUTAGE
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 
 if TYPE_CHECKING:
@@ -38,6 +35,7 @@ def open_chat(
     window: int = 256,
     seed: int = 0,
     outage: int = OUTAGE,
+    cache: Cache | None = None,
 ) -> Chat:
     """The chat model of a settings block; ``block`` is its name (`llm.factory.open_chat`)."""
     return llm.open_chat(
@@ -48,33 +46,13 @@ def open_chat(
         window=window,
         seed=seed,
         outage=outage,
+        cache=cache,
     )
 
 
 def policy_identity(config: Config) -> dict[str, Any]:
     """Everything that decides the greedy answers of the base model under the configured engine."""
     return llm.engine_identity(config.model.base, config.engine, config.hashes_file)
-
-
-def extract_by_model(
-    context: StageContext,
-    block: str,
-    settings: Graph | Hypergraph,
-    chunks: Sequence[Chunk],
-    prompt: ExtractionPrompt,
-) -> Iterator[Extracted]:
-    """Yield the items that a model extracts from every chunk (`graph.extract.extract`).
-
-    ``settings`` names the model; ``block`` is the name of the block. Writes ``chat.json`` (calls,
-    tokens, cost) into the stage's output at the end.
-    """
-    config, window = context.config, settings.batch
-    context.progress.start(len(chunks), "chunks")
-    with open_chat(config, block, settings, window=window, seed=context.seed) as chat:
-        chat.progress = context.progress
-        yield from extract(chunks, chat=chat, prompt=prompt)
-    chat.usage.report(context.output)
-    add_usage(context.work, "chat", chat.usage)
 
 
 def open_retriever(

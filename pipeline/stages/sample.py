@@ -11,10 +11,15 @@ from collections.abc import Iterator
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.policy_rollout import roll_out_policy
+from pipeline.stages.shards import added, joined_trajectories, shard_counts, shard_directories
+from pipeline.stages.trajectory_columns import FILE
+
+_STOPS, _TIMING = "stops.json", "timing.json"
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -44,9 +49,23 @@ def run(context: StageContext) -> dict[str, int]:
             generated += trajectory.tokens.thinking
             yield trajectory
 
-    write_parquet(context.output / "trajectories.parquet", counted(), Trajectory)
-    write_json(context.output / "timing.json", {**seconds, "generated_tokens": generated})
-    write_json(context.output / "stops.json", dict(sorted(stops.items())))
+    write_parquet(context.output / FILE, counted(), Trajectory)
+    write_json(context.output / _TIMING, {**seconds, "generated_tokens": generated})
+    write_json(context.output / _STOPS, dict(sorted(stops.items())))
     print(f"{generated:,} generated tokens; stop reasons: {dict(stops.most_common())}")
     context.work["questions"] = len(questions)
     return {"questions": len(questions), "trajectories": stops.total()}
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Join the trajectories of the shards, and add up their seconds and counts.
+
+    Raises StoreError when a trajectory is missing or occurs twice.
+    """
+    joined = joined_trajectories(context, samples=context.config.sampling.samples)
+    write_parquet(context.output / FILE, joined, Trajectory)
+    shards = shard_directories(context)
+    stops = added([read_json(shard / _STOPS) for shard in shards])
+    write_json(context.output / _STOPS, dict(sorted(stops.items())))
+    write_json(context.output / _TIMING, added([read_json(shard / _TIMING) for shard in shards]))
+    return shard_counts(context)

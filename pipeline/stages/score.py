@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import iterate_parquet, parse_json
+from pipeline.core.input_files import iterate_parquet, parse_json, read_json
 from pipeline.core.progress import Progress
-from pipeline.core.record_io import from_arrow, iterate_records, parse_record
+from pipeline.core.record_io import from_arrow, iterate_records, parse_record, write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods import Scorer, method
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
-from pipeline.stages.score_inputs import StageInputs
+from pipeline.stages.score_inputs import COST, StageInputs
+from pipeline.stages.shards import added, first_and_last, joined_trajectories, shard_directories
 from pipeline.stages.trajectory_columns import FILE
 
 if TYPE_CHECKING:
@@ -55,6 +56,21 @@ def run(context: StageContext) -> dict[str, int]:
     return counts
 
 
+def merge(context: StageContext) -> dict[str, int]:
+    """Join the scored trajectories of the shards, and add up their terms and costs.
+
+    Raises StoreError when a trajectory is missing or occurs twice.
+    """
+    statistics = _Statistics()
+    joined = joined_trajectories(context, samples=None)
+    write_parquet(context.output / FILE, statistics.counting(joined), Trajectory)
+    statistics.write(context.output)
+    shards = shard_directories(context)
+    if (shards[0] / COST).exists():
+        write_json(context.output / COST, added([read_json(shard / COST) for shard in shards]))
+    return statistics.counts
+
+
 def score_file(
     source: Path,
     output: Path,
@@ -66,7 +82,7 @@ def score_file(
     verdicts: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Score one contiguous shard (number, of how many) of ``source``; returns row counts.
+    """Score one shard (number, of how many) of ``source``, consecutive questions; returns row counts.
 
     ``batch`` is the number of trajectories scored at once. With None the whole shard is scored at
     once, and again after a kill, because its scorer writes further files. ``verdicts`` is a file of
@@ -74,7 +90,7 @@ def score_file(
     """
     progress = progress or Progress()
     parts = []
-    first, last = _rows_of_shard(source, shard)
+    first, last = rows_of_shard(source, shard)
     progress.start(last - first, "trajectories")
     judged = None if verdicts is None else _Verdicts(verdicts)
     for start, rows in _batches(source, first, last, batch):
@@ -96,11 +112,22 @@ def score_file(
     return _join_batches(parts, output)
 
 
-def _rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
-    """The first row of a shard, and the row after its last."""
-    number, shards = shard
-    total = sum(1 for _ in iterate_parquet(source, ["trajectory_id"]))
-    return total * number // shards, total * (number + 1) // shards
+def rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
+    """The first row of a shard, and the row after its last.
+
+    All trajectories of a question are in one shard, because they share states to continue.
+    """
+    starts: list[int] = []  # the first row of every question
+    question = None
+    count = 0
+    for row in iterate_parquet(source, ["question_id"]):
+        if row["question_id"] != question:
+            starts.append(count)
+            question = row["question_id"]
+        count += 1
+    starts.append(count)
+    first, last = first_and_last(len(starts) - 1, *shard)
+    return starts[first], starts[last]
 
 
 def _batches(
@@ -194,36 +221,50 @@ def _finite(rewards: dict[str, Any], trajectory: Trajectory) -> dict[str, Any]:
 
 def _join_batches(parts: Sequence[Path], output: Path) -> dict[str, int]:
     """Join scored batches into one file with the sums of their terms; returns row counts."""
-    sums: dict[str, dict[str, float]] = {}
-    counts = {"trajectories": 0, "retrieval_error": 0}
+    statistics = _Statistics()
 
     def tables() -> Iterator[pa.Table]:
         for part in parts:
             table = read_checkpoint(part)
-            _add(table.select(["dataset", "rewards"]).to_pylist(), sums, counts)
+            for row in table.select(["dataset", "rewards"]).to_pylist():
+                rewards = row["rewards"]
+                statistics.add(row["dataset"], rewards and parse_json(rewards, FILE))
             yield table
 
     write_tables(output / FILE, tables(), Trajectory)
-    # Sums and counts, not means: the shards of a stage are added up.
-    write_json(output / "statistics.json", {**counts, "datasets": sums})
-    for dataset, terms in sums.items():
-        means = {term: round(terms[term] / terms["n"], 4) for term in terms if term != "n"}
-        logging.getLogger(__name__).info(
-            "%s: means over %d trajectories: %s", dataset, terms["n"], means
-        )
-    return counts
+    statistics.write(output)
+    return statistics.counts
 
 
-def _add(
-    rows: Iterable[dict[str, Any]], sums: dict[str, dict[str, float]], counts: dict[str, int]
-) -> None:
-    for row in rows:
-        counts["trajectories"] += 1
-        if row["rewards"] is None:
-            counts["retrieval_error"] += 1
-            continue
-        of_dataset = sums.setdefault(row["dataset"], {"n": 0})
+class _Statistics:
+    """Row counts, and sums of reward terms by data set in the order of the trajectories."""
+
+    def __init__(self) -> None:
+        self.counts = {"trajectories": 0, "retrieval_error": 0}
+        self._sums: dict[str, dict[str, float]] = {}
+
+    def add(self, dataset: str, rewards: Mapping[str, Any] | None) -> None:
+        self.counts["trajectories"] += 1
+        if rewards is None:
+            self.counts["retrieval_error"] += 1
+            return
+        of_dataset = self._sums.setdefault(dataset, {"n": 0})
         of_dataset["n"] += 1
-        for term, value in parse_json(row["rewards"], FILE).items():
+        for term, value in rewards.items():
             if isinstance(value, (int, float)):
                 of_dataset[term] = of_dataset.get(term, 0.0) + value
+
+    def counting(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
+        """The trajectories, which are added as they pass."""
+        for trajectory in trajectories:
+            self.add(trajectory.dataset, trajectory.rewards)
+            yield trajectory
+
+    def write(self, output: Path) -> None:
+        """Write ``statistics.json`` and log the means."""
+        write_json(output / "statistics.json", {**self.counts, "datasets": self._sums})
+        for dataset, terms in self._sums.items():
+            means = {term: round(terms[term] / terms["n"], 4) for term in terms if term != "n"}
+            logging.getLogger(__name__).info(
+                "%s: means over %d trajectories: %s", dataset, terms["n"], means
+            )

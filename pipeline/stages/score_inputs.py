@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
-from pipeline.core.content_cache import ContentCache, digest
+from pipeline.core.content_cache import digest, open_cache
 from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.graph.adjacency import Adjacency
@@ -24,6 +24,7 @@ from pipeline.rollout.partial import PartialTrajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_similarity, retrieval_identity
 
+COST = "progress.json"
 _SAMPLING = {
     "temperature", "top_p", "max_steps", "max_segment_tokens", "max_total_tokens",
     "max_context_tokens",
@@ -65,13 +66,17 @@ class StageInputs:
 
         estimator = ValueEstimator(
             shown,
-            ContentCache(Path(context.config.cache_dir) / "progress.sqlite"),
+            open_cache(Path(context.config.cache_dir) / "progress.sqlite"),
             continuation_identity(context, resume.policy),
             continuations,
             context.seed,
         )
         values = estimator.values(trajectories)
-        write_json(context.output / "progress.json", dataclasses.asdict(estimator.cost))
+        cost = estimator.cost
+        print(f"{cost.known:,} of {cost.distinct:,} distinct states had been continued before")
+        # How many had been is no result: a rerun would say otherwise.
+        counts = {name: n for name, n in dataclasses.asdict(cost).items() if name != "known"}
+        write_json(context.output / COST, counts)
         context.work["continuations"] = estimator.cost.continuations
         context.work["generated_tokens"] = estimator.cost.generated_tokens
         return values

@@ -27,6 +27,7 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.graph.entities import display
 from pipeline.graph.locate import Locator
 from pipeline.graph.tables import read_hyperedges
+from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.methods import StepOptions, method
 from pipeline.run.context import StageContext
 from pipeline.sft_data.known_facts import KnownFacts
@@ -35,7 +36,8 @@ from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
 from pipeline.sft_data.subquery import fill, fluent
 from pipeline.sft_data.supply import check_examples, check_supply
-from pipeline.stages.known_facts import find_known_facts
+from pipeline.stages.known_facts import ask_base_model, find_known_facts
+from pipeline.stages.shards import shard_directories
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -43,19 +45,61 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when fewer training examples could be built than ``sft_data.min_share`` asks for.
     """
-    corpus = context.inputs["corpus"]
+    counts = _run(context, ReplyExchange())
+    context.work.update(questions=counts.pop("questions"), examples=counts["train"])
+    return counts
+
+
+def run_shard(context: StageContext) -> dict[str, int]:
+    """Ask all models about the hops of one shard of the questions; returns the number of replies.
+
+    Raises InputError as `run` does, as far as it is known before the models answer.
+    """
+    _, hops = _hops(context)
+    usable = _usable(hops[context.shard :: context.shards])
+    replies = ReplyLog()
+    _supporting(context, usable, Counter(), replies)
+    if context.config.sft_data.memory is not None:
+        ask_base_model(context, usable, replies)
+    context.work["questions"] = len(hops[context.shard :: context.shards])
+    return {"replies": replies.write(context.output)}
+
+
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the replies of the shards."""
+    counts = _run(context, ShardReplies(shard_directories(context)))
+    context.work.update(merged_questions=counts.pop("questions"), examples=counts["train"])
+    return counts
+
+
+def _hops(context: StageContext) -> tuple[list[Question], list[list[Hop]]]:
+    """The questions and the hops of each. Raises InputError when they are too few."""
     questions = read_records(context.inputs["questions"] / "questions.parquet", Question)
     hyperedges = context.config.teaches_hyperedges
-    chunks, facts = _evidence(questions, corpus, context.inputs["graph"], hyperedges)
-    faults: Counter[str] = Counter()
+    corpus, graph = context.inputs["corpus"], context.inputs["graph"]
+    chunks, facts = _evidence(questions, corpus, graph, hyperedges)
     settings = context.config.sft_data
     own = settings.triplets == "llm" or _extracts_from_own(context.config)
     paragraphs = Paragraphs(Locator(chunks), context.config.corpus.chunk_words, own=own)
     hops = collect_hops(questions, paragraphs, facts)
-    usable = [hop for of_question in hops for hop in of_question if hop.fault is None]
     check_supply(hops, settings)
-    supporting = _supporting(context, usable, faults)
-    known_facts = find_known_facts(context, usable) if settings.memory is not None else KnownFacts()
+    return questions, hops
+
+
+def _usable(hops: Sequence[Sequence[Hop]]) -> list[Hop]:
+    return [hop for of_question in hops for hop in of_question if hop.fault is None]
+
+
+def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
+    """Write the stage's files; returns the numbers of questions and of examples."""
+    questions, hops = _hops(context)
+    usable = _usable(hops)
+    settings = context.config.sft_data
+    faults: Counter[str] = Counter()
+    supporting = _supporting(context, usable, faults, replies)
+    known_facts = KnownFacts()
+    if settings.memory is not None:
+        known_facts = find_known_facts(context, usable, replies)
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     policy_grammar = grammar(context.config.grammar)
@@ -80,8 +124,7 @@ def run(context: StageContext) -> dict[str, int]:
     write_json(context.output / "statistics.json", statistics)
     for name, count in statistics.items():
         print(f"{name}: {count:,}")
-    context.work.update(questions=len(questions), examples=len(done["train"]))
-    return {name: len(examples) for name, examples in done.items()}
+    return {"questions": len(questions), **{name: len(part) for name, part in done.items()}}
 
 
 def _evidence(
@@ -190,13 +233,16 @@ def _step(
 
 
 def _supporting(
-    context: StageContext, hops: Sequence[Hop], faults: Counter[str]
+    context: StageContext, hops: Sequence[Hop], faults: Counter[str], replies: ReplyExchange
 ) -> dict[str, list[Fact]]:
-    """Supporting facts by hop id, by rules or by the models of the paper, as configured."""
+    """Supporting facts by hop id, by rules or by the models of the paper, as configured.
+
+    ``replies`` takes part in the requests to the models.
+    """
     settings = context.config.sft_data
     own = [hop for hop in hops if hop.source == "own"]
     if own and settings.triplets == "graph":
-        faults["rejected triplets"] += _extract_as_graph(context, own)
+        faults["rejected triplets"] += _extract_as_graph(context, own, replies)
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
         from pipeline.stages.resources import add_usage, open_chat
@@ -204,6 +250,7 @@ def _supporting(
         with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
             selected: dict[str, list[Fact]] | None = None
             chat.progress = context.progress
+            replies.attach("chat", chat)
             if settings.triplets == "llm":
                 context.progress.start(None, "chunks with triplets")
                 faults["rejected triplets"] += extract_triplets(hops, chat)
@@ -214,7 +261,8 @@ def _supporting(
                 context.progress.start(len(hops), "hops with supporting facts")
                 selected = select_supporting(hops, chat, faults)
         chat.usage.report(context.output)
-        add_usage(context.work, "chat", chat.usage)
+        if not replies.replays:
+            add_usage(context.work, "chat", chat.usage)
         if selected is not None:
             return {hop.id: selected.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_facts(hop) for hop in hops}
@@ -225,12 +273,13 @@ def _extracts_from_own(config: Config) -> bool:
     return config.graph.source == "llm" and not config.teaches_hyperedges
 
 
-def _extract_as_graph(context: StageContext, hops: Sequence[Hop]) -> int:
+def _extract_as_graph(context: StageContext, hops: Sequence[Hop], replies: ReplyExchange) -> int:
     """Extract the hops' triplets with the model of the graph; the number of rejected triplets."""
     from pipeline.sft_data.by_model import extract_triplets
     from pipeline.stages.resources import open_chat
 
     with open_chat(context.config, "graph", context.config.graph, seed=context.seed) as chat:
+        replies.attach("graph", chat)
         rejected = extract_triplets(hops, chat)
     print(chat.usage.line())
     write_json(context.output / "extraction_chat.json", chat.usage.total())

@@ -1,9 +1,8 @@
-"""Join the shards of a stage: the trajectories in the order of an undivided run, and the sums of
-the numbers in JSON files.
+"""Parts of a stage's work, and what joins their outputs in the order of an undivided run.
 
-Shards of ``score`` are consecutive parts. Shards of ``sample`` take the questions in turns (shard k of
-n has questions k, k + n, ...), so their trajectories are joined question by question. Memory: a few
-hundred trajectories, and a digest of every trajectory id to check that none is there twice.
+Shards take consecutive rows (`first_and_last`), or the questions in turns: shard k of n has questions
+k, k + n, ... Memory of joining trajectories: a few hundred of them, and a digest of every trajectory id to
+check that none is there twice.
 """
 
 from __future__ import annotations
@@ -13,42 +12,54 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import StoreError
-from pipeline.core.input_files import read_json
 from pipeline.core.progress import counted
-from pipeline.core.record_io import iterate_records, write_parquet
+from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
-from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.run.store import read_manifest
 from pipeline.stages.trajectory_columns import FILE
 
+_SHARD = "shard-"  # of the names of inputs that are shards
 
-def merge(context: StageContext) -> dict[str, int]:
-    """Join the trajectories and add up every JSON file of the shards; return the counts.
 
-    Raises StoreError when a trajectory is missing or occurs twice.
-    """
-    shards = [context.inputs[name] for name in sorted(context.inputs)]
-    sampled = context.stage == "sample"
-    joined = _in_turns(shards, context.config.sampling.samples) if sampled else _in_a_row(shards)
-    counts = _added([read_manifest(shard)["counts"] for shard in shards])
-    context.progress.start(int(counts["trajectories"]), "trajectories")
-    distinct = counted(_distinct(joined, shards), context.progress)
-    written = write_parquet(context.output / FILE, distinct, Trajectory)
-    if written != counts["trajectories"]:
-        raise StoreError(
-            f"{_named(shards)} hold {written} trajectories, and their manifests count "
-            f"{counts['trajectories']}; rerun the stage with --force"
-        )
-    for path in sorted(shards[0].glob("*.json")):
-        if path.name != MANIFEST:
-            write_json(
-                context.output / path.name, _added([read_json(s / path.name) for s in shards])
-            )
-    context.work["merged_trajectories"] = written
+def first_and_last(count: int, shard: int, shards: int) -> tuple[int, int]:
+    """The first of ``count`` rows that a shard has, and the row after its last."""
+    return count * shard // shards, count * (shard + 1) // shards
+
+
+def shard_directories(context: StageContext) -> list[Path]:
+    """The outputs of the shards that a stage joins, in their order."""
+    return [context.inputs[name] for name in sorted(context.inputs) if name.startswith(_SHARD)]
+
+
+def shard_counts(context: StageContext) -> dict[str, int]:
+    """The sums of the counts that the shards' manifests hold."""
+    counts = added([read_manifest(shard)["counts"] for shard in shard_directories(context)])
     return {name: int(count) for name, count in counts.items()}
+
+
+def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterator[Trajectory]:
+    """The trajectories of the shards, which are counted in ``context.work`` and its progress.
+
+    With ``samples`` the shards hold the questions in turns with so many trajectories each, else
+    consecutive trajectories. Raises StoreError when a trajectory is missing or occurs twice.
+    """
+    shards = shard_directories(context)
+    expected = shard_counts(context)["trajectories"]
+    context.progress.start(expected, "trajectories")
+    joined = _in_a_row(shards) if samples is None else _in_turns(shards, samples)
+    written = 0
+    for trajectory in counted(_distinct(joined, shards), context.progress):
+        written += 1
+        yield trajectory
+    if written != expected:
+        raise StoreError(
+            f"{_named(shards)} hold {written} trajectories, and their manifests count {expected}; "
+            "rerun the stage with --force"
+        )
+    context.work["merged_trajectories"] = written
 
 
 def _in_a_row(shards: Sequence[Path]) -> Iterator[Trajectory]:
@@ -105,10 +116,11 @@ def _named(shards: Sequence[Path]) -> str:
     return f"{shards[0]} and the other {len(shards) - 1} shards"
 
 
-def _added(values: list[Any]) -> Any:
+def added(values: Sequence[Any]) -> Any:
+    """The sum of numbers, or of the numbers in mappings by their key; else the first value."""
     if all(isinstance(value, Mapping) for value in values):
         keys = dict.fromkeys(key for value in values for key in value)
-        return {key: _added([value[key] for value in values if key in value]) for key in keys}
+        return {key: added([value[key] for value in values if key in value]) for key in keys}
     if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return sum(values)
     return values[0]

@@ -17,7 +17,7 @@ from tasks.planning.embedded import embedded_before
 from tasks.planning.measured import Earlier, Measured
 from tasks.planning.questions import question_count
 from tasks.questions import SPLITS
-from tasks.rounds import ShardedTask, ShardTask
+from tasks.sharding import ShardedTask, ShardTask
 
 MERGED = "merged_trajectories"
 

@@ -16,7 +16,7 @@ from tasks.leases import Capacity
 from tasks.needs import needs
 from tasks.planning.assumptions import JOINING, assumed_seconds
 from tasks.planning.schedule import Job, Placed, Room, busy_share, makespan, schedule
-from tasks.rounds import ShardedTask
+from tasks.sharding import ShardedTask
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,133 @@
+"""Replies of chat models as records: what a shard of a stage received, and the joined stage reads.
+
+A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as an
+undivided stage does, and its chat models give the recorded replies instead of new ones (`Replay`). Its
+output is therefore the same, however the prompts were divided. Memory: all replies of the stage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipeline.core.errors import StoreError
+from pipeline.core.record_io import iterate_records, write_parquet
+from pipeline.llm.chat import Chat, Finish, Reply
+
+REPLIES = "replies.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRecord:
+    """One reply, with the fields of `pipeline.llm.chat.Reply`.
+
+    ``source`` is what it belongs to: the name of a model within its stage, or the id of a chunk. ``key``
+    is the digest of the request (`Chat.key`), in hexadecimal digits.
+    """
+
+    source: str
+    key: str
+    text: str
+    finish: Finish
+    raw: str
+    prompt_tokens: int
+    completion_tokens: int
+    counted: bool
+    other_model: str
+
+    @classmethod
+    def of(cls, source: str, key: bytes, reply: Reply) -> ReplyRecord:
+        """The record of a reply."""
+        return cls(source, key.hex(), **asdict(reply))
+
+    @property
+    def reply(self) -> Reply:
+        """The reply of the record."""
+        return Reply(
+            self.text, self.finish, self.raw, self.prompt_tokens, self.completion_tokens,
+            self.counted, self.other_model,
+        )  # fmt: skip
+
+
+class ReplyExchange:
+    """Where the chat models of a stage get their replies from; here from the models themselves."""
+
+    replays = False  # whether others have asked the models, so that their work is not this stage's
+
+    def attach(self, name: str, chat: Chat) -> None:
+        """Take part in the requests of a chat model, which has this name within its stage."""
+
+
+class ReplyLog(ReplyExchange):
+    """Keeps all replies of the chat models of a shard, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._records: list[ReplyRecord] = []
+
+    def attach(self, name: str, chat: Chat) -> None:
+        def record(key: bytes, reply: Reply) -> None:
+            self._records.append(ReplyRecord.of(name, key, reply))
+
+        chat.on_reply = record
+
+    def write(self, folder: Path) -> int:
+        """Write ``replies.parquet``, model by model; returns the number of replies."""
+        # The judge of under-search runs beside the policy, so their replies are mixed by chance.
+        by_model = sorted(self._records, key=lambda record: record.source)
+        return write_parquet(folder / REPLIES, by_model, ReplyRecord)
+
+
+class ShardReplies(ReplyExchange):
+    """The replies that shards have written, for the chat models of the stage that joins them.
+
+    With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a rerun of
+    an undivided stage does. Models in this process would give the same reply.
+    """
+
+    replays = True
+
+    def __init__(self, shards: Sequence[Path], *, retry: bool = False) -> None:
+        self._shards = shards
+        self._retry = retry
+        self._by_name: dict[str, dict[bytes, deque[Reply]]] = {}
+        for shard in shards:
+            for record in iterate_records(shard / REPLIES, ReplyRecord):
+                of_model = self._by_name.setdefault(record.source, {})
+                of_model.setdefault(bytes.fromhex(record.key), deque()).append(record.reply)
+
+    def attach(self, name: str, chat: Chat) -> None:
+        replies = self._by_name.get(name, {})
+        origin = f"{self._shards[0]} and the other shards"
+        chat.replay = Replay(replies, origin, retry=self._retry and not chat.local)
+
+
+class Replay:
+    """Recorded replies by the key of their request, in the order in which they came.
+
+    ``origin`` says for messages where they are from.
+    """
+
+    def __init__(
+        self, replies: dict[bytes, deque[Reply]], origin: str, *, retry: bool = False
+    ) -> None:
+        self._replies = replies
+        self._origin = origin
+        self.retry = retry
+
+    def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
+        """The next reply to each request; the last one is repeated.
+
+        Raises StoreError when a request has none.
+        """
+        taken = {}
+        for key in keys:
+            replies = self._replies.get(key)
+            if not replies:
+                raise StoreError(
+                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or the "
+                    "prompts have changed since they ran; rerun the stage with --force"
+                )
+            taken[key] = replies.popleft() if len(replies) > 1 else replies[0]
+        return taken

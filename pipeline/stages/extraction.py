@@ -1,0 +1,173 @@
+"""Extraction by a language model, for the stages ``graph`` and ``hypergraph``, whole or in shards.
+
+The model is asked about blocks of chunks; the replies on a finished block are a checkpoint. A shard asks
+about consecutive chunks and writes ``answers.parquet``, one `ReplyRecord` per chunk in their order. The
+joined stage reads these files as an undivided one reads its checkpoints, so both write the same bytes.
+Replies on an unfinished block are in the cache of answers (`llm.chat`). That cache holds every prompt,
+which for the 21 million chunks of the paper is 76 GB, so a corpus with more chunks than ``cached_chunks``
+has them beside the checkpoints until the block is finished. Memory: one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+from pipeline.config import Graph, Hypergraph
+from pipeline.core.errors import StoreError
+from pipeline.core.part_cache import PartCache
+from pipeline.core.record_io import iterate_records
+from pipeline.core.records import Chunk
+from pipeline.graph.build import Extracted
+from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, read_answer
+from pipeline.llm.chat import Chat, Reply, Usage, answer_of
+from pipeline.llm.replies import ReplyRecord
+from pipeline.run.context import StageContext
+from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
+from pipeline.stages.resources import add_usage, open_chat
+from pipeline.stages.shards import first_and_last, shard_directories
+
+ANSWERS = "answers.parquet"
+_UNFINISHED = "replies.parts"  # replies on the block that is being asked about
+
+
+def extract_by_model(
+    context: StageContext,
+    block: str,
+    settings: Graph | Hypergraph,
+    chunks: Sequence[Chunk],
+    prompt: ExtractionPrompt,
+) -> Iterator[Extracted]:
+    """Yield the items that a model extracts from every chunk, in order.
+
+    ``settings`` names the model; ``block`` is the name of the block. Writes ``chat.json`` (calls, tokens,
+    cost) into the stage's output at the end. Raises what `graph.extract.extract` raises.
+    """
+    files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
+    yield from _extracted(context, settings, chunks, files)
+
+
+def extract_by_shards(
+    context: StageContext, settings: Graph | Hypergraph, chunks: Sequence[Chunk]
+) -> Iterator[Extracted]:
+    """Like `extract_by_model`, from the answers that the shards have written.
+
+    Raises StoreError when they are not on these chunks, in their order.
+    """
+    context.progress.start(len(chunks), "chunks")
+    files = [shard / ANSWERS for shard in shard_directories(context)]
+    context.work["merged_chunks"] = len(chunks)
+    yield from _extracted(context, settings, chunks, files, report=True)
+
+
+def write_answers(
+    context: StageContext,
+    block: str,
+    settings: Graph | Hypergraph,
+    chunks: Sequence[Chunk],
+    prompt: ExtractionPrompt,
+) -> dict[str, int]:
+    """Write the answers on one shard of the chunks; returns their number."""
+    rows = first_and_last(len(chunks), context.shard, context.shards)
+    files = _ask(context, block, settings, chunks, prompt, rows)
+    answers = write_tables(context.output / ANSWERS, map(read_checkpoint, files), ReplyRecord)
+    context.work["chunks"] = answers
+    return {"answers": answers}
+
+
+def _ask(
+    context: StageContext,
+    block: str,
+    settings: Graph | Hypergraph,
+    chunks: Sequence[Chunk],
+    prompt: ExtractionPrompt,
+    rows: tuple[int, int],
+) -> list[Path]:
+    """Checkpoints with the replies on chunks ``rows`` (first, and after the last), in order."""
+    first, last = rows
+    files = []
+    unfinished = None
+    if len(chunks) > settings.cached_chunks:
+        unfinished = PartCache(context.checkpoint_dir / _UNFINISHED, private=True)
+    context.progress.start(last - first, "chunks")
+    with open_chat(
+        context.config, block, settings, window=settings.batch, seed=context.seed, cache=unfinished
+    ) as chat:
+        chat.progress = context.progress
+        chat.stores_prompts = unfinished is None
+        for start in range(first, last, BLOCK):
+            end = min(start + BLOCK, last)
+            name = f"answers-{start:09d}-{end:09d}"
+            if finished := intact(context.checkpoint_dir, name):
+                context.progress.skip(end - start)
+                files.append(finished[0])
+                for reply in _distinct(iterate_records(finished[0], ReplyRecord)):
+                    chat.usage.add(reply, reused=True)
+                continue
+            records = _replies(chunks[start:end], chat, prompt)
+            files.append(write_checkpoint(context.checkpoint_dir, name, records, ReplyRecord))
+            if unfinished is not None:
+                unfinished.clear()
+    print(chat.usage.line())
+    add_usage(context.work, "chat", chat.usage)
+    return files
+
+
+def _replies(
+    chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt
+) -> Iterator[ReplyRecord]:
+    """The model's reply on each chunk, in order."""
+    replies: dict[bytes, Reply] = {}
+    chat.on_reply = replies.__setitem__
+    ask_about(chunks, chat, prompt)
+    for chunk in chunks:
+        key = chat.key(prompt.messages(chunk.title, chunk.text), prompt.max_tokens)
+        yield ReplyRecord.of(chunk.id, key, replies[key])
+
+
+def _distinct(records: Iterable[ReplyRecord]) -> Iterable[Reply]:
+    """The replies to distinct prompts."""
+    return {record.key: record.reply for record in records}.values()
+
+
+def _extracted(
+    context: StageContext,
+    settings: Graph | Hypergraph,
+    chunks: Sequence[Chunk],
+    files: Iterable[Path],
+    *,
+    report: bool = False,
+) -> Iterator[Extracted]:
+    """The items of the answers in ``files``, which are on all chunks; with ``report`` they are counted."""
+    usage = _usage(settings)
+    answers = chain.from_iterable(iterate_records(file, ReplyRecord) for file in files)
+    for start in range(0, len(chunks), BLOCK):
+        block = chunks[start : start + BLOCK]
+        replies: dict[str, Reply] = {}  # of distinct prompts
+        for chunk in block:
+            record = next(answers, None)
+            if record is None or record.source != chunk.id:
+                found = "they end" if record is None else f"they go on with {record.source}"
+                raise StoreError(
+                    f"the answers of the model are not on the chunks of the corpus: expected chunk "
+                    f"{chunk.id}, and {found}; rerun the stage with --force"
+                )
+            reply = replies.setdefault(record.key, record.reply)
+            yield from read_answer(chunk, answer_of(chunk.id, reply))
+        for reply in replies.values():
+            usage.add(reply, reused=True)
+        if report:
+            context.progress.advance(len(block))
+    if any(True for _ in islice(answers, 1)):
+        raise StoreError(
+            "the answers of the model are on more chunks than the corpus has; rerun the stage with --force"
+        )
+    usage.write(context.output)
+
+
+def _usage(settings: Graph | Hypergraph) -> Usage:
+    if settings.endpoint is None:
+        return Usage()
+    prices = settings.endpoint.prices
+    return Usage(prices.prompt, prices.completion)

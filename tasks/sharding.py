@@ -1,0 +1,105 @@
+"""Stages that several processes or machines can run in shards.
+
+A stage that is divided has one task for each shard, and its own task joins their outputs. A shard is a
+stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The number of
+shards does not change what the joined stage writes, so it is not in the fingerprint of that stage: its
+output stays complete under another number.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, ClassVar
+
+import luigi
+
+from tasks.base import StageTask
+
+
+class DivisibleTask(StageTask):
+    """Base of a divisible stage and of its shards."""
+
+    @property
+    def own_shards(self) -> int | None:
+        """The number of shards that the stage's block of settings asks for; None: that of the run."""
+        raise NotImplementedError
+
+    @property
+    def runs_model(self) -> bool:
+        """Whether the stage runs a model under this configuration; without one it is not divided."""
+        return True
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards; 1 when the stage is not divided."""
+        if not self.runs_model:
+            return 1
+        return self.settings.shards if self.own_shards is None else self.own_shards
+
+
+class ShardedTask(DivisibleTask):
+    """A divisible stage: runs ``entry`` whole, or joins its shards with ``merge_entry``."""
+
+    merge_entry: ClassVar[str]  # module:function that joins the outputs of the shards
+    shard_kind: ClassVar[type[ShardTask]]  # the task of one shard
+
+    def shard(self, number: int) -> ShardTask:
+        """The task of one shard, from 0."""
+        shard: Any = self.clone(self.shard_kind, shard_number=number)
+        return shard  # type: ignore[no-any-return]
+
+    @property
+    def divided(self) -> bool:
+        """Whether the stage joins shards, so that its own process loads no model."""
+        return self.shard_count > 1
+
+    def shards(self) -> dict[str, StageTask]:
+        """The tasks of the shards; none when the stage is not divided."""
+        count = self.shard_count if self.divided else 0
+        return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
+
+    def requires(self) -> dict[str, StageTask]:
+        """Adds the shards, unless the stage is complete: its output is the same however it was divided."""
+        return self.needed() if self.complete() else {**self.needed(), **self.shards()}
+
+    def start(self) -> None:
+        self.execute(self.merge_entry if self.divided else self.entry, self.input_directories())
+
+    def discard_shards(self) -> None:
+        """Make all shards incomplete, so that they run again.
+
+        Raises StageBusy when another process runs one of them.
+        """
+        for task in self.shards().values():
+            with self.store.locked(task.stage, task.key.fingerprint, self.lock_seconds):
+                self.store.discard(task.key)
+
+
+class ShardTask(DivisibleTask):
+    """One shard of a `ShardedTask`."""
+
+    shard_number = luigi.IntParameter(description="shard, from 0")
+
+    def slice(self) -> dict[str, object]:
+        shard = {"number": self.shard_number, "of": self.shard_count}
+        return {**super().slice(), "shard": shard}
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}-{self.shard_number:03d}"
+
+    @property
+    def sharded(self) -> bool:
+        return True
+
+    @property
+    def remake_command(self) -> str:
+        """Shards have no command of their own: without its output a shard runs again."""
+        again = ["steep", "run", self.stage.removesuffix("-shard")]
+        if self.round_number is not None:
+            again += ["--round", str(self.round_number)]
+        again += self.options
+        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {shlex.join(again)}"
+
+    def start(self) -> None:
+        self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
