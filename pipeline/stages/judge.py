@@ -108,7 +108,8 @@ def _ask(context: StageContext, settings: Judges | None) -> dict[str, int]:
     with over, under:
         judged = judge_steps(steps, answers, over, under, context.progress)
     _report_usages(context, answers.usage, over, under)
-    context.work["judge_calls"] = len(judged.calls)
+    trajectories = steps.count() / context.shards
+    context.work.update(trajectories=trajectories, judge_calls=len(judged.calls))
     return {"replies": replies.write(context.output)}
 
 
@@ -139,7 +140,7 @@ def _judge(
     if replies is None:
         context.work.update(steps=counts["steps"], judge_calls=counts["calls"])
     else:
-        context.work["merged_steps"] = counts["steps"]
+        context.work["merged_trajectories"] = steps.count()
     return counts
 
 
@@ -175,6 +176,12 @@ class StepsOfFile:
             for step in steps_of([trajectory]):
                 if self.shards == 1 or _share(step) % self.shards == self.shard:
                     yield step
+
+    def count(self) -> int:
+        """The number of trajectories of the file."""
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(self.path).num_rows)
 
 
 def _share(step: JudgedStep) -> int:

@@ -8,6 +8,7 @@ calls, bytes, seconds after its start) is scaled with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pipeline.config import for_round
@@ -19,15 +20,62 @@ from tasks.planning.questions import question_count
 from tasks.questions import SPLITS
 from tasks.sharding import ShardedTask, ShardTask
 
-MERGED = "merged_trajectories"
+_MERGED = "merged_"  # before the name of what a stage has joined from its shards
+# Rows that other stages read, whatever made them.
+_ROWS = ("entities", "triplets", "hyperedges")
 
 
 def driver(task: StageTask) -> Driver:
-    """What the work of a task is proportional to; stages without a rule take as long as before."""
-    if isinstance(task, ShardedTask) and task.settings.sampling.shards > 1:
-        rule = DRIVERS[task.stage]
-        return Driver(MERGED, rule.expected, lambda found, _: found.amounts.get(MERGED))
-    return DRIVERS.get(task.stage, CONSTANT)
+    """What the work of a task is proportional to; stages without a rule take as long as before.
+
+    A shard does its share of the stage's work, so each tells what the other takes. The stage that joins
+    shards does other work.
+    """
+    whole = task.stage.removesuffix("-shard")
+    rule = DRIVERS.get(whole, CONSTANT)
+    if isinstance(task, ShardTask):
+        count = task.shard_count
+
+        def expected(task: StageTask, known: Known) -> Number:
+            number = rule.expected(task, known)
+            return None if number is None else number / count
+
+        return replace(rule, expected=expected, measured=_undivided(rule), stages=(whole,))
+    if not isinstance(task, ShardedTask):
+        return rule
+    if task.divided:
+        merged = f"{_MERGED}{rule.name}"
+        return Driver(merged, rule.expected, lambda found, _: found.amounts.get(merged))
+    return replace(rule, measured=_undivided(rule), stages=(f"{whole}-shard",))
+
+
+def _undivided(rule: Driver) -> Callable[[Measured, Earlier], Number]:
+    """The amount of an output that was not joined from shards."""
+
+    def measured(found: Measured, earlier: Earlier) -> Number:
+        return None if _is_joined(found) else rule.measured(found, earlier)
+
+    return measured
+
+
+def _is_joined(found: Measured) -> bool:
+    return any(name.startswith(_MERGED) for name in found.amounts)
+
+
+def rows_of_whole(task: StageTask, known: Known, amount: float) -> dict[str, float]:
+    """Rows of a stage that joins shards, by an earlier output of the stage in one piece.
+
+    Empty when there is none, or the stage does not join shards.
+    """
+    if not (isinstance(task, ShardedTask) and task.divided):
+        return {}
+    rule = DRIVERS.get(task.stage, CONSTANT)
+    for found in known.earlier.of(task.stage):
+        measured = None if _is_joined(found) else measured_amount(rule, found, known.earlier)
+        if measured:
+            rows = {name: found.amounts[name] for name in _ROWS if name in found.amounts}
+            return {name: value * amount / measured for name, value in rows.items()}
+    return {}
 
 
 def measured_amount(rule: Driver, found: Measured, earlier: Earlier) -> Number:
@@ -43,13 +91,12 @@ def expected_rows(
 ) -> dict[str, float]:
     """Rows of a stage that follow from its settings, or from the amount of its work.
 
-    They are the training examples of ``sft-data``, and the trajectories of joined shards. ``found`` is
-    the output to go by, which may have had fewer examples than were asked for.
+    They are the training examples of ``sft-data``, and what joined shards hold. ``found`` is the output to
+    go by, which may have had fewer examples than were asked for.
     """
-    if driver(task).name == MERGED:
-        return {"trajectories": amount}
     if task.stage != "sft-data":
-        return {}
+        name = driver(task).name
+        return {name.removeprefix(_MERGED): amount} if name.startswith(_MERGED) else {}
     asked = _asked(task.settings.sft_data.model_dump(mode="json"))
     if found is None:
         return {"train": asked}
@@ -68,10 +115,6 @@ def _amount(name: str) -> Callable[[Measured, Earlier], Number]:
     return lambda found, _: found.amounts.get(name)
 
 
-def _unmerged(found: Measured, earlier: Earlier) -> Number:
-    return None if MERGED in found.amounts else found.amounts.get("trajectories")
-
-
 def _upstream(source: str, name: str) -> Callable[[StageTask, Known], Number]:
     return lambda task, known: known.of(task, name, source)
 
@@ -88,21 +131,11 @@ def _own_or_input(name: str, source: str) -> Callable[[Measured, Earlier], Numbe
     return measured
 
 
-def _of_shard(task: StageTask, number: Number) -> Number:
-    if number is not None and isinstance(task, ShardTask):
-        return number / task.settings.sampling.shards
-    return number
-
-
 def _sampled(task: StageTask, known: Known) -> Number:
     questions = question_count(task, "sampling", known.earlier)
     if questions is None:
         return None
-    return _of_shard(task, questions * task.settings.sampling.samples)
-
-
-def _scored(task: StageTask, known: Known) -> Number:
-    return _of_shard(task, known.of(task, "trajectories", "sample"))
+    return questions * task.settings.sampling.samples
 
 
 def _evaluated(task: StageTask, known: Known) -> Number:
@@ -239,21 +272,21 @@ DRIVERS: Mapping[str, Driver] = {
         _amount("questions"),
     ),
     "sft": Driver("passes", _passes, _measured_passes, constant_size=True),
-    "sample": Driver("trajectories", _sampled, _unmerged, ("sample-shard",)),
-    "sample-shard": Driver("trajectories", _sampled, _unmerged, ("sample",)),
+    "sample": Driver("trajectories", _sampled, _amount("trajectories")),
     "judge": Driver(
         "trajectories", _upstream("paths", "trajectories"), _own_or_input("trajectories", "paths")
     ),
     "judge-policy": Driver(
         "trajectories", _upstream("paths", "trajectories"), _own_or_input("trajectories", "paths")
     ),
-    "score": Driver("trajectories", _scored, _unmerged, ("score-shard",)),
-    "score-shard": Driver("trajectories", _scored, _unmerged, ("score",)),
+    "score": Driver(
+        "trajectories", _upstream("sample", "trajectories"), _amount("trajectories")
+    ),
     "pair": Driver(
         "trajectories", _upstream("score", "trajectories"), _amount("trajectories")
     ),
     "train": Driver("passes", _round_passes, _measured_round_passes, constant_size=True),
-    "evaluate-policy": Driver("trajectories", _evaluated, _unmerged),
+    "evaluate-policy": Driver("trajectories", _evaluated, _amount("trajectories")),
     "evaluate": Driver("trajectories", _all_trajectories, _measured_trajectories),
     "report": Driver("trajectories", _all_trajectories, _measured_trajectories),
 }  # fmt: skip

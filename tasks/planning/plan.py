@@ -10,7 +10,7 @@ from tasks.base import StageTask
 from tasks.build import GPUS, THREADS, resources
 from tasks.leases import Capacity
 from tasks.needs import needs
-from tasks.planning.amounts import driver, expected_rows, measured_amount
+from tasks.planning.amounts import driver, expected_rows, measured_amount, rows_of_whole
 from tasks.planning.driver import Driver, Known
 from tasks.planning.estimate import (
     Estimate,
@@ -107,7 +107,10 @@ def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimat
     rule = driver(task)
     amount = rule.expected(task, known)
     before = tuple(needed.label for needed in task.requires().values())
-    own = {} if amount is None else {rule.name: amount, **expected_rows(task, amount)}
+    own = {}
+    if amount is not None:
+        rows = {**rows_of_whole(task, known, amount), **expected_rows(task, amount)}
+        own = {rule.name: amount, **rows}
     empty = Estimate(task.label, "run", str(task.directory), before, amounts=own)
     if amount is None:
         return empty
@@ -115,7 +118,8 @@ def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimat
     if found is None:
         return empty
     ratio = amount / measured
-    amounts = scaled_amounts(found, ratio) | own | expected_rows(task, amount, found)
+    amounts = own | scaled_amounts(found, ratio) | {rule.name: amount}
+    amounts |= expected_rows(task, amount, found)
     seconds = found.launch_seconds + found.start_seconds if cached else scaled_seconds(found, ratio)
     notes = ["" if found.device in machine else f"measured on {found.device or 'another device'}"]
     return Estimate(

@@ -6,23 +6,29 @@ from pipeline.config import Config, Judges
 from pipeline.config.base import Endpoint
 from tasks.base import StageTask
 from tasks.planning.estimate import Prices
+from tasks.sharding import ShardedTask
 
 
 def prices(task: StageTask) -> tuple[Prices, ...]:
-    """The prices of the endpoints that a stage calls; empty for a stage without endpoints."""
-    settings = task.settings
-    if task.stage == "graph":
+    """The prices of the endpoints that a stage calls; empty for a stage without endpoints.
+
+    A stage that joins shards calls none.
+    """
+    if isinstance(task, ShardedTask) and task.divided:
+        return ()
+    settings, stage = task.settings, task.stage.removesuffix("-shard")
+    if stage == "graph":
         return _priced(
             {"chat": settings.graph.endpoint if settings.graph.source == "llm" else None}
         )
-    if task.stage == "hypergraph":
+    if stage == "hypergraph":
         block = settings.hypergraph
         return _priced({"chat": block.endpoint if block.source == "llm" else None})
-    if task.stage == "sft-data":
+    if stage == "sft-data":
         return _priced({"chat": settings.sft_data.endpoint if _chats(settings) else None})
-    if task.stage == "judge":
+    if stage == "judge":
         return _of_judges(settings.judges)
-    if task.stage == "judge-policy":
+    if stage == "judge-policy":
         return _of_judges(settings.evaluation_judges)
     return ()
 

@@ -1,0 +1,128 @@
+"""Extraction by a model in one piece and in three shards: the same bytes, and nothing asked twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.core.errors import EngineError, StoreError
+from pipeline.core.records import Chunk
+from pipeline.run.context import StageContext
+from pipeline.stages import graph, hypergraph
+from pipeline.stages.corpus import write_chunks
+from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
+from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
+
+# The first and the last chunk have the same text, and are in different shards.
+CHUNKS = [Chunk(f"c{n}", f"T{n % 7}", f"Person {n % 7} sings.", "d") for n in range(8)]
+
+
+def answer(text: str, earlier: int) -> Any:
+    number = int(text.split("Person ")[1].split()[0])
+    if number == 3:
+        return "There is no list here."
+    if number == 4:
+        return Response(body=completion('[["Person 4", "sings', finish="length"))
+    facts = [[f"Person {number} sings.", [f"Person {number}", "song"]]]
+    triples = [[f"Person {number}", "sings", "song"], ["Person 1", "knows", f"Person {number}"]]
+    return json.dumps(facts if "asks for facts" in text else triples)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEndpoint]:
+    with FakeEndpoint(answer) as server:
+        yield server
+
+
+def context_of(root: Path, server: FakeEndpoint, stage: str, **settings: Any) -> StageContext:
+    prices = {"prompt": 0.3, "completion": 0.7}
+    endpoint = {"base_url": server.url, "model": "m", "retries": 0, "concurrency": 1}
+    block = {"source": "llm", "endpoint": {**endpoint, "prices": prices}, **settings}
+    values: dict[str, Any] = {
+        "name": "toy",
+        "cache_dir": str(root / "cache"),
+        "data": {},
+        "corpus": {"files": [{"path": "unused"}]},
+        "graph": {"source": "none"},
+        "index": {"embedder": {"model": "none"}},
+        "retrieval": {"variant": "none", "reranker": {"kind": "biencoder"}},
+        "model": {"base": "x"},
+        "prompt": {"system": "S"},
+        "sft_data": {"sizes": {1: 1}},
+        "sft": {"learning_rate": 0.1, "batch_size": 1},
+        "dpo": {"learning_rate": 0.1, "batch_size": 1},
+        stage: block,
+    }
+    if not (root / "corpus").exists():
+        write_chunks(root / "corpus", CHUNKS)
+    inputs = {"corpus": root / "corpus"}
+    return StageContext(Config.model_validate(values), stage, root, root, inputs)
+
+
+@pytest.mark.parametrize("cached_chunks", [1_000_000, 0])
+@pytest.mark.parametrize("module", [graph, hypergraph])
+def test_the_bytes_do_not_depend_on_the_division(
+    tmp_path: Path, server: FakeEndpoint, module: Any, cached_chunks: int
+) -> None:
+    stage = module.__name__.rpartition(".")[2]
+    if module is hypergraph:
+        server.script = lambda text, earlier: answer(f"asks for facts {text}", earlier)
+    whole_context = context_of(tmp_path / "a", server, stage, cached_chunks=cached_chunks)
+    divided_context = context_of(tmp_path / "b", server, stage, cached_chunks=cached_chunks)
+    counts, whole = run_whole(whole_context, tmp_path / "a", module.run)
+    asked = server.request_counts.total()
+    assert counts["entities"] > 5
+    assert counts["rejects"] == 2
+    assert json.loads((whole / "chat.json").read_text())["answers"] == 7
+    joined_counts, joined = run_divided(
+        divided_context, tmp_path / "b", 3, shard=module.run_shard, merge=module.merge
+    )
+    assert joined_counts == counts
+    assert content(joined) == content(whole)
+    # Without the cache of answers, the two shards with the same text ask about it once each.
+    assert server.request_counts.total() - asked == asked + (cached_chunks == 0)
+    assert (tmp_path / "a/cache/chat.sqlite").exists() == (cached_chunks > 0)
+
+
+def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
+    tmp_path: Path, server: FakeEndpoint
+) -> None:
+    context = context_of(tmp_path, server, "graph", cached_chunks=0)
+
+    def ends(text: str, earlier: int) -> Any:
+        return refusal(401, "no key") if "Person 2" in text else answer(text, earlier)
+
+    server.script = ends
+    with pytest.raises(EngineError, match="no key"):
+        run_shard(graph.run_shard, context, tmp_path / "shard", 0, 2)
+    assert not list((tmp_path / "shard/output").iterdir())
+    server.script = answer
+    server.request_counts.clear()
+    shard = run_shard(graph.run_shard, context, tmp_path / "shard", 0, 2)
+    # One request is in flight at a time, so the first two replies had been stored.
+    assert sorted(text[-15:-7] for text in server.request_counts) == ["Person 2", "Person 3"]
+    again = run_shard(graph.run_shard, context, tmp_path / "shard", 0, 2)
+    assert server.request_counts.total() == 2  # all answers are in the checkpoint
+    assert content(again) == content(shard)
+    assert not list((tmp_path / "shard/checkpoints/replies.parts").iterdir())
+
+
+def test_answers_on_other_chunks_are_refused(tmp_path: Path, server: FakeEndpoint) -> None:
+    context = context_of(tmp_path, server, "graph")
+    shards = {
+        f"shard-00{number}": run_shard(graph.run_shard, context, tmp_path / str(number), number, 2)
+        for number in range(2)
+    }
+    swapped = {"shard-000": shards["shard-001"], "shard-001": shards["shard-000"]}
+    joined = in_directory(context, tmp_path / "j", inputs={**context.inputs, **swapped})
+    with pytest.raises(StoreError, match="expected chunk c0, and they go on with c4"):
+        graph.merge(joined)
+    missing = {"shard-000": shards["shard-000"]}
+    with pytest.raises(StoreError, match="expected chunk c4, and they end"):
+        graph.merge(replace(joined, inputs={**context.inputs, **missing}))
