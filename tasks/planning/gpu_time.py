@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 
 from pipeline.config import Config, for_round
 from pipeline.config.base import EngineConfig
+from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_shapes import ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
 from tasks.planning.sizes import Sizes
@@ -30,6 +31,7 @@ from tasks.planning.sizes import Sizes
 class Assumed:
     """Throughput and amounts that nothing has measured here yet."""
 
+    memory_gib: float = 80  # nominal memory of an A100
     flops: float = 312e12  # bfloat16 operations/s of an A100
     float32_flops: float = 19.5e12  # float32 operations/s of an A100
     bandwidth: float = 2.0e12  # bytes/s of an A100 of 80 GB
@@ -101,11 +103,15 @@ class _Clock:
         shape, a = shape_of(model), self.assumed
         if shape is None:
             return 0.0
-        memory = engine_memory(shape, engine.dtype)  # on one GPU; several divide and multiply it
+        gpus = engine.tensor_parallel_size
+        memory = engine_memory(shape, engine.dtype, tensor_parallel_size=gpus)
+        share = engine.gpu_memory_utilization * (nominal_gpu(a.memory_gib).memory or 0)
+        fitting = memory.cached_tokens(share) // (read + written)
+        sequences = max(1, min(engine.max_num_seqs, fitting))
         reading = 2 * shape.parameters * read / (a.flops * a.share_reading)
-        context = engine.max_num_seqs * (read + written) * memory.token
-        step = (memory.weights + context) / (a.bandwidth * a.share_writing)
-        return reading + written / engine.max_num_seqs * step
+        context = sequences * (read + written) * memory.token
+        step = gpus * (memory.weights + context) / (a.bandwidth * a.share_writing)
+        return reading + written / sequences * step
 
     def _encoder(self, model: str | None, dtype: str, tokens: float) -> float:
         shape, a = shape_of(model) if model else None, self.assumed

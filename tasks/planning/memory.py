@@ -27,7 +27,7 @@ from pipeline.index.memory import (
     index_bytes,
     is_on_gpu,
 )
-from pipeline.llm.memory import engine_memory, generate_bytes
+from pipeline.llm.memory import DTYPE_BYTES, engine_memory, generate_bytes
 from pipeline.training.memory import training_memory, weight_bytes
 from tasks.planning.sizes import Sizes
 
@@ -138,6 +138,7 @@ class _Parts:
     faults: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    ram: float = 0.0  # of an engine on CPUs
 
     def add(self, name: str, size: float, *remedies: str) -> None:
         if size:
@@ -183,9 +184,7 @@ class _Planner:
 
     def _corpus(self, name: str) -> StageMemory:
         chunks = self.sizes.chunks
-        return StageMemory(
-            name, ram=CPU_PROCESS_BYTES + 116 * chunks, disk=CHUNK_BYTES * chunks
-        )
+        return StageMemory(name, ram=CPU_PROCESS_BYTES + 116 * chunks, disk=CHUNK_BYTES * chunks)
 
     def _graph(self, name: str) -> StageMemory:
         block, sizes = self.settings.graph, self.sizes
@@ -268,27 +267,28 @@ class _Planner:
             gpus = max(gpus, settings.engine.tensor_parallel_size)
         examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
         disk = 10 * ANSWER_BYTES * examples
-        return self._made(name, parts, gpus, 2 * GIB, disk)
+        return self._made(name, parts, gpus, 0.0, disk)
 
     def _roll_out(self, name: str) -> StageMemory:
         settings, parts = self.settings, _Parts()
         self._engine(parts, "engine", settings.model.base, settings.engine)
         self._retrieval(parts)
         shards = settings.sampling.shards if name == "sample" else 1
-        at_once = min(settings.workers, shards) if name == "sample" else 1
+        at_once = self._at_once(shards)
         size = settings.engine.tensor_parallel_size
         if name == "sample":
             rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
         else:
             rows = self.sizes.questions[settings.evaluation.split] * (settings.rounds + 1)
         plan = self._made(name, parts, size * at_once, 0.0, TRAJECTORY_BYTES * rows)
+        process = self._process_bytes + parts.ram
         own = 0.0 if settings.retrieval.service else self._private_ram()
         mapped = 0.0 if settings.retrieval.service else self._mapped()
-        return replace(plan, ram=at_once * (self._process_bytes + own) + mapped)
+        return replace(plan, ram=at_once * (process + own) + mapped)
 
     def _score(self, name: str) -> StageMemory:
         settings, parts = self.settings, _Parts()
-        at_once = min(settings.workers, settings.sampling.shards)
+        at_once = self._at_once(settings.sampling.shards)
         ram = 0.0
         gpus = 0
         if settings.method.scoring_samples:
@@ -303,7 +303,7 @@ class _Planner:
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
         plan = self._made(name, parts, gpus * at_once, 0.0, TRAJECTORY_BYTES * rows)
         process = self._process_bytes if gpus else CPU_PROCESS_BYTES
-        return replace(plan, ram=at_once * process + ram)
+        return replace(plan, ram=at_once * (process + parts.ram) + ram)
 
     def _judge(self, name: str) -> StageMemory:
         settings, parts = self.settings, _Parts()
@@ -320,14 +320,16 @@ class _Planner:
                     own.faults += parts.faults
                     parts = own
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
-        return self._made(name, parts, gpus, 2 * GIB, ANSWER_BYTES * rows)
+        return self._made(name, parts, gpus, 0.0, ANSWER_BYTES * rows)
 
     def _sft(self, name: str) -> StageMemory:
         return self._training(name, "sft", self.settings.sft, rows=1)
 
     def _train(self, name: str) -> StageMemory:
         objective = self.settings.objective
-        return self._training(name, objective, self.settings.trainer, 2 if objective == "dpo" else 1)
+        return self._training(
+            name, objective, self.settings.trainer, 2 if objective == "dpo" else 1
+        )
 
     def _training(self, name: str, block: str, trainer: Trainer, rows: int) -> StageMemory:
         settings, parts = self.settings, _Parts()
@@ -364,19 +366,22 @@ class _Planner:
 
     # Parts of several stages
 
+    def _at_once(self, shards: int | None) -> int:
+        """Shards of a stage that run at the same time."""
+        workers = self.settings.workers or self.settings.gpus + 1
+        return max(1, min(workers, shards or 1))
+
     @property
     def _process_bytes(self) -> float:
         return GPU_PROCESS_BYTES if self.gpu is not None else CPU_PROCESS_BYTES
 
-    def _made(
-        self, name: str, parts: _Parts, gpus: int, ram: float, disk: float
-    ) -> StageMemory:
+    def _made(self, name: str, parts: _Parts, gpus: int, ram: float, disk: float) -> StageMemory:
         on_gpu = self.gpu is not None and bool(parts.device)
         return StageMemory(
             name,
             gpus=gpus if on_gpu else 0,
             device=tuple(parts.device) if on_gpu else (),
-            ram=ram + (self._process_bytes if parts.device else CPU_PROCESS_BYTES),
+            ram=ram + parts.ram + (GPU_PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES),
             disk=disk,
             remedies=tuple(dict.fromkeys(parts.remedies)),
             faults=tuple(parts.faults) if on_gpu else (),
@@ -397,13 +402,20 @@ class _Planner:
     def _engine(self, parts: _Parts, block: str, model: str, engine: EngineConfig) -> None:
         """The engine of a model, in its own process, and the context of the stage's process."""
         shape = self._known(model, parts)
-        if engine.kind == "scripted" or self.gpu is None or self.gpu.memory is None:
-            if engine.kind != "scripted":
-                parts.add("engine", 1.0)  # its size is decided by the GPU
+        if engine.kind == "scripted":
+            return
+        if self.gpu is None:
+            weights = 0.0 if shape is None else shape.parameters * DTYPE_BYTES[engine.dtype]
+            cache = engine.cpu_kv_cache_gib * GIB if engine.kind == "vllm" else 0
+            parts.ram = max(parts.ram, weights + cache)
+            return
+        if self.gpu.memory is None:
             return
         if engine.kind == "transformers":
             if shape is not None:
-                size = generate_bytes(shape, engine.dtype, engine.max_num_seqs, engine.max_model_len)
+                size = generate_bytes(
+                    shape, engine.dtype, engine.max_num_seqs, engine.max_model_len
+                )
                 parts.add("engine", size, f"{block}.max_num_seqs")
             return
         utilization = f"{block}.gpu_memory_utilization"

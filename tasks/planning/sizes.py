@@ -70,7 +70,9 @@ def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     known = count or _counting(settings)
     questions = {split: _questions(getattr(settings.data, split), known) for split in _SPLITS}
     if world is None:
-        chunks = sum(_chunks(file, settings.corpus.chunk_words, known) for file in settings.corpus.files)
+        chunks = sum(
+            _chunks(file, settings.corpus.chunk_words, known) for file in settings.corpus.files
+        )
     else:
         chunks = float(world.documents)
     graph = settings.graph.source != "none"
