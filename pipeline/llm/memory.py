@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pipeline.core.gpus import CONTEXT_BYTES, GIB
 from pipeline.core.model_shapes import ModelShape
 
-BATCH_TOKENS = 8192  # max_num_batched_tokens of vLLM on GPUs of 80 GB; 2,048 on smaller ones
+BATCH_TOKENS = 8192  # tokens of a step of vLLM, whose default depends on the GPU: 2,048 to 16,384
 GRAPH_BYTES = GIB  # CUDA graphs that vLLM captures after it has sized its cache
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -17,7 +17,8 @@ These are expectations. `docs/gpu.md` has what was measured, and `steep plan` go
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from pipeline.config import Config, for_round
 from pipeline.config.base import EngineConfig
@@ -27,43 +28,56 @@ from pipeline.llm.memory import engine_memory
 from tasks.planning.sizes import Sizes
 
 
+def _assume(value: float, meaning: str) -> Any:
+    return field(default=value, metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True)
 class Assumed:
     """Throughput and amounts that nothing has measured here yet."""
 
-    memory_gib: float = 80  # nominal memory of an A100
-    flops: float = 312e12  # bfloat16 operations/s of an A100
-    float32_flops: float = 19.5e12  # float32 operations/s of an A100
-    bandwidth: float = 2.0e12  # bytes/s of an A100 of 80 GB
-    share_reading: float = 0.5  # share of the operations while prompts are read
-    share_writing: float = 0.6  # share of the bandwidth while tokens are written
-    share_training: float = 0.4  # share of the operations in training
-    share_encoding: float = 0.4  # share of the operations in embedders and rerankers
-    prompt_tokens: float = 250  # tokens of instruction and question
-    thinking_tokens: float = 250  # tokens that a policy writes in a trajectory (TeaRAG fig. 7: 81)
-    retrieved_tokens: float = 1_000  # tokens of a trajectory's observations (TeaRAG fig. 7: 803)
-    retrievals: float = 1.5  # retrievals of a trajectory (TeaRAG table 8: 1.4 to 1.8 steps)
-    judge_tokens: float = 200  # tokens that a policy writes when its steps are judged
-    reranked_pairs: float = 60  # pairs that one retrieval reranks
-    rewarded_pairs: float = 25  # pairs that the reward of a trajectory compares
-    pair_tokens: float = 150  # tokens of a query with a text
-    chunk_tokens: float = 140  # tokens of 100 words
-    entity_tokens: float = 8  # tokens of a name
-    triplet_tokens: float = 18  # tokens of a triplet
-    hyperedge_tokens: float = 35  # tokens of an n-ary fact
-    extracted_tokens: float = 200  # tokens that a model writes about a chunk
-    example_tokens: float = 1_000  # tokens of a supervised example
-    helper_tokens: float = 1_500  # tokens that the model of sft_data reads for an example
-    helper_written: float = 150  # tokens that it writes
-    pairs_first: float = 0.876  # pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000)
-    pairs_later: float = 0.285  # in later rounds (TeaRAG table 9: 1,688 steps in all)
-    continued_states: float = 2.0  # states of a trajectory that ProGraph-R1 continues from
+    memory_gib: float = _assume(80, "nominal memory of an A100")
+    flops: float = _assume(312e12, "bfloat16 operations/s of an A100")
+    float32_flops: float = _assume(19.5e12, "float32 operations/s of an A100")
+    bandwidth: float = _assume(2.0e12, "bytes/s of an A100 of 80 GB")
+    share_reading: float = _assume(0.5, "share of the operations while prompts are read")
+    share_writing: float = _assume(0.6, "share of the bandwidth while tokens are written")
+    share_training: float = _assume(0.4, "share of the operations in training")
+    share_encoding: float = _assume(0.4, "share of the operations in embedders and rerankers")
+    prompt_tokens: float = _assume(250, "tokens of instruction and question")
+    thinking_tokens: float = _assume(
+        250, "tokens that a policy writes in a trajectory (TeaRAG fig. 7: 81)"
+    )
+    retrieved_tokens: float = _assume(
+        1_000, "tokens of a trajectory's observations (TeaRAG fig. 7: 803)"
+    )
+    retrievals: float = _assume(
+        1.5, "retrievals of a trajectory (TeaRAG table 8: 1.4 to 1.8 steps)"
+    )
+    judge_tokens: float = _assume(200, "tokens that a policy writes when its steps are judged")
+    reranked_pairs: float = _assume(60, "pairs that one retrieval reranks")
+    rewarded_pairs: float = _assume(25, "pairs that the reward of a trajectory compares")
+    pair_tokens: float = _assume(150, "tokens of a query with a text")
+    chunk_tokens: float = _assume(140, "tokens of 100 words")
+    entity_tokens: float = _assume(8, "tokens of a name")
+    triplet_tokens: float = _assume(18, "tokens of a triplet")
+    hyperedge_tokens: float = _assume(35, "tokens of an n-ary fact")
+    extracted_tokens: float = _assume(200, "tokens that a model writes about a chunk")
+    example_tokens: float = _assume(1_000, "tokens of a supervised example")
+    helper_tokens: float = _assume(1_500, "tokens that the model of sft_data reads for an example")
+    helper_written: float = _assume(150, "tokens that it writes")
+    pairs_first: float = _assume(
+        0.876, "pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000)"
+    )
+    pairs_later: float = _assume(0.285, "in later rounds (TeaRAG table 9: 1,688 steps in all)")
+    continued_states: float = _assume(2.0, "states of a trajectory that ProGraph-R1 continues from")
 
 
-def assumptions(assumed: Assumed | None = None) -> list[tuple[str, float]]:
-    """Name and value of every assumption."""
-    given = assumed or Assumed()
-    return [(each.name, float(getattr(given, each.name))) for each in fields(given)]
+def assumptions() -> list[tuple[str, float]]:
+    """Meaning and value of every assumption."""
+    return [
+        (each.metadata["meaning"], float(getattr(Assumed(), each.name))) for each in fields(Assumed)
+    ]
 
 
 def gpu_seconds(

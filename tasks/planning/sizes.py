@@ -37,7 +37,7 @@ PUBLISHED_RECORDS: Mapping[str, int] = {
 }
 # Paragraphs of a question, and the share of them that no earlier question has (assumed).
 _PARAGRAPHS = {"musique": 20, "hotpotqa": 10, "2wiki": 10}
-_NEW_PARAGRAPHS = 0.5
+NEW_PARAGRAPHS = 0.5
 # Triplets and entities: TeaRAG, tables 4 and 5. Hyperedges: assumed.
 PER_CHUNK = {"triplets": 130_931_564 / 21_015_324, "entities": 51_063_765 / 21_015_324}
 HYPEREDGES_PER_CHUNK = 4.0
@@ -103,7 +103,7 @@ def _chunks(file: CorpusFile, words: int, count: Count) -> float:
     records = count(file.path) or 0.0
     if file.format != "questions" or file.dataset is None:
         return records
-    paragraphs = records * _PARAGRAPHS.get(file.dataset, 0) * _NEW_PARAGRAPHS
+    paragraphs = records * _PARAGRAPHS.get(file.dataset, 0) * NEW_PARAGRAPHS
     return paragraphs * max(1.0, _WORDS_OF_PARAGRAPH / words)
 
 
