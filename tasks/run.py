@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import replacing
-from pipeline.core.errors import ConfigError, SteepError, StoreError
+from pipeline.core.errors import ConfigError, DependencyError, SteepError, StoreError
 from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
@@ -129,9 +129,9 @@ def run(
 
     With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
     configuration is written to its directory first. Raises RunFailed with the message of every failed
-    stage; complete stages stay complete. Raises ConfigError for fewer than one worker and for too few
-    GPUs, and StoreError before anything runs when an output that would be read is damaged, or when a directory cannot be
-    written.
+    stage; complete stages stay complete. Raises before anything runs: ConfigError for fewer than one worker
+    and for too few GPUs, StoreError when an output that would be read is damaged or a directory cannot be
+    written, and DependencyError when a device or package of a stage is missing.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
@@ -170,10 +170,13 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
 
     Both are in running order. The plan of the run is kept (`tasks.planning.review`).
     """
+    from tasks.checks.collect import early_faults
     from tasks.planning import review
     from tasks.planning.plan import make_plan
 
     task = todo[-1]
+    if faults := early_faults(task.run_settings, [needed.stage for needed in todo]):
+        raise DependencyError("\n".join(faults))
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
     run_dir, started = task.settings.run_dir, time.monotonic()

@@ -1,0 +1,192 @@
+"""Shapes of transformer models: numbers of layers, widths and heads, and the parameters that follow.
+
+Memory and time of a model follow from its shape. Input: a model's ``config.json``, or the name of a
+published model, whose shape is in `PUBLISHED`. Output: a `ModelShape`. No weights are read and nothing
+is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
+from pipeline.core.local_models import local_directory
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The shape of a causal language model, or of an encoder such as BERT.
+
+    ``hidden`` is h, the width of a layer; ``intermediate`` is i, the width of its MLP; ``kv_heads`` is the
+    number of heads of keys and values, which is below ``heads`` with grouped-query attention. ``positions``
+    is the longest sequence in tokens.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+    positions: int
+    head_size: int
+    tied: bool = False  # whether input and output embeddings are one matrix
+    attention_bias: bool = False  # of the projections of queries, keys and values
+    encoder: bool = False
+
+    @property
+    def query_width(self) -> int:
+        """Width of all queries of a token."""
+        return self.heads * self.head_size
+
+    @property
+    def kv_width(self) -> int:
+        """Width of all keys of a token, which is that of its values."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def linear_parameters(self) -> int:
+        """Weights of the projections of all layers, which quantization and LoRA apply to.
+
+        A language model has q, k, v, o and a gated MLP of three matrices; an encoder has two.
+        """
+        attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
+        mlp = (2 if self.encoder else 3) * self.hidden * self.intermediate
+        return self.layers * (attention + mlp)
+
+    @property
+    def other_parameters(self) -> int:
+        """Embeddings, output matrix, norms and biases."""
+        h, biases = self.hidden, self.query_width + 2 * self.kv_width
+        if self.encoder:
+            embeddings = (self.vocabulary + self.positions + 2 + 2) * h  # with types and their norm
+            per_layer = biases + h + self.intermediate + h + 4 * h
+            return embeddings + self.layers * per_layer + h * h + h  # with a pooler
+        matrices = 1 if self.tied else 2
+        per_layer = 2 * h + (biases if self.attention_bias else 0)
+        return matrices * self.vocabulary * h + self.layers * per_layer + h
+
+    @property
+    def parameters(self) -> int:
+        """All weights of the model."""
+        return self.linear_parameters + self.other_parameters
+
+    def width(self, module: str) -> tuple[int, int] | None:
+        """Input and output width of a projection, such as ``q_proj``; None for other modules."""
+        h, i = self.hidden, self.intermediate
+        return {
+            "q_proj": (h, self.query_width),
+            "k_proj": (h, self.kv_width),
+            "v_proj": (h, self.kv_width),
+            "o_proj": (self.query_width, h),
+            "gate_proj": (h, i),
+            "up_proj": (h, i),
+            "down_proj": (i, h),
+        }.get(module)
+
+    def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """Weights of a LoRA adapter: rank × (input + output width) of every target in every layer."""
+        widths = [self.width(target) for target in targets]
+        return self.layers * sum(rank * sum(width) for width in widths if width is not None)
+
+
+def _qwen(
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    intermediate: int,
+    vocabulary: int,
+    tied: bool = False,
+) -> ModelShape:
+    return ModelShape(
+        layers, hidden, heads, kv_heads, intermediate, vocabulary, 32_768, hidden // heads,
+        tied, attention_bias=True,
+    )  # fmt: skip
+
+
+def _llama(
+    layers: int, hidden: int, heads: int, intermediate: int, positions: int, tied: bool = False
+) -> ModelShape:
+    return ModelShape(layers, hidden, heads, 8, intermediate, 128_256, positions, 128, tied)
+
+
+def _bert(
+    layers: int, hidden: int, heads: int, vocabulary: int = 30_522, positions: int = 512
+) -> ModelShape:
+    return ModelShape(
+        layers, hidden, heads, heads, 4 * hidden, vocabulary, positions, hidden // heads, encoder=True
+    )  # fmt: skip
+
+
+# From the ``config.json`` of each model, for plans where the model is not on this machine.
+PUBLISHED: Mapping[str, ModelShape] = {
+    "meta-llama/Meta-Llama-3-8B-Instruct": _llama(32, 4096, 32, 14_336, 8192),
+    "meta-llama/Llama-3.1-8B-Instruct": _llama(32, 4096, 32, 14_336, 131_072),
+    "meta-llama/Llama-3.2-3B-Instruct": _llama(28, 3072, 24, 8192, 131_072, tied=True),
+    "Qwen/Qwen2.5-0.5B-Instruct": _qwen(24, 896, 14, 2, 4864, 151_936, tied=True),
+    "Qwen/Qwen2.5-1.5B-Instruct": _qwen(28, 1536, 12, 2, 8960, 151_936, tied=True),
+    "Qwen/Qwen2.5-3B-Instruct": _qwen(36, 2048, 16, 2, 11_008, 151_936, tied=True),
+    "Qwen/Qwen2.5-7B-Instruct": _qwen(28, 3584, 28, 4, 18_944, 152_064),
+    "Qwen/Qwen2.5-14B-Instruct": _qwen(48, 5120, 40, 8, 13_824, 152_064),
+    "Qwen/Qwen2.5-32B-Instruct": _qwen(64, 5120, 40, 8, 27_648, 152_064),
+    "Qwen/Qwen2.5-72B-Instruct": _qwen(80, 8192, 64, 8, 29_568, 152_064),
+    "intfloat/e5-base-v2": _bert(12, 768, 12),
+    "intfloat/e5-large-v2": _bert(24, 1024, 16),
+    "BAAI/bge-base-en-v1.5": _bert(12, 768, 12),
+    "BAAI/bge-large-en-v1.5": _bert(24, 1024, 16),
+    "BAAI/bge-m3": _bert(24, 1024, 16, 250_002, 8194),
+    "BAAI/bge-reranker-v2-m3": _bert(24, 1024, 16, 250_002, 8194),
+    "sentence-transformers/all-MiniLM-L6-v2": _bert(6, 384, 12),
+}
+
+
+def shape_of(name: str) -> ModelShape | None:
+    """The shape of a model on this machine, else of the published model of that name, else None.
+
+    ``name`` is a directory, a hub name, or ``package:NAME`` of an installed package. Raises InputError
+    when a ``config.json`` of this machine is damaged.
+    """
+    directory = local_directory(name)
+    if directory is not None and (directory / CONFIG).is_file():
+        return read_shape(directory / CONFIG)
+    return PUBLISHED.get(name)
+
+
+def read_shape(path: Path) -> ModelShape | None:
+    """The shape in a ``config.json``; None when it lacks a field of the usual names.
+
+    Raises InputError when the file is unreadable or no JSON object.
+    """
+    values: dict[str, Any] = read_json(path)
+    values |= values.get("text_config") or {}
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+    numbers = [values.get(name) for name in names]
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        return None
+    layers, hidden, heads, vocabulary = (int(number or 0) for number in numbers)
+    encoder = not any("CausalLM" in str(kind) for kind in values.get("architectures") or [])
+    try:
+        return ModelShape(
+            layers,
+            hidden,
+            heads,
+            int(values.get("num_key_value_heads") or heads),
+            int(values.get("intermediate_size") or 4 * hidden),
+            vocabulary,
+            int(values.get("max_position_embeddings") or 0) or 1 << 30,
+            int(values.get("head_dim") or hidden // heads),
+            bool(values.get("tie_word_embeddings", False)),
+            attention_bias=bool(
+                values.get("attention_bias", values.get("model_type") in ("qwen2", "qwen2_moe"))
+            ),
+            encoder=encoder,
+        )
+    except (TypeError, ValueError):
+        raise InputError.at(path, None, "the sizes of the model are no numbers") from None

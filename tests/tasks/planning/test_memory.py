@@ -1,0 +1,150 @@
+"""The memory plan: formulas against figures worked out by hand, and the published runs on the page."""
+
+import dataclasses
+
+import pytest
+
+from pipeline.config import load
+from pipeline.core.gpus import GIB, Gpu, nominal_gpu
+from pipeline.core.model_shapes import PUBLISHED
+from pipeline.index.memory import encoder_activations, index_bytes, is_on_gpu
+from pipeline.llm.memory import engine_memory
+from pipeline.training.memory import training_memory
+from tasks.planning import published
+from tasks.planning.gpu_time import gpu_seconds
+from tasks.planning.memory import MemoryPlan, memory_plan
+from tasks.planning.sizes import Sizes, estimated_records, published_count, sizes_of
+from tests.tasks.checks.published_files import write_lines
+
+LLAMA = PUBLISHED["meta-llama/Meta-Llama-3-8B-Instruct"]
+QWEN_14B = PUBLISHED["Qwen/Qwen2.5-14B-Instruct"]
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+def plan(name: str, gpu: Gpu | None, *stages: str, overrides: tuple[str, ...] = ()) -> MemoryPlan:
+    settings = load(name, overrides)
+    gpus = [gpu] * max(settings.gpus, 1) if gpu else []
+    return memory_plan(settings, stages, sizes_of(settings, published_count), gpus)
+
+
+def parts(made: MemoryPlan) -> dict[str, float]:
+    (stage,) = made.stages
+    return {part.name: round(part.size / GIB, 1) for part in stage.device}
+
+
+@pytest.mark.parametrize(("shape", "paper"), [(LLAMA, 42), (QWEN_14B, 61)])
+def test_training_takes_about_what_the_paper_measured(shape, paper: float) -> None:
+    # TeaRAG, table 9: GB on each A100, with two pairs a GPU.
+    memory = training_memory(
+        shape, tokens=4 * 8192, rank=8, targets=ATTENTION, dropout=True, processes=8
+    )
+    assert memory.total / 1e9 == pytest.approx(paper, rel=0.15)
+
+
+def test_keeping_all_layers_takes_more_than_recomputing_them() -> None:
+    settings = {"tokens": 8192, "rank": 8, "targets": ATTENTION, "dropout": True}
+    kept = training_memory(LLAMA, checkpointing=False, **settings)
+    recomputed = training_memory(LLAMA, checkpointing=True, **settings)
+    assert kept.layer > 20 * recomputed.layer
+    assert kept.layer_inputs == 0
+    assert recomputed.layer_inputs == 8192 * 32 * 4096 * 2
+
+
+def test_quantized_weights_take_half_a_byte_and_embeddings_four() -> None:
+    settings = {"tokens": 1, "rank": 8, "targets": ATTENTION, "dropout": False}
+    memory = training_memory(LLAMA, quantization="4bit", **settings)
+    # 6,979,321,856 weights of projections, 1,050,939,392 others.
+    assert memory.weights == pytest.approx(6_979_321_856 * 0.52 + 1_050_939_392 * 4)
+
+
+def test_an_engine_is_divided_over_its_gpus() -> None:
+    one, two = (engine_memory(LLAMA, "bfloat16", tensor_parallel_size=n) for n in (1, 2))
+    assert one.weights == 2 * 8_030_261_248
+    assert two.weights == one.weights / 2
+    assert one.token == 2 * 32 * 8 * 128 * 2  # 128 KiB of keys and values
+
+
+def test_indexes_of_the_published_corpus_have_the_bytes_of_the_page() -> None:
+    chunks, entities = index_bytes(21_015_324, 768), index_bytes(51_063_765, 768)
+    assert chunks / 1e9 == pytest.approx(2.2, abs=0.05)
+    assert entities / 1e9 == pytest.approx(5.4, abs=0.05)
+    assert is_on_gpu(21_015_324)
+    assert not is_on_gpu(1_000_000)  # HNSW
+    assert index_bytes(100, 768) == 4 * 768 * 100
+
+
+def test_a_batch_of_the_embedder_grows_with_its_tokens_up_to_its_positions() -> None:
+    e5 = PUBLISHED["intfloat/e5-base-v2"]
+    assert encoder_activations(e5, "float32", 512, 256) / GIB == pytest.approx(5.25)
+    longest = encoder_activations(e5, "float32", 1, 512)
+    assert encoder_activations(e5, "float32", 1, 4096) == longest
+
+
+def test_sampling_with_a_share_of_85_percent_does_not_fit_80_gb() -> None:
+    share = ("engine.gpu_memory_utilization=0.85",)
+    made = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=share)
+    found = parts(made)
+    left = sum(found.values()) - found["vLLM (0.85 of the GPU)"]
+    assert left - found["embedder batch"] - found["reranker batch"] == pytest.approx(12.1, abs=0.15)
+    (fault,) = made.faults()
+    assert fault.startswith("sample needs 83.9 GiB on a GPU of 78.8 GiB")
+    assert "engine.gpu_memory_utilization" in fault
+
+
+def test_a_retrieval_service_leaves_the_gpu_to_the_engine() -> None:
+    share = ("engine.gpu_memory_utilization=0.85", "retrieval.service=http://localhost:8765")
+    made = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=share)
+    assert set(parts(made)) == {"vLLM (0.85 of the GPU)", "contexts and CUDA graphs"}
+    assert not list(made.faults())
+
+
+def test_an_engine_whose_share_is_below_its_weights_is_refused() -> None:
+    made = plan("tearag-llama3-8b", nominal_gpu(24), "graph")
+    (fault,) = made.faults()
+    assert fault.startswith("graph.engine.gpu_memory_utilization is 0.9")
+    assert "Qwen/Qwen2.5-14B-Instruct needs" in fault
+
+
+def test_without_a_gpu_only_ram_and_disk_count() -> None:
+    made = plan("embedded", None, "corpus", "sft", "sample")
+    assert all(stage.device == () and stage.gpus == 0 for stage in made.stages)
+    assert made.ram < 4 * GIB
+
+
+def test_fewer_bytes_than_a_gpu_has_are_no_fault() -> None:
+    made = plan("prograph-qwen2.5-3b", nominal_gpu(80), "train")
+    assert not list(made.faults())
+    smaller = dataclasses.replace(made, gpu=Gpu("small", 10 * GIB))
+    (fault,) = smaller.faults()
+    assert "grpo.per_device_batch_size" in fault
+
+
+def test_published_sizes_are_those_of_the_paper() -> None:
+    sizes = sizes_of(load("tearag-llama3-8b"), published_count)
+    assert sizes.questions["sampling"] == 10_000
+    assert sizes.questions["test"] == 40_400
+    assert (sizes.chunks, round(sizes.entities), round(sizes.triplets)) == (
+        21_015_324, 51_063_765, 130_931_564,
+    )  # fmt: skip
+
+
+def test_records_of_a_file_are_estimated_from_the_first(tmp_path) -> None:
+    path = tmp_path / "questions.jsonl"
+    write_lines(path, [{"question": f"What is {n:04d}?"} for n in range(1000)])
+    assert estimated_records(path) == pytest.approx(1000, rel=0.1)
+    assert estimated_records(tmp_path / "absent.jsonl") is None
+
+
+def test_gpu_hours_grow_with_the_questions() -> None:
+    settings = load("hiprag-qwen2.5-3b")
+    questions = {"sft": 0.0, "sampling": 100.0, "validation": 0.0, "test": 0.0}
+    few = gpu_seconds(settings, Sizes(questions, 1e6))
+    more = gpu_seconds(settings, Sizes(questions | {"sampling": 200.0}, 1e6))
+    assert more["sample"] == pytest.approx(2 * few["sample"])
+    assert more["index"] == few["index"]
+    assert "evaluate" not in few
+
+
+def test_the_page_has_the_plan_of_the_published_runs() -> None:
+    page = published.PAGE.read_text(encoding="utf-8")
+    assert published.section() in page, "run: python -m tasks.planning.published"
