@@ -15,6 +15,7 @@ import typer
 
 from pipeline.cli import (
     calibrate,
+    data,
     evaluate,
     failures,
     gc,
@@ -43,6 +44,7 @@ app = typer.Typer(
 Commands = dict[str, Callable[..., Any]]
 RUN: Commands = {
     "init": init.init,
+    "data": data.data,
     "run": runs.run,
     "status": runs.status,
     "plan": plan.plan,
