@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -25,11 +26,10 @@ from benchmarks.gpu_check.page import describe, write_results
 from pipeline.core.errors import DependencyError, InputError, SteepError
 
 ROOT = Path(__file__).resolve().parents[2]
-_ABOUT_DEVICE = """
-import json, platform, torch
-found = torch.cuda.is_available()
-about = {"torch": torch.__version__, "python": platform.python_version()}
-if found:
+_ABOUT_CARD = """
+import json, torch
+about = {"torch": torch.__version__}
+if torch.cuda.is_available():
     card = torch.cuda.get_device_properties(0)
     about |= {"device": card.name, "memory_gib": round(card.total_memory / 2**30, 1),
               "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}
@@ -96,20 +96,29 @@ def _machine(device: str) -> dict[str, Any]:
         raise DependencyError(
             "the GPU check needs torch, which is not installed; run make setup-gpu"
         )
-    # In another process: the context of CUDA in this one would hold memory while parts run.
-    asked = subprocess.run(
-        [sys.executable, "-c", _ABOUT_DEVICE], capture_output=True, text=True, check=True
-    )
-    about: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
-    if device == "cuda" and "device" not in about:
-        raise DependencyError(
-            f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
-            "(driver 580 or newer) after make setup-gpu"
-        )
+    about: dict[str, Any] = {"torch": _version("torch"), "python": platform.python_version()}
+    if device == "cuda":
+        about |= _card()
+        if "device" not in about:
+            raise DependencyError(
+                f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
+                "(driver 580 or newer) after make setup-gpu"
+            )
     about["driver"] = _driver()
     about["packages"] = {name: version for name in _PACKAGES if (version := _version(name))}
     about["commit"] = _commit()
     about["measured"] = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    return about
+
+
+def _card() -> dict[str, Any]:
+    """What torch says of the first GPU; its version alone where it finds none."""
+    # In another process: the context of CUDA in this one would hold memory while parts run.
+    asked = subprocess.run([sys.executable, "-c", _ABOUT_CARD], capture_output=True, text=True)
+    if asked.returncode:
+        last = "".join(asked.stderr.splitlines()[-1:])
+        raise DependencyError(f"torch does not import ({last}); run make setup-gpu")
+    about: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     return about
 
 

@@ -15,7 +15,6 @@ from benchmarks.gpu_check.catalogue import PARTS, Part
 from pipeline.core.atomic import write_json, write_text
 
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
-NOT_RUN = "The check has not run on a GPU yet. `make gpu-check` writes its figures here.\n"
 
 
 def describe(part: Part, result: dict[str, Any]) -> str:
