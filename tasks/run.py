@@ -144,8 +144,6 @@ def run(
     if keep_config:
         write_resolved(task.run_settings)
     if force or not task.complete():
-        if force and isinstance(task, ShardedTask):
-            task.discard_shards()
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
         capacity = Capacity.of(task.run_settings, workers)
         check_needs(todo, capacity)

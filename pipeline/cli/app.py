@@ -16,6 +16,7 @@ import typer
 from pipeline.cli import (
     calibrate,
     check,
+    data,
     evaluate,
     failures,
     gc,
@@ -45,6 +46,7 @@ Commands = dict[str, Callable[..., Any]]
 RUN: Commands = {
     "init": init.init,
     "check": check.check,
+    "data": data.data,
     "run": runs.run,
     "status": runs.status,
     "plan": plan.plan,

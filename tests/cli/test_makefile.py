@@ -62,9 +62,19 @@ def test_targets_that_take_json_say_so() -> None:
         for line in (ROOT / "Makefile").read_text().splitlines()
         if "##" in line and "JSON=1" in line
     ]
-    assert described == ["evaluate", "status", "plan", "verify", "recall", "gc"]
+    assert described == ["evaluate", "data", "status", "plan", "verify", "recall", "gc"]
 
 
 def test_a_plan_takes_a_probe_and_a_review() -> None:
     assert recipe("plan", "PROBE=1").split()[-1] == "--probe"
     assert recipe("plan", "REVIEW=1", "WORKERS=3").split()[-3:] == ["--workers", "3", "--review"]
+
+
+def test_data_sets_are_chosen_for_a_directory() -> None:
+    command = recipe("data", "DATA=d", "DATASETS=nq popqa").splitlines()[-1].partition("steep ")[2]
+    assert command.split() == ["data", "--data", "d", "--dataset", "nq", "--dataset", "popqa"]
+    done = subprocess.run(
+        ["make", "-s", "-o", ".venv/.from-lock", "data"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "error: no directory for the data sets; run make data DATA=DIR" in done.stderr

@@ -1,0 +1,138 @@
+"""Parts that embed, rerank and search: E5, BGE-reranker and FAISS, in their published shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, timed
+from benchmarks.gpu_check.models import (
+    embedder_directory,
+    random_texts,
+    reranker_directory,
+    shape_of,
+)
+from pipeline.config import Reranker
+from pipeline.index.embed import Embedder
+from pipeline.index.faiss_index import VectorIndex
+from pipeline.retrieval.rerank import CrossEncoderModel, FlagModel, PairModel
+
+_PASSAGE_WORDS = 100
+_QUERY_WORDS = 12
+
+
+def embedder(place: Place, figures: Figures) -> None:
+    """Texts a second of E5's shape in both number formats, and the cosine between their vectors."""
+    count = 32 if place.tiny else 20_000
+    directory = embedder_directory(place)
+    texts = random_texts(shape_of(place), count, 8 if place.tiny else _PASSAGE_WORDS)
+    vectors: dict[str, NDArray[np.float32]] = {}
+    dtypes: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
+    for dtype in dtypes:
+        reset_peak()
+        model = Embedder(
+            str(directory), dtype=dtype, batch_size=512, device=place.device, passage_prefix="",
+            max_length=60 if place.tiny else 256,
+        )  # fmt: skip
+        model.encode(texts[:8], "passage")  # loads the model and the kernels
+        seconds: list[float] = []
+        with timed(seconds):
+            vectors[dtype] = model.encode(texts, "passage")
+        figures.add(f"{dtype}", (count - 8) / seconds[0], "texts/s")
+        add_peak(figures, f"{dtype}: peak memory")
+        del model
+    cosine_N = np.einsum("nd,nd->n", vectors["float32"], vectors["bfloat16"])
+    mean = float(cosine_N.mean())
+    figures.verdict("mean cosine of fp32 and bf16", mean, mean > 0.99, expected="> 0.99")
+    figures.add("smallest cosine of fp32 and bf16", float(cosine_N.min()))
+    figures.add("share of nearest neighbors that agree", _agreement(*vectors.values()))
+
+
+def _agreement(left_ND: NDArray[np.float32], right_ND: NDArray[np.float32]) -> float:
+    """The share of 1,000 texts whose nearest other text is the same in both sets of vectors."""
+    nearest = []
+    for vectors_ND in (left_ND, right_ND):
+        score_QN = vectors_ND[:1000] @ vectors_ND.T
+        score_QN[np.arange(len(score_QN)), np.arange(len(score_QN))] = -2.0
+        nearest.append(score_QN.argmax(1))
+    return float((nearest[0] == nearest[1]).mean())
+
+
+def reranker_flag(place: Place, figures: Figures) -> None:
+    """Pairs a second of FlagEmbedding's reranker, half precision on a GPU."""
+    _rerank(FlagModel(_reranker("flag", place)), place, figures)
+
+
+def reranker_cross(place: Place, figures: Figures) -> None:
+    """Pairs a second of sentence-transformers' cross-encoder."""
+    _rerank(CrossEncoderModel(_reranker("cross-encoder", place)), place, figures)
+
+
+def _reranker(kind: Literal["flag", "cross-encoder"], place: Place) -> Reranker:
+    return Reranker(
+        kind=kind, model=str(reranker_directory(place)), batch_size=256, device=place.device,
+        max_length=60 if place.tiny else 512,
+    )  # fmt: skip
+
+
+def _rerank(model: PairModel, place: Place, figures: Figures) -> None:
+    count = 16 if place.tiny else 4096
+    shape = shape_of(place)
+    queries = random_texts(shape, count, 4 if place.tiny else _QUERY_WORDS, seed=1)
+    passages = random_texts(shape, count, 8 if place.tiny else _PASSAGE_WORDS, seed=2)
+    pairs = list(zip(queries, passages, strict=True))
+    reset_peak()
+    model.compute(pairs[:8])
+    seconds: list[float] = []
+    with timed(seconds):
+        scores = np.asarray(model.compute(pairs))
+    figures.add("pairs", count / seconds[0], "pairs/s")
+    add_peak(figures)
+    finite = bool(np.isfinite(scores).all())
+    figures.verdict("finite scores", str(finite), finite, expected="True")
+
+
+def faiss_gpu(place: Place, figures: Figures) -> None:
+    """Searches a second on the GPU, and how many neighbors are those that the CPU finds."""
+    for dimension, kind, count in (
+        (768, "flat", 100_000),
+        (768, "ivf-pq", 50_000),
+        (1024, "ivf-pq", 50_000),
+    ):
+        vectors_ND = _clustered(count, dimension)
+        folder = Path(mkdtemp(prefix="gpu-check-"))
+        np.save(folder / "vectors.npy", vectors_ND)
+        VectorIndex.build(vectors_ND, kind).save(folder / "index.faiss")  # type: ignore[arg-type]
+        on_cpu = VectorIndex.load(folder / "index.faiss", folder / "vectors.npy")
+        on_gpu = VectorIndex.load(folder / "index.faiss", folder / "vectors.npy", gpu=True)
+        queries_QD = vectors_ND[:2000] + 0.01
+        on_gpu.search(queries_QD[:64], 20)
+        seconds: list[float] = []
+        with timed(seconds):
+            found = on_gpu.search(queries_QD, 20)
+        name = f"{kind}, {dimension} dimensions, {count:,} vectors"
+        figures.add(name, len(queries_QD) / seconds[0], "queries/s")
+        same = [
+            len(np.intersect1d(rows, expected)) / 20
+            for (rows, _), (expected, _) in zip(
+                found, on_cpu.search(queries_QD[:200], 20), strict=False
+            )
+        ]
+        share = float(np.mean(same))
+        figures.verdict(
+            f"{name}: neighbors as on the CPU", share, share > 0.9, expected="> 0.9", unit="share"
+        )
+
+
+def _clustered(count: int, dimension: int) -> NDArray[np.float32]:
+    """Normalized vectors around 500 centers, as embeddings of passages lie."""
+    draw = np.random.default_rng(0)
+    centers = draw.standard_normal((500, dimension), dtype=np.float32)
+    vectors_ND = centers[draw.integers(0, 500, count)]
+    vectors_ND += draw.standard_normal((count, dimension), dtype=np.float32)
+    vectors_ND /= np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return vectors_ND

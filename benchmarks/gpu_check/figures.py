@@ -1,0 +1,104 @@
+"""What a part of the GPU check hands back: named figures, and verdicts on what must hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value. ``holds`` is the verdict on a figure that has an ``expected`` value."""
+
+    name: str
+    value: float | str
+    unit: str = ""
+    expected: str = ""
+    holds: bool | None = None
+
+
+@dataclass(slots=True)
+class Figures:
+    """The figures of a part, in the order in which they were measured."""
+
+    rows: list[Figure] = field(default_factory=list)
+
+    def add(self, name: str, value: float | str, unit: str = "") -> None:
+        self.rows.append(Figure(name, value, unit))
+
+    def verdict(
+        self, name: str, value: float | str, holds: bool, *, expected: str, unit: str = ""
+    ) -> None:
+        self.rows.append(Figure(name, value, unit, expected, holds))
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part runs: the device, the sizes ("real" or "tiny"), and a directory for models."""
+
+    device: Literal["cuda", "cpu"]
+    shapes: Literal["real", "tiny"]
+    workspace: str
+    model: str
+
+    @property
+    def cuda(self) -> bool:
+        return self.device == "cuda"
+
+    @property
+    def tiny(self) -> bool:
+        return self.shapes == "tiny"
+
+    @property
+    def dtype(self) -> Literal["bfloat16", "float32"]:
+        """The number format of base weights: float32 on a CPU, whose bfloat16 is slow."""
+        return "bfloat16" if self.cuda else "float32"
+
+
+def synchronize() -> None:
+    """Wait for the GPU, so that a clock read next measures finished work."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def reset_peak() -> None:
+    """Free what is unused and start measuring the peak of the GPU's memory."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def add_peak(figures: Figures, name: str = "peak memory") -> None:
+    """The peak of allocated and of reserved GPU memory since `reset_peak`; nothing on a CPU."""
+    import torch
+
+    if torch.cuda.is_available():
+        figures.add(name, torch.cuda.max_memory_allocated() / GIB, "GiB")
+        figures.add(
+            f"{name}, with the allocator's reserve", torch.cuda.max_memory_reserved() / GIB, "GiB"
+        )
+
+
+@contextmanager
+def timed(seconds: list[float]) -> Iterator[None]:
+    """Append the seconds that the block takes, the GPU's work included."""
+    synchronize()
+    start = time.perf_counter()
+    yield
+    synchronize()
+    seconds.append(time.perf_counter() - start)

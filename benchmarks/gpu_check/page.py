@@ -1,0 +1,89 @@
+"""The page and the JSON file of the GPU check.
+
+Input: the results of some parts. Output: ``docs/gpu.json`` with all parts that were measured on this
+machine, and the table of ``docs/gpu.md`` between two marks. Parts that were measured earlier on the same
+device and not now stay.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check.catalogue import PARTS, Part
+from pipeline.core.atomic import write_json, write_text
+
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+
+
+def describe(part: Part, result: dict[str, Any]) -> str:
+    """One line a part, and one a figure, for the terminal."""
+    head = f"{part.name}: {result['state']}"
+    if result["reason"]:
+        head += f" ({result['reason']})"
+    if result["seconds"]:
+        head += f", {result['seconds']:.0f} s"
+    lines = [
+        f"    {row['name']}: {number(row['value'])} {row['unit']}".rstrip() + _verdict(row)
+        for row in result["figures"]
+    ]
+    return "\n".join([head, *lines])
+
+
+def write_results(page: Path, about: dict[str, Any], results: dict[str, Any]) -> None:
+    """Write JSON and page; earlier results of the same device are kept."""
+    file = page.with_suffix(".json")
+    parts: dict[str, Any] = {}
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before["machine"].get("device") == about.get("device"):
+            parts = before["parts"]
+    parts |= {
+        name: {**result, "measured": about["measured"], "commit": about["commit"]}
+        for name, result in results.items()
+    }
+    write_json(file, {"machine": about, "parts": parts})
+    text = page.read_text(encoding="utf-8") if page.is_file() else f"{BEGIN}\n{END}\n"
+    before_text, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    write_text(page, f"{before_text}{BEGIN}\n{table(about, parts)}{END}{after}")
+
+
+def table(about: dict[str, Any], parts: dict[str, Any]) -> str:
+    """The machine and one row per figure, in the order of the catalogue."""
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items())
+    device = f"{about.get('device', 'CPU')}, {about.get('memory_gib', 0):g} GiB"
+    lines = [
+        f"Measured on {device}, driver {about['driver']}, CUDA {about.get('cuda', 'none')}, torch "
+        f"{about['torch']}, {packages} ({about['measured']} UTC, commit {about['commit']}).",
+        "",
+        "| part | figure | value | expected |",
+        "|---|---|---|---|",
+    ]
+    for part in PARTS:
+        if part.name not in parts:
+            continue
+        result = parts[part.name]
+        state = result["state"] + (f": {result['reason']}" if result["reason"] else "")
+        seconds = f"{result['seconds']:.0f} s in all" if result["seconds"] else ""
+        lines.append(f"| **{part.name}** | {part.title} | {_cell(state)} | {seconds} |")
+        for row in result["figures"]:
+            value = f"{number(row['value'])} {row['unit']}".rstrip()
+            lines.append(f"| | {row['name']} | {_cell(value)} | {row['expected']}{_verdict(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | str) -> str:
+    """A value with three or four digits."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return "" if row["holds"] is None else (" ✓" if row["holds"] else " ✗")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

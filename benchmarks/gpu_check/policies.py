@@ -1,0 +1,219 @@
+"""Parts that compare one policy in several places: merged and unmerged adapters, engine and trainer."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, timed
+from benchmarks.gpu_check.models import (
+    Shape,
+    language_model,
+    language_model_directory,
+    shape_of,
+    tokenizer_of,
+)
+from benchmarks.gpu_check.training import LORA, adapted, sft_record
+from pipeline.config import EngineConfig, Grpo, Sft
+from pipeline.llm.engine import GenerationRequest, GenerationResult, open_engine
+from pipeline.llm.merge_error import merge_and_measure
+from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.grpo import grpo_trainer, token_reference_logps
+from pipeline.training.history import History
+from pipeline.training.lora import continue_adapter, load_base, new_adapter, save_adapter
+from pipeline.training.sft import sft_trainer
+from pipeline.training.trainer_args import train
+
+if TYPE_CHECKING:
+    import torch
+
+RATES = (5e-4, 1e-5)  # of SFT in TeaRAG, and of GRPO in HiPRAG and ProGraph-R1
+TRAINED_STEPS = 50
+
+
+def adapters(place: Place, figures: Figures) -> None:
+    """How far a trained adapter's policy is from its exact one, merged in bf16 and unmerged.
+
+    The exact policy has base and adapter in float32. Differences are means of |Δ log p| over tokens, in
+    nats; they are read beside the change that the adapter makes.
+    """
+    shape = shape_of(place)
+    for rate in RATES:
+        _compare_merges(place, shape, rate, figures)
+        reset_peak()
+
+
+def _compare_merges(place: Place, shape: Shape, rate: float, figures: Figures) -> None:
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+    count, length = (2, 32) if place.tiny else (8, 256)
+    base = language_model(shape, place, "bfloat16")
+    trained = base
+    if place.dtype != "bfloat16":
+        trained = language_model(shape, place)
+        trained.load_state_dict(base.state_dict())
+    policy = _trained(trained, shape, place, rate)
+    # On a GPU the trained model is the one in bfloat16 already.
+    weights = {name: value.clone() for name, value in get_peft_model_state_dict(policy).items()}
+    if trained is not base:
+        policy = new_adapter(base, LORA, 0)
+        set_peft_model_state_dict(policy, weights)
+    policy.eval()
+    ids_NT = _texts(shape, place, count, length)
+    unmerged = _logps(policy, ids_NT)
+    with policy.disable_adapter():
+        state = dict(policy.get_base_model().state_dict())
+    exact = language_model(shape, place, "float32")
+    exact.load_state_dict(
+        {
+            name.replace(".base_layer", ""): value
+            for name, value in state.items()
+            if "lora_" not in name
+        }
+    )
+    exact_policy: Any = new_adapter(exact, LORA, 0)
+    set_peft_model_state_dict(exact_policy, weights)
+    exact_policy.eval()
+    reference = _logps(exact_policy, ids_NT)
+    with exact_policy.disable_adapter():
+        change = float((_logps(exact_policy, ids_NT) - reference).abs().mean())
+    del exact, exact_policy, state
+    gc.collect()
+    lost = merge_and_measure(policy)
+    merged = _logps(policy, ids_NT)
+    name = f"learning rate {rate:g}"
+    figures.add(f"{name}: change that the adapter makes", change, "nats")
+    figures.add(
+        f"{name}: unmerged in bf16, from fp32", float((unmerged - reference).abs().mean()), "nats"
+    )
+    figures.add(
+        f"{name}: merged in bf16, from fp32", float((merged - reference).abs().mean()), "nats"
+    )
+    figures.add(f"{name}: merged from unmerged", float((merged - unmerged).abs().mean()), "nats")
+    figures.add(f"{name}: error of the merged weights", lost.relative, "of the adapter")
+    figures.add(f"{name}: entries that merging leaves unchanged", lost.unchanged, "share")
+
+
+def _trained(model: Any, shape: Shape, place: Place, rate: float) -> Any:
+    """The policy after `TRAINED_STEPS` steps of SFT on short sequences."""
+    length, steps = (32, 5) if place.tiny else (512, TRAINED_STEPS)
+    records = [sft_record(shape, number, length) for number in range(2 * steps)]
+    settings = Sft(
+        learning_rate=rate, batch_size=2, per_device_batch_size=2, dtype=place.dtype,
+        device=place.device, warmup_ratio=0.0, scheduler="constant",
+    )  # fmt: skip
+    policy = new_adapter(model, LORA, 0)
+    history, folder = History(), Path(mkdtemp(prefix="gpu-check-"))
+    trainer = sft_trainer(
+        policy, tokenizer_of(shape.vocabulary), records, settings, seed=0, checkpoint_dir=folder,
+        history=history,
+    )  # fmt: skip
+    train(trainer, history, folder)
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _texts(shape: Shape, place: Place, count: int, length: int) -> torch.Tensor:
+    import torch
+
+    generator = torch.Generator().manual_seed(2)
+    ids_NT = torch.randint(3, shape.vocabulary, (count, length), generator=generator)
+    return ids_NT.to(place.device)
+
+
+def _logps(policy: Any, ids_NT: torch.Tensor) -> torch.Tensor:
+    """log p (nats) of every token after the first, [N, T - 1], in float32 from the model's logits."""
+    import torch
+
+    rows = []
+    with torch.inference_mode():
+        for ids_T in ids_NT:
+            logits_TV = policy(input_ids=ids_T[None]).logits[0, :-1].float()
+            rows.append(logits_TV.log_softmax(-1).gather(-1, ids_T[1:, None])[:, 0].cpu())
+    return torch.stack(rows)
+
+
+def logprobs(place: Place, figures: Figures) -> None:
+    """Log-probabilities that the transformers engine records, against those that the trainer computes."""
+    requests, new = (2, 8) if place.tiny else (16, 64)
+    _engine_against_trainer("transformers", place, figures, requests, new)
+
+
+def vllm_lora(place: Place, figures: Figures) -> None:
+    """vLLM with an adapter beside the weights: its speed, and its log-probabilities."""
+    _engine_against_trainer("vllm", place, figures, requests=256, new=128)
+
+
+def _engine_against_trainer(
+    kind: Literal["vllm", "transformers"], place: Place, figures: Figures, requests: int, new: int
+) -> None:
+    shape = shape_of(place)
+    directory = language_model_directory(place)
+    adapter = _saved_adapter(directory, place)
+    config = EngineConfig(
+        kind=kind, dtype=place.dtype, max_model_len=min(2048, shape.positions), adapters="loaded",
+        max_num_seqs=requests, gpu_memory_utilization=0.85,
+    )  # fmt: skip
+    reset_peak()
+    engine = open_engine(config, directory, adapter=adapter, seed=0)
+    seconds: list[float] = []
+    prompts = _texts(shape, place, requests, 16 if place.tiny else 256).tolist()
+    asked = [
+        GenerationRequest(f"r{number}", ids, new, (), temperature=1.0, top_p=1.0, seed=number)
+        for number, ids in enumerate(prompts)
+    ]
+    with timed(seconds):
+        results = engine.generate(asked)
+    written = sum(len(result.token_ids) for result in results)
+    figures.add("tokens", written / seconds[0], "tokens/s")
+    add_peak(figures)
+    engine.close()
+    del engine
+    reset_peak()
+    compared = list(zip(prompts, results, strict=True))[:16]
+    _compare_logps(directory, adapter, place, compared, figures)
+
+
+def _saved_adapter(directory: Path, place: Place) -> Path:
+    settings = Sft(learning_rate=1e-4, batch_size=1, dtype=place.dtype, device=place.device)
+    folder = Path(mkdtemp(prefix="gpu-check-"))
+    save_adapter(adapted(load_base(directory, settings, "sft"), dropout=0.0), folder)
+    gc.collect()
+    return folder
+
+
+def _compare_logps(
+    directory: Path, adapter: Path, place: Place,
+    compared: list[tuple[list[int], GenerationResult]], figures: Figures,
+) -> None:  # fmt: skip
+    import numpy as np
+
+    trajectories = [
+        EncodedTrajectory(
+            result.id, "q", prompt, list(result.token_ids), [1] * len(result.token_ids),
+            list(result.logprobs), [0.0] * len(result.token_ids),
+        )
+        for prompt, result in compared
+    ]  # fmt: skip
+    settings = Grpo(
+        learning_rate=1e-5, batch_size=2, per_device_batch_size=2, beta=0.0, dtype=place.dtype,
+        device=place.device,
+    )  # fmt: skip
+    lora = LORA.model_copy(update={"dropout": 0.0})
+    model = continue_adapter(load_base(directory, settings, "grpo"), adapter, lora)
+    trainer = grpo_trainer(
+        model, tokenizer_of(shape_of(place).vocabulary), trajectories, settings, temperature=1.0, seed=0,
+        checkpoint_dir=Path(mkdtemp(prefix="gpu-check-")), history=History(),
+    )  # fmt: skip
+    ours = np.concatenate(token_reference_logps(trainer, trajectories, adapter="default"))
+    recorded = np.concatenate([trajectory.old_logprobs for trajectory in trajectories])
+    away = np.abs(ours - recorded)
+    bound = 0.05 if place.cuda else 1e-3
+    figures.verdict(
+        "mean difference of a log-probability", float(away.mean()), bool(away.mean() <= bound),
+        expected=f"≤ {bound:g}", unit="nats",
+    )  # fmt: skip
+    figures.add("largest difference", float(away.max()), "nats")
+    figures.add("mean probability ratio at the first step", float(np.exp(ours - recorded).mean()))
+    figures.add("entropy estimate of the policy", float(-recorded.mean()), "nats")

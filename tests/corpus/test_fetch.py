@@ -1,0 +1,194 @@
+"""Official files arrive complete and verified, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.corpus.fetch import LOCK, Fetched, fetch
+from pipeline.corpus.official import OFFICIAL, Download, OfficialFile
+from tests.corpus.file_server import FileServer, serving
+
+QUESTIONS = b'{"question": "a"}\n{"question": "b"}\n'
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as running:
+        yield running
+
+
+def plain(
+    server: FileServer, name: str = "nq/test.jsonl", sha256: str | None = None
+) -> OfficialFile:
+    download = Download(name, f"{server.url}{name}", "https://example.org/nq", None, sha256)
+    return OfficialFile(name, "nq", download, 2, "CC0")
+
+
+def run(root: Path, *files: OfficialFile) -> tuple[list[Fetched], list[str], list[str]]:
+    lines: list[str] = []
+    done, faults = fetch(files, root, lines.append, pause=0.0)
+    return done, faults, lines
+
+
+def test_a_file_is_downloaded_recorded_and_then_present(server: FileServer, tmp_path: Path) -> None:
+    server.files["nq/test.jsonl"] = QUESTIONS
+    done, faults, _ = run(tmp_path, plain(server))
+    assert (faults, done[0].state, done[0].records) == ([], "fetched", 2)
+    assert (tmp_path / "nq/test.jsonl").read_bytes() == QUESTIONS
+    recorded = json.loads((tmp_path / LOCK).read_text())["nq/test.jsonl"]
+    assert recorded["sha256"] == hashlib.sha256(QUESTIONS).hexdigest()
+    assert run(tmp_path, plain(server))[0][0].state == "present"
+    assert len(server.ranges) == 1
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"test.jsonl", LOCK, "lock"}
+
+
+def test_a_broken_download_continues_where_it_ended(server: FileServer, tmp_path: Path) -> None:
+    server.files["nq/test.jsonl"] = QUESTIONS
+    server.break_after["nq/test.jsonl"] = 10
+    done, faults, _ = run(tmp_path, plain(server))
+    assert (faults, done[0].state) == ([], "fetched")
+    assert [asked for _, asked in server.ranges] == [None, "bytes=10-"]
+    assert (tmp_path / "nq/test.jsonl").read_bytes() == QUESTIONS
+
+
+def test_a_part_of_other_content_is_discarded(server: FileServer, tmp_path: Path) -> None:
+    parts = tmp_path / ".downloads"
+    parts.mkdir()
+    (parts / "nq_test.jsonl.part").write_bytes(b"of another version")
+    (parts / "nq_test.jsonl.etag").write_text('"old"')
+    server.files["nq/test.jsonl"] = QUESTIONS
+    assert run(tmp_path, plain(server))[1] == []
+    assert (tmp_path / "nq/test.jsonl").read_bytes() == QUESTIONS
+
+
+def test_an_overloaded_server_is_asked_again(server: FileServer, tmp_path: Path) -> None:
+    server.files["nq/test.jsonl"] = QUESTIONS
+    server.errors["nq/test.jsonl"] = [503, 429]
+    assert run(tmp_path, plain(server))[0][0].state == "fetched"
+
+
+def test_a_published_checksum_is_compared(server: FileServer, tmp_path: Path) -> None:
+    server.files["nq/test.jsonl"] = QUESTIONS
+    done, faults, _ = run(tmp_path, plain(server, sha256="0" * 64))
+    assert done == []
+    assert "expected 0000" in faults[0]
+    assert not (tmp_path / "nq/test.jsonl").exists()
+
+
+def test_a_file_that_changed_after_it_was_recorded_is_named(
+    server: FileServer, tmp_path: Path
+) -> None:
+    server.files["nq/test.jsonl"] = QUESTIONS
+    run(tmp_path, plain(server))
+    (tmp_path / "nq/test.jsonl").write_bytes(QUESTIONS[:-5])
+    done, faults, _ = run(tmp_path, plain(server))
+    assert done == []
+    assert f"{LOCK} recorded" in faults[0]
+
+
+def test_a_file_placed_by_hand_is_recorded(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "nq").mkdir()
+    (tmp_path / "nq/test.jsonl").write_bytes(QUESTIONS * 2)
+    done, faults, lines = run(tmp_path, plain(server))
+    assert (faults, done[0].state, server.ranges) == ([], "recorded", [])
+    assert "warning: 4 records, 2 are published" in lines[0]
+
+
+def archive(**members: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    return packed.getvalue()
+
+
+def zipped(server: FileServer) -> tuple[OfficialFile, OfficialFile]:
+    download = Download("all.zip", f"{server.url}all.zip", "https://example.org")
+    return (
+        OfficialFile("m_train.jsonl", "m", download, 2, "CC0", "data/m_train.jsonl"),
+        OfficialFile("m/dev.json", "m", download, 1, "CC0", "dev.json"),
+    )
+
+
+def test_an_archive_is_downloaded_once_for_its_files(server: FileServer, tmp_path: Path) -> None:
+    server.files["all.zip"] = archive(
+        **{"data/m_train.jsonl": QUESTIONS, "folder/dev.json": b"[]", "__MACOSX/dev.json": b""}
+    )
+    done, faults, _ = run(tmp_path, *zipped(server))
+    assert (faults, [row.path for row in done]) == ([], ["m_train.jsonl", "m/dev.json"])
+    assert (tmp_path / "m/dev.json").read_bytes() == b"[]"
+    assert len(server.ranges) == 1
+    assert not list(tmp_path.rglob("*.zip"))
+
+
+def test_an_archive_placed_by_hand_is_unpacked_and_kept(server: FileServer, tmp_path: Path) -> None:
+    content = archive(**{"data/m_train.jsonl": QUESTIONS, "dev.json": b"[]"})
+    (tmp_path / "all.zip").write_bytes(content)
+    assert run(tmp_path, *zipped(server))[1] == []
+    assert server.ranges == []
+    assert (tmp_path / "all.zip").is_file()
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html>", archive(other=b"x")], ids=["no archive", "no member"]
+)
+def test_a_wrong_archive_is_one_fault_and_leaves_no_file(
+    server: FileServer, tmp_path: Path, content: bytes
+) -> None:
+    server.files["all.zip"] = content
+    done, faults, _ = run(tmp_path, *zipped(server))
+    assert (done, len(faults)) == ([], 1)
+    assert "cannot be unpacked" in faults[0]
+    assert "by hand from https://example.org" in faults[0]
+    assert not (tmp_path / "m_train.jsonl").exists()
+
+
+def packed_table(server: FileServer, content: bytes) -> OfficialFile:
+    server.files["p.tsv.gz"] = content
+    download = Download("p.tsv.gz", f"{server.url}p.tsv.gz", "https://example.org")
+    return OfficialFile("p.tsv", "p", download, 1, "CC0")
+
+
+def test_a_gzip_file_is_unpacked(server: FileServer, tmp_path: Path) -> None:
+    done, faults, _ = run(tmp_path, packed_table(server, gzip.compress(b"id\ttext\n1\ta\n")))
+    assert (faults, done[0].records) == ([], 1)
+    assert (tmp_path / "p.tsv").read_bytes() == b"id\ttext\n1\ta\n"
+
+
+def test_a_cut_gzip_file_leaves_no_table(server: FileServer, tmp_path: Path) -> None:
+    content = gzip.compress(bytes(range(256)) * 99)[:-20]
+    _, faults, _ = run(tmp_path, packed_table(server, content))
+    assert "cannot be unpacked" in faults[0]
+    assert not list(tmp_path.glob("*p.tsv*"))
+
+
+def test_a_web_page_in_place_of_a_file_is_a_fault(server: FileServer, tmp_path: Path) -> None:
+    server.files["nq/test.jsonl"] = b"<html>Too many users</html>"
+    server.content_type = "text/html; charset=utf-8"
+    _, faults, _ = run(tmp_path, plain(server))
+    assert "a web page instead of the file" in faults[0]
+
+
+def test_a_fault_of_one_file_does_not_stop_the_others(server: FileServer, tmp_path: Path) -> None:
+    server.files["b.jsonl"] = QUESTIONS
+    unreachable = Download("a.jsonl", "http://127.0.0.1:9/a.jsonl", "https://example.org/a")
+    missing = OfficialFile("a.jsonl", "a", unreachable, 1, "CC0")
+    done, faults, _ = run(tmp_path, missing, plain(server, "b.jsonl"))
+    assert [row.path for row in done] == ["b.jsonl"]
+    assert "where there is a network" in faults[0]
+    assert f"https://example.org/a to {tmp_path / 'a.jsonl'}" in faults[0]
+
+
+def test_paths_of_official_files_are_distinct_and_relative() -> None:
+    paths = [file.path for file in OFFICIAL]
+    assert len(set(paths)) == len(paths)
+    assert not any(Path(path).is_absolute() or ".." in path for path in paths)
