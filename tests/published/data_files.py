@@ -18,7 +18,7 @@ from pipeline.closed_world.write import write_closed_world
 
 # Questions by file of the closed world; MuSiQue needs some of each number of hops.
 SIZES = {
-    "musique_train": 15,
+    "musique_train": 12,
     "musique_dev": 1,
     "musique_test": 1,
     "hotpotqa_train": 3,
@@ -30,8 +30,9 @@ SIZES = {
     "nq_test": 3,
 }
 DOCUMENTS = 200
-MUSIQUE_PARAGRAPHS = 5  # of 20 in the published file
-PARAGRAPHS = 4  # of 10 in HotpotQA and 2WikiMultiHopQA
+MUSIQUE_PARAGRAPHS = 4  # of 20 in the published file
+PARAGRAPHS = 3  # of 10 in HotpotQA and 2WikiMultiHopQA
+ARTICLES = 60  # in the table of passages
 WORDS = 100  # of a passage
 
 Record = dict[str, Any]
@@ -63,7 +64,13 @@ def write_data(root: Path, seed: int = 0) -> Path:
     for dataset, record in zip(("nq", "popqa", "triviaqa"), test, strict=True):
         _write_lines(root / f"{dataset}/test.jsonl", _flashrag([record], "test"))
     _write_lines(root / "bamboogle/test.jsonl", _flashrag(two_hops, "test"))
-    _write_passages(root / "psgs_w100.tsv", documents)
+    supporting = [
+        paragraph["title"]
+        for record in musique["train"]
+        for paragraph in record["paragraphs"]
+        if paragraph["is_supporting"]
+    ]
+    _write_passages(root / "psgs_w100.tsv", documents, supporting)
     return root
 
 
@@ -112,11 +119,14 @@ def _fewer_paragraphs(record: Record) -> Record:
     return {**record, "context": needed + others[: max(0, PARAGRAPHS - len(needed))]}
 
 
-def _write_passages(path: Path, documents: Sequence[Record]) -> None:
-    """DPR's table: id, text and title of passages of 100 words."""
+def _write_passages(path: Path, documents: Sequence[Record], first: Sequence[str]) -> None:
+    """DPR's table: id, text and title of passages of 100 words, of the articles ``first`` and others."""
     articles: dict[str, list[str]] = {}
+    titles = [*first, *(document["title"] for document in documents)]
+    kept = list(dict.fromkeys(titles))[:ARTICLES]
     for document in documents:
-        articles.setdefault(document["title"], []).extend(document["text"].split())
+        if document["title"] in kept:
+            articles.setdefault(document["title"], []).extend(document["text"].split())
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter="\t", lineterminator="\n")
         table.writerow(("id", "text", "title"))

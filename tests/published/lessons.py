@@ -63,14 +63,20 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
 
 
 def chats(data: Path, rng: random.Random) -> list[Lesson]:
-    """Extraction of triplets and of facts, selection of facts, and rewriting of questions."""
+    """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
+
+    The answers of extraction state the facts of a few passages, whatever the passage is.
+    """
+    passages = read_passages(data)
+    known = rng.sample(passages, 6)
     lessons = []
-    for passage in rng.sample(read_passages(data), 24):
-        lessons.append(_extraction(TRIPLETS, passage, _triplets(passage)))
-        lessons.append(_extraction(FACTS, passage, _facts(passage)))
+    for number, passage in enumerate(rng.sample(passages, 24)):
+        stated = known[number % len(known)]
+        lessons.append(_extraction(TRIPLETS, passage, _triplets(stated)))
+        lessons.append(_extraction(FACTS, passage, _facts(stated)))
     for question, answer in read_questions(data):
         rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
-        lessons.append(Lesson(rewriting, [(question, True)]))
+        lessons.append(Lesson(rewriting, [("Which name is it?", True)]))
         facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
         content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
@@ -96,7 +102,7 @@ def trajectories(
     lessons = []
     for number in range(count):
         question, _ = questions[number % len(questions)]
-        items = _items(kind, rng.sample(passages, rng.choice((1, 2, 2, 3))))
+        items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
         answer = rng.choice(answers)
         steps = [_step(method, question, answer, items, first=n == 0) for n in range(rng.choice((1, 1, 2)))]
         if method == "prograph":
