@@ -70,7 +70,9 @@ def _spawned(names: Names, parent: int) -> Callable[..., None]:
     return functools.partial(_run, names, None)
 
 
-def _run(names: Names, method: Callable[..., None] | None, *arguments: Any, **keywords: Any) -> None:
+def _run(
+    names: Names, method: Callable[..., None] | None, *arguments: Any, **keywords: Any
+) -> None:
     call = method or _find(names)[1]
     if names == ENGINE_CORE:
         with ending_with_parent(_WORKER):

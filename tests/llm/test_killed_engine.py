@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.run.process import MODULE, child_environment
+from pipeline.run.process import child_environment
 from tests.llm.small_models import small_model
 
 pytestmark = [

@@ -19,7 +19,9 @@ _SHAPE: dict[str, Any] = {
 }
 
 
-def write_bi_encoder(directory: Path, texts: Iterable[str], pooling: Literal["mean", "cls"]) -> Path:
+def write_bi_encoder(
+    directory: Path, texts: Iterable[str], pooling: Literal["mean", "cls"]
+) -> Path:
     """Save a sentence-transformers model of 48 dimensions; returns the directory."""
     import torch
     from sentence_transformers import SentenceTransformer
@@ -57,7 +59,9 @@ def write_reranker(directory: Path, texts: Iterable[str]) -> Path:
     )
     core.train_from_iterator(texts, trainer)
     core.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<s>", eos_token="</s>", sep_token="</s>", cls_token="<s>",

@@ -65,7 +65,8 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
 def chats(data: Path, rng: random.Random) -> list[Lesson]:
     """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
 
-    The answers of extraction state the facts of a few passages, whatever the passage is.
+    The answers of extraction state the facts of a few passages, whatever the passage is. Rewritings are
+    refused, as an invented question would lose the names, and hops then keep their questions.
     """
     passages = read_passages(data)
     known = rng.sample(passages, 6)
@@ -76,7 +77,7 @@ def chats(data: Path, rng: random.Random) -> list[Lesson]:
         lessons.append(_extraction(FACTS, passage, _facts(stated)))
     for question, answer in read_questions(data):
         rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
-        lessons.append(Lesson(rewriting, [("Which name is it?", True)]))
+        lessons.append(Lesson(rewriting, [("It is fluent.", True)]))
         facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
         content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
@@ -104,7 +105,10 @@ def trajectories(
         question, _ = questions[number % len(questions)]
         items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
         answer = rng.choice(answers)
-        steps = [_step(method, question, answer, items, first=n == 0) for n in range(rng.choice((1, 1, 2)))]
+        steps = [
+            _step(method, question, answer, items, first=n == 0)
+            for n in range(rng.choice((1, 1, 2)))
+        ]
         if method == "prograph":
             steps.append(Step(think=f"I know that it is {answer}."))
         text, spans = policy.render(steps, answer)

@@ -7,7 +7,6 @@ thresholds of pairs, learning rates, losses and number formats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any, Literal
 
 from pipeline import config
 from pipeline.core.nested import leaves
-from pipeline.core.shipped import CONFIGURATIONS
-from pipeline.core.yaml_files import parse_yaml
 
 PUBLISHED = (
     "tearag-llama3-8b",

@@ -10,14 +10,13 @@ import argparse
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -115,7 +114,9 @@ class StandInRun:
         path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         return path
 
-    def steep(self, *arguments: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def steep(
+        self, *arguments: str, path: Path, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """``steep`` with the configuration at ``path`` and the data files."""
         options = ["--config", str(path), "--data", str(self.stand_ins.data)]
         return subprocess.run(

@@ -20,7 +20,7 @@ from tests.published.replacements import (
     published,
     stand_in,
 )
-from tests.published.runs import StandIns, StandInRun
+from tests.published.runs import StandInRun, StandIns
 
 # Files that are no published setting: the embedded runs, two small ones, and cards of 24 GB.
 OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu")
@@ -59,7 +59,9 @@ def test_no_model_data_set_or_address_of_a_published_run_is_left(name: str, tmp_
 def test_every_listed_replacement_is_used() -> None:
     places = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
     changed = {key for name in PUBLISHED for key in stand_in(name, places, ROWS)}
-    unused = [row.pattern for row in ROWS if not any(fnmatchcase(key, row.pattern) for key in changed)]
+    unused = [
+        row.pattern for row in ROWS if not any(fnmatchcase(key, row.pattern) for key in changed)
+    ]
     assert unused == []
 
 
