@@ -29,6 +29,7 @@ LIMIT  ?=
 SELECT ?=
 CASES  ?=
 PARTS  ?=
+NAMES  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 HOST   ?=
 PORT   ?=
@@ -44,7 +45,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status plan verify gc torture recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
+        view status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -154,6 +155,10 @@ torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endp
 # Also without make, with the packages of any Python: python -m benchmarks.gpu_check
 gpu-check: $(STAMP) ## measure training, engines and indexes on one large GPU, in ten minutes (PARTS=sft,dpo)
 	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
+
+# About ten minutes each on an idle machine. NAMES="tearag-llama3-8b hiprag-qwen2.5-3b" selects some.
+standins: $(STAMP) ## run the published configurations whole on tiny models with vLLM (NAMES)
+	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.published.runs $(NAMES)
 
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict

@@ -182,6 +182,8 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.FOOTERS)
+    if force and isinstance(task, ShardedTask):
+        task.discard_shards()
     kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:

@@ -21,6 +21,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
+from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 
@@ -30,7 +31,10 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts 
 
 
 class VllmEngine(Engine):
-    """One vLLM engine in this process; data parallelism uses one process per GPU group.
+    """One vLLM engine of this process; data parallelism uses one process per GPU group.
+
+    On GPUs the model is in processes that this one starts, and that end with it
+    (`pipeline.llm.engine_processes`); on CPUs too if ``VLLM_ENABLE_V1_MULTIPROCESSING`` is 1.
 
     Raises DependencyError when vLLM is missing, EngineError when it cannot load the model.
     """
@@ -136,6 +140,8 @@ def import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # The processes of an engine are spawned: threads of torch and the watch of a parent do not survive a fork.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # vLLM configures its logging only after its first modules have emitted warnings.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     try:
@@ -153,7 +159,8 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
     from vllm.v1.engine.llm_engine import LLMEngine as V1Engine
 
     if current_platform.is_cpu():
-        # A second process would import every package again and take a core from the first one.
+        # A second process would import every package again and take a core from the first one. With
+        # 1 in the environment the engine has processes of its own, as on GPUs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # With few sequences, vLLM splits the attention of one over several threads and adds up the
         # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.
@@ -165,6 +172,7 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
             import torch._dynamo
 
             torch._dynamo.config.disable = True
+            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # for the engine's own processes
         settings = {
             **settings,
             "block_size": CPU_BLOCK,
@@ -176,22 +184,22 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         }
     else:
         settings = {**settings, "gpu_memory_utilization": config.gpu_memory_utilization}
-    started: LLMEngine = V1Engine.from_engine_args(
-        EngineArgs(
-            model=model,
-            dtype=config.dtype,
-            seed=seed,
-            max_model_len=config.max_model_len,
-            max_num_seqs=config.max_num_seqs,
-            tensor_parallel_size=config.tensor_parallel_size,
-            enforce_eager=config.enforce_eager,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",  # under the distribution that was sampled from
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
-            **settings,
-        )
+    arguments = EngineArgs(
+        model=model,
+        dtype=config.dtype,
+        seed=seed,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        tensor_parallel_size=config.tensor_parallel_size,
+        enforce_eager=config.enforce_eager,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",  # under the distribution that was sampled from
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        **settings,
     )
+    with ending_with_parent(ENGINE_CORE):
+        started: LLMEngine = V1Engine.from_engine_args(arguments)
     return started
 
 

@@ -1,0 +1,130 @@
+"""vLLM's multi-process engine, which GPUs use: no process of it survives a kill, and a rerun starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.run.process import child_environment
+from tests.llm.small_models import small_model
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
+]
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "STEEP_TEST_KILLED_ENGINE"
+# Starts the stage's process as the process of `steep run` does, in its own process group.
+RUN = """
+import subprocess, sys
+from pipeline.run.process import MODULE, child_environment
+import os
+stage = subprocess.Popen(
+    [sys.executable, "-m", MODULE, "tests.llm.killed_engine", *sys.argv[1:]],
+    env={**os.environ, **child_environment()},
+)
+print("stage", stage.pid, flush=True)
+sys.exit(stage.wait())
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    return small_model(tmp_path_factory.mktemp("killed-engine") / "model")
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The living processes with ``mark`` in their environment, and their names, by process id."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and mark.encode() in (path / "environ").read_bytes():
+                found[int(path.name)] = (path / "cmdline").read_bytes().decode().strip("\0")
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def start(model: Path, mark: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ, **child_environment(), "PYTHONPATH": str(ROOT), MARK: mark,
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(model), *arguments], cwd=ROOT, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
+    assert process.stdout is not None
+    return (line.split() for line in process.stdout)
+
+
+def left_after(mark: str, seconds: float = 15) -> dict[int, str]:
+    """The processes that still live after ``seconds``; they are ended."""
+    deadline = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(model: Path) -> None:
+    mark = f"{MARK}=generating"
+    with start(model, "generating") as run:
+        output = lines(run)
+        stage = int(next(output)[1])
+        generated = next(line for line in output if line[:1] == ["segment"])
+        names = " ".join(marked(mark).values())
+        os.kill(stage, signal.SIGKILL)
+        left = left_after(mark)
+    assert "VLLM::EngineCore" in names
+    assert "VLLM::Worker" in names
+    assert left == {}
+    with start(model, "again", "once") as run:
+        assert generated in list(lines(run))
+    assert run.returncode == 0
+    assert left_after(f"{MARK}=again") == {}
+
+
+@pytest.mark.parametrize("killed", ["stage", "run"])
+def test_no_process_of_an_engine_survives_a_kill_while_it_starts(model: Path, killed: str) -> None:
+    """The engine's process is killed with its parent before it has imported vLLM."""
+    mark = f"{MARK}=starting-{killed}"
+    with start(model, f"starting-{killed}") as run:
+        stage = int(next(lines(run))[1])
+        deadline = time.monotonic() + 300
+        while not (spawned := spawned_by(stage)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(stage if killed == "stage" else run.pid, signal.SIGKILL)
+        left = left_after(mark)
+    assert spawned
+    assert left == {}
+
+
+def spawned_by(parent: int) -> list[int]:
+    """Children that ``multiprocessing`` has spawned, which hold an engine later."""
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except OSError:
+        return []
+    found = []
+    for child in children:
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"spawn_main" in words:
+            found.append(int(child))
+    return found

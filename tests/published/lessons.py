@@ -1,0 +1,162 @@
+"""What the stand-in language models learn: the form of every answer that the pipeline asks of a model.
+
+Input: the files of `tests.published.data_files`. Output: chats with the pipeline's own prompts. The
+answers of extraction state facts of the passages; trajectories have the form of their grammar, with an
+answer drawn from the answers of a few questions. So one of several samples is right, and rewards differ.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.records import ContextItem, Message, Step
+from pipeline.grammars import grammar
+from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
+from pipeline.graph.facts import FACTS
+from pipeline.sft_data import by_model
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A prompt, and the pieces of the answer with whether the model writes them."""
+
+    prompt: Sequence[Message]
+    pieces: Sequence[tuple[str, bool]]
+
+    @property
+    def texts(self) -> Iterator[str]:
+        yield from (message.content for message in self.prompt)
+        yield from (piece for piece, _ in self.pieces)
+
+
+@dataclass(frozen=True)
+class Passage:
+    title: str
+    text: str
+
+    @property
+    def sentences(self) -> list[str]:
+        return [f"{part.strip().rstrip('.')}." for part in self.text.split(". ") if part.strip()]
+
+
+def read_passages(data: Path) -> list[Passage]:
+    """The passages of the corpus table."""
+    with (data / "psgs_w100.tsv").open(encoding="utf-8", newline="") as file:
+        return [Passage(row["title"], row["text"]) for row in csv.DictReader(file, delimiter="\t")]
+
+
+def read_questions(data: Path) -> list[tuple[str, str]]:
+    """Question and answer of the files from which trajectories are sampled."""
+    pairs = []
+    for line in (data / "nq/train.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        pairs.append((record["question"], record["golden_answers"][0]))
+    for name in ("hotpot_train_v1.1.json", "2wikimultihopqa/train.json"):
+        for record in json.loads((data / name).read_text(encoding="utf-8")):
+            pairs.append((record["question"], record["answer"]))
+    return pairs
+
+
+def chats(data: Path, rng: random.Random) -> list[Lesson]:
+    """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
+
+    The answers of extraction state the facts of a few passages, whatever the passage is. Rewritings are
+    refused, as an invented question would lose the names, and hops then keep their questions.
+    """
+    passages = read_passages(data)
+    known = rng.sample(passages, 6)
+    lessons = []
+    for number, passage in enumerate(rng.sample(passages, 24)):
+        stated = known[number % len(known)]
+        lessons.append(_extraction(TRIPLETS, passage, _triplets(stated)))
+        lessons.append(_extraction(FACTS, passage, _facts(stated)))
+    for question, answer in read_questions(data):
+        rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
+        lessons.append(Lesson(rewriting, [("It is fluent.", True)]))
+        facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
+        content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
+        selection = [Message("system", by_model._SELECT), Message("user", content)]
+        lessons.append(Lesson(selection, [("[1]", True)]))
+    return lessons
+
+
+def closed_book(data: Path) -> list[Lesson]:
+    """Questions alone, as HiPRAG asks them of the policy."""
+    return [
+        Lesson([Message("user", question)], [(answer, True)])
+        for question, answer in read_questions(data)
+    ]
+
+
+def trajectories(
+    data: Path, method: str, system: str, kind: str, rng: random.Random, *, count: int = 48
+) -> list[Lesson]:
+    """Trajectories of one or two steps; ``kind`` is that of the retrieved items."""
+    policy = grammar(method)
+    questions, passages = read_questions(data), read_passages(data)
+    answers = [answer for _, answer in questions[:4]]
+    lessons = []
+    for number in range(count):
+        question, _ = questions[number % len(questions)]
+        items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
+        answer = rng.choice(answers)
+        steps = [
+            _step(method, question, answer, items, first=n == 0)
+            for n in range(rng.choice((1, 1, 2)))
+        ]
+        if method == "prograph":
+            steps.append(Step(think=f"I know that it is {answer}."))
+        text, spans = policy.render(steps, answer)
+        pieces = [(text[start:end], writer == "model") for start, end, writer in spans]
+        lessons.append(Lesson(policy.messages(system, question), pieces))
+    return lessons
+
+
+def _extraction(prompt: ExtractionPrompt, passage: Passage, answer: object) -> Lesson:
+    written = json.dumps(answer, ensure_ascii=False)
+    return Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
+
+
+def _triplets(passage: Passage) -> list[list[str]]:
+    """Triplets of the first sentences: the title, the words in between, and the last word."""
+    found = []
+    for sentence in passage.sentences[:3]:
+        words = sentence.rstrip(".").split()
+        found.append([passage.title, " ".join(words[-3:-1]), words[-1]])
+    return found
+
+
+def _facts(passage: Passage) -> list[object]:
+    return [
+        [sentence, [passage.title, sentence.rstrip(".").split()[-1]]]
+        for sentence in passage.sentences[:2]
+    ]
+
+
+def _items(kind: str, passages: Sequence[Passage]) -> list[ContextItem]:
+    items = []
+    for passage in passages:
+        if kind == "hyperedge":
+            items.append(ContextItem("hyperedge", "", "", passage.sentences[0], 1.0))
+        else:
+            items.append(ContextItem("chunk", "", passage.title, passage.text, 1.0))
+    return items
+
+
+def _step(method: str, question: str, answer: str, items: list[ContextItem], first: bool) -> Step:
+    if method == "tearag":
+        return Step(entities=[answer], subquery=question, context=items, summary=f"It is {answer}.")
+    if method == "hiprag":
+        search = question if first else None
+        return Step(
+            reasoning="I need this." if first else "I know the rest.",
+            search=search,
+            context=items if first else [],
+            conclusion=f"It is {answer}.",
+        )
+    return Step(think="I need this.", query=question, context=items)
