@@ -20,6 +20,7 @@ from tasks.build import build
 from tasks.corpus import Corpus
 from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.executors import check_executor, serving
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
 from tasks.graph import Graph
@@ -160,6 +161,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: boo
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
+    check_executor(task.settings)
     run_dir, started = task.settings.run_dir, time.monotonic()
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
@@ -168,7 +170,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], workers: int, force: boo
     kept = review.keep(run_dir, make_plan(task, tasks, workers, forced=force))
     task.forced = force
     try:
-        with shown(todo):
+        with serving(task.settings), shown(todo):
             failures = build(task, todo, workers)
     finally:
         task.forced = False
