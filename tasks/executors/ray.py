@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pipeline.run import process
 from tasks.executors.base import ClusterExecutor
 
 ADDRESS = "RAY_ADDRESS"
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _HEAD = "pipeline.run.cluster.ray_head"
 _CONNECT_SECONDS = 10.0
 
@@ -45,6 +47,10 @@ def cluster(settings: Ray) -> Iterator[None]:
         _check_address(address)
         yield
         return
+    # A token of this run alone keeps other users of this machine from the cluster. Without one Ray would
+    # write a token into the home directory.
+    own = {} if _MODE in os.environ else {_MODE: "token", _TOKEN: secrets.token_hex(32)}
+    os.environ.update(own)
     head = subprocess.Popen(
         [sys.executable, "-m", process.MODULE, _HEAD],
         stdin=subprocess.PIPE,
@@ -65,7 +71,8 @@ def cluster(settings: Ray) -> Iterator[None]:
             os.environ[ADDRESS] = address
             yield
         finally:
-            os.environ.pop(ADDRESS, None)
+            for name in (ADDRESS, *own):
+                os.environ.pop(name, None)
             head.stdin.close()  # the head ends
 
 
