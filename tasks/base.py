@@ -8,7 +8,6 @@ function in a separate process (``pipeline.run.worker``).
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -27,8 +26,9 @@ from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import Preloaded, StageFailed, run_stage
+from pipeline.run.supervisor import Preloaded, StageFailed
 from pipeline.run.worker import StageJob
+from tasks.executors import Needs, Resources, StageRun, executor_of
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.leases import NO_LEASE, Lease, Request, held
@@ -74,7 +74,8 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    request: Request | None = None  # devices and threads that it asks for; set by `tasks.build`
+    asked: Resources = Needs()  # what it needs, set by `tasks.build`
+    request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
 
     @cached_property
@@ -229,15 +230,26 @@ class StageTask(luigi.Task):
             launched=time.time(),
         )
         started = time.monotonic()
-        counts = run_stage(
-            stage,
-            {**os.environ, **self.environment(shard)},
-            self._memory_hint(),
-            lambda log: say(aligned(self.label, f"runs (log: {log})")),
-            preloading.start(self) if preloading.start is not None else None,
+        counts = executor_of(self.settings).run(
+            StageRun(
+                job=stage,
+                label=self.label,
+                environment=self.environment(shard),
+                needs=self.asked,
+                machines=self.machines,
+                memory_hint=self._memory_hint(),
+                preloaded=preloading.start(self) if preloading.start is not None else None,
+                started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
+                noted=lambda note: say(aligned(self.label, note)),
+            )
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
+
+    @property
+    def machines(self) -> int:
+        """The number of machines that run this stage together."""
+        return 1
 
     def check_inputs(self, depth: Depth) -> None:
         """Raise StoreError when the output of a complete upstream stage is damaged.

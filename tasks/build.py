@@ -66,9 +66,11 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     """Set what each task asks for, and its priority: the first in running order has the highest."""
     for place, task in enumerate(todo):
         asked = needs(task)
+        task.asked = asked
         task.priority = len(todo) - place
-        task.resources = resources(asked, capacity)
-        task.request = capacity.request(asked.gpus, asked.threads)
+        if task.run_settings.execution.kind == "local":  # a cluster counts for itself
+            task.resources = resources(asked, capacity)
+            task.request = capacity.request(asked.gpus, asked.threads)
 
 
 def build(task: StageTask, todo: Iterable[StageTask], capacity: Capacity) -> dict[str, Failure]:

@@ -47,7 +47,7 @@ class RunningStages:
         return [
             (label, record)
             for label, record in records
-            if record is not None and record.updated >= self._since and _alive(record.pid)
+            if record is not None and record.updated >= self._since and record.alive
         ]
 
 
@@ -187,16 +187,6 @@ def _in_terminal() -> bool:
         return False
     plain = os.environ.get("TERM", "dumb") == "dumb" or any(map(os.environ.get, _PLAIN))
     return terminal and not plain
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # of another user
-        return True
-    return True
 
 
 def _flush() -> None:

@@ -55,7 +55,8 @@ def select_execution(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
     return {
         dotted: value
         for dotted, value in everything.items()
-        if dotted in run or any(dotted == name or dotted.startswith(f"{name}.") for name in names)
+        if dotted.partition(".")[0] in run
+        or any(dotted == name or dotted.startswith(f"{name}.") for name in names)
     }
 
 

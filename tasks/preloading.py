@@ -30,7 +30,8 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
     tasks = list(todo)
     modules = list(dict.fromkeys(name for task in tasks for name in modules_of(task)))
     settings = tasks[-1].run_settings
-    if not (modules and settings.preload and not settings.gpus and _can_fork()):
+    local = settings.execution.kind == "local" and not settings.gpus
+    if not (modules and settings.preload and local and _can_fork()):
         yield
         return
     # One thread, because threads do not survive a fork; forked processes set their own number.

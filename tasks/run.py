@@ -20,6 +20,7 @@ from tasks.build import build, check_needs
 from tasks.corpus import Corpus
 from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.executors import check_executor, serving
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
 from tasks.graph import Graph
@@ -145,7 +146,8 @@ def run(
         write_resolved(task.run_settings)
     if force or not task.complete():
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
-        capacity = Capacity.of(task.run_settings, workers)
+        local = task.run_settings.execution.kind == "local"
+        capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
         check_needs(todo, capacity)
         _run(tasks, todo, capacity, force)
     task.check_output(Depth.FOOTERS)
@@ -173,10 +175,14 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     from tasks.planning.plan import make_plan
 
     task = todo[-1]
-    if faults := early_faults(task.run_settings, [needed.stage for needed in todo]):
-        raise DependencyError("\n".join(faults))
+    if (
+        task.run_settings.execution.kind == "local"
+    ):  # other machines have their own devices and packages
+        if faults := early_faults(task.run_settings, [needed.stage for needed in todo]):
+            raise DependencyError("\n".join(faults))
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
+    check_executor(task.settings)
     run_dir, started = task.settings.run_dir, time.monotonic()
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
@@ -187,7 +193,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:
-        with shown(todo), preloaded(todo):
+        with serving(task.settings), shown(todo), preloaded(todo):
             failures = build(task, todo, capacity)
     finally:
         task.forced = False

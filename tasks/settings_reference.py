@@ -90,7 +90,7 @@ def _of_place(block: BlockSettings, place: str) -> str:
 
 
 def _stages(dotted: str, setting: Setting) -> str:
-    if "." not in dotted and dotted in Config.marked(Execution):
+    if dotted.partition(".")[0] in Config.marked(Execution):
         return "every stage"
     return ", ".join(stages_reading(dotted)) or "–"
 

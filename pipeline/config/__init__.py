@@ -11,6 +11,7 @@ from pipeline.config.base import (
     Prices,
     for_round,
 )
+from pipeline.config.execution import Executor, Ray, Slurm
 from pipeline.config.judging import JudgeModel, Judges, Noise
 from pipeline.config.knowledge import (
     ClosedWorld,
@@ -62,6 +63,7 @@ __all__ = [
     "Endpoint",
     "EngineConfig",
     "Evaluation",
+    "Executor",
     "Graph",
     "Grpo",
     "HiPragReward",
@@ -79,6 +81,7 @@ __all__ = [
     "ProGraphReward",
     "Prompt",
     "QuestionFile",
+    "Ray",
     "Reranker",
     "Retrieval",
     "Rewards",
@@ -87,6 +90,7 @@ __all__ = [
     "Sft",
     "SftData",
     "Share",
+    "Slurm",
     "TeaRagReward",
     "Trainer",
     "current_name",

@@ -167,6 +167,13 @@ class Trainer(Block):
     processes: Annotated[Few, Execution()] = Field(
         1, description="training processes; more than 1 run through accelerate launch"
     )
+    machines: Annotated[Few, Execution()] = Field(
+        1, description="machines that share the processes evenly; execution ray or slurm gives them"
+    )
+    accelerate_config: Annotated[PathOrName | None, Execution()] = Field(
+        None,
+        description="configuration file of accelerate with FSDP or DeepSpeed; null: data parallel",
+    )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
     )

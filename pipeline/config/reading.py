@@ -187,6 +187,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
     except YamlProblem as error:
         raise ConfigError(f"{where}: {error}") from None
     block = _block_at(key)
+    field = getattr(block, "shorthand", None)
+    if isinstance(value, str) and field is not None:
+        before = node.get(last)
+        value = {**(before if isinstance(before, dict) else {}), field: value}
     named = isinstance(value, dict) and block is not None
     node[last] = _with_current_names(value, block, where) if named else value
 
@@ -206,6 +210,9 @@ def _with_current_names(values: dict[str, Any], block: Any, where: str) -> dict[
                 raise ConfigError(f"{where}: {key} is the old name of {name}; remove one of them")
             _warn_renamed(key, name, where)
         below = field_block(block, name)
+        field = getattr(below, "shorthand", None)
+        if isinstance(value, str) and field is not None:
+            value = {field: value}
         nested = isinstance(value, dict) and below is not None
         renamed[name] = _with_current_names(value, below, where) if nested else value
     return renamed

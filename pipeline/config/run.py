@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pipeline.config.base import Block, EngineConfig, Execution, Indirect
+from pipeline.config.execution import Executor
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
@@ -77,6 +78,9 @@ class Config(Block):
         1,
         description="parts that every stage with a model is divided into, for several GPUs or machines; blocks "
         "may have their own number",
+    )
+    execution: Annotated[Executor, Execution()] = Field(
+        Executor(), description="where stages run: on this machine, with Ray or with Slurm"
     )
     runs_dir: Annotated[PathOrName, Execution()] = Field(
         "runs", description="directory of all runs"

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import socket
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 
+JOB = "STEEP_JOB"  # environment variable that names the job of an executor
 _WRITES = 2  # in a second; two at once let the numbers of a step follow its count
 _WINDOW = 60.0  # seconds over which the rate is measured
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))  # of rates
@@ -35,7 +37,8 @@ class ProgressRecord:
 
     ``rate`` is in items per second, None until it is known. ``started`` and ``updated`` are
     seconds since 1970: when the process ``pid``, which wrote the record, began to work, and when it wrote.
-    ``seconds`` is the time between them.
+    ``seconds`` is the time between them. ``host`` is the machine of that process, and ``job`` names the job of
+    an executor in which it runs.
     """
 
     done: int
@@ -47,6 +50,27 @@ class ProgressRecord:
     pid: int
     started: float
     updated: float
+    host: str = ""
+    job: str = ""
+
+    @property
+    def holder(self) -> str:
+        """Such as "process 4711 on node5, of slurm job 123 on node5"."""
+        of_job = f", of {self.job}" if self.job else ""
+        return f"process {self.pid} on {self.host or 'this machine'}{of_job}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process lives; True for a process of another machine, which is not asked."""
+        if self.host not in ("", socket.gethostname()):
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # of another user
+            return True
+        return True
 
     @property
     def percent(self) -> float | None:
@@ -190,6 +214,8 @@ class ProgressFile(Progress):
             pid=os.getpid(),
             started=self._started,
             updated=time.time(),
+            host=socket.gethostname(),
+            job=os.environ.get(JOB, ""),
         )
         _replace(self.path, asdict(record))
 

@@ -28,6 +28,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.nested import leaves
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import parse_records, seal
+from pipeline.run.progress import read_progress
 
 MANIFEST = "manifest.json"
 _DISCARDED = "manifest.discarded.json"
@@ -82,7 +83,8 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.failed.json"
 
     def in_use(self, key: StageKey) -> bool:
-        """Whether a process on this machine holds the stage's lock.
+        """Whether a process holds the stage's lock: one of this machine, or of any that shares the file
+        system where that locks between machines (``docs/executors.md``).
 
         The test takes a shared lock for an instant. A process that starts the stage then tries again
         within its ``timeout``.
@@ -123,8 +125,10 @@ class Store:
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
+            record = read_progress(folder / f"{fingerprint}.progress.json")
+            holder = "it" if record is None else record.holder
             raise StageBusy(
-                f"another process is running this stage (it holds {lock.lock_file}); wait for it, "
+                f"another process is running this stage ({holder} holds {lock.lock_file}); wait for it, "
                 "or end it"
             ) from None
         try:

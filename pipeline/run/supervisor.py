@@ -1,6 +1,7 @@
 """Start the process of a stage, and say why it failed, however it ended.
 
-Input: the stage's task. Output: none, or StageFailed with one sentence. The process reports through a
+Input: the stage's task. Output: its row counts, or StageFailed with one sentence. The process is
+`pipeline.run.worker`, or that of an executor that runs the stage elsewhere and reports in the same way. The process reports through a
 pipe, because a file could not be written on a full disk. A process that cannot report (killed,
 crashed, failed while starting) is described by its exit status and its last line of output.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,8 @@ from pipeline.run.failures import explain_exit, explain_os_error
 from pipeline.run.fork_server import FIRST_EXTRA, ForkedProcess, ForkServer, ForkServerEnded
 from pipeline.run.worker import StageJob
 
+WORKER = "pipeline.run.worker"
+_POLL = 0.2  # seconds between two looks at a process whose child holds its pipe
 _TAIL = 8192  # bytes of a log that are read for its last line
 _LONGEST_LINE = 300  # characters of that line in a message
 
@@ -59,45 +63,74 @@ def run_stage(
     environment: Mapping[str, str],
     memory_hint: str,
     started: Callable[[Path], None],
+    *,
+    command: Sequence[str] = (WORKER,),
+    noted: Callable[[str], None] = lambda note: None,
     preloaded: Preloaded | None = None,
 ) -> dict[str, int]:
     """Run a stage in a separate process; returns its row counts.
 
-    ``started`` is called with its log when it has the lock. With ``preloaded`` the process is forked,
-    else it is a new one. Raises StageFailed with the cause, the
-    remedy and the log. A process that crashes after its stage is complete has not failed.
+    ``started`` is called with its log when it has the lock, ``noted`` with each note of an executor.
+    ``command`` is the module to run and its arguments after the descriptor of the reports. With
+    ``preloaded`` the process is forked, else it is a new one. Raises
+    StageFailed with the cause, the remedy and the log. A process that crashes after its stage is
+    complete has not failed.
     """
+    log: Path | None = None
+    last: dict[str, Any] = {}
     with _early_output() as early, _pipe() as (reports, writing):
         stage: subprocess.Popen[bytes] | ForkedProcess
         if preloaded is None:
-            stage = _start(early, writing, environment)
+            stage = _start(early, writing, environment, command)
         else:
             stage = _fork(preloaded, early, writing, environment)
         with stage:
             try:
                 _send(stage, task)
-                report = _parsed(reports.readline())
-                log = Path(report["log"]) if "log" in report else None
-                if log is not None:
-                    started(log)
+                for report in _until_the_end(stage, reports):
+                    if "note" in report:
+                        noted(report["note"])
+                    elif report.keys() == {"log"}:
+                        log = Path(report["log"])
+                        started(log)
+                    else:
+                        last = report
                 status = stage.wait()
             except BaseException:
                 stage.kill()
                 raise
-        os.set_blocking(reports.fileno(), False)  # a child of the stage may still hold the pipe
-        report = _parsed((reports.read() or b"").rpartition(b"\n")[0]) or report
-        if "counts" not in report:
-            raise _failure(status, report, log, early, memory_hint)
-    counts: dict[str, int] = report["counts"]
+        if "counts" not in last:
+            raise _failure(status, last, log, early, memory_hint)
+    counts: dict[str, int] = last["counts"]
     return counts
 
 
+def _until_the_end(
+    stage: subprocess.Popen[bytes] | ForkedProcess, reports: IO[bytes]
+) -> Iterator[dict[str, Any]]:
+    """The reports of a process, each as soon as it is there.
+
+    They end with the process, although a child of it may still hold the pipe.
+    """
+    os.set_blocking(reports.fileno(), False)
+    begun = b""
+    while True:
+        ended = stage.poll() is not None
+        select.select([reports], [], [], 0 if ended else _POLL)
+        received = reports.read()
+        *lines, begun = (begun + (received or b"")).split(b"\n")
+        yield from (json.loads(line) for line in lines if line.strip())
+        if ended or received == b"":  # b"" is the end of the pipe, None an empty one
+            return
+
+
 def _start(
-    early: IO[bytes], writing: int, environment: Mapping[str, str]
+    early: IO[bytes], writing: int, environment: Mapping[str, str], command: Sequence[str]
 ) -> subprocess.Popen[bytes]:
+    module, *arguments = command
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", process.MODULE, "pipeline.run.worker", str(writing)],
+            [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
             stdin=subprocess.PIPE,
             stdout=early,
             stderr=subprocess.STDOUT,
@@ -144,7 +177,7 @@ def _pipe() -> Iterator[tuple[IO[bytes], int]]:
         reading, writing = os.pipe()
     except OSError as error:
         raise _cannot_start(error, "pipe") from None
-    with os.fdopen(reading, "rb") as stream:
+    with os.fdopen(reading, "rb", buffering=0) as stream:
         yield stream, writing
 
 
@@ -155,6 +188,8 @@ def _cannot_start(error: OSError, path: str) -> StageFailed:
 def _failure(
     status: int, report: Mapping[str, Any], log: Path | None, early: IO[bytes], memory_hint: str
 ) -> StageFailed:
+    if report.get("log"):  # of an executor, which reports the log with the message
+        log = Path(report["log"])
     if "message" in report:
         return StageFailed(report["message"], report["status"], log, report.get("busy", False))
     if log is None:
@@ -169,11 +204,6 @@ def _send(stage: subprocess.Popen[bytes] | ForkedProcess, task: StageJob) -> Non
     assert stage.stdin is not None
     with contextlib.suppress(BrokenPipeError), stage.stdin as stream:  # it ended while starting
         stream.write(json.dumps(asdict(task)).encode())
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """A report; empty when the process ended without one."""
-    return dict(json.loads(line)) if line.strip() else {}
 
 
 def _last_line(stream: IO[bytes]) -> str:

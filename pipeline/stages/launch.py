@@ -1,4 +1,4 @@
-"""Training over several GPUs: one stage function in the processes of ``accelerate launch``.
+"""Training over several GPUs and machines: one stage function in the processes of ``accelerate launch``.
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files, its
 counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch JOB.json``; the job
@@ -10,26 +10,32 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
-from dataclasses import replace
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import SteepError, TrainingError
+from pipeline.core.errors import ConfigError, InputError, SteepError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
+from pipeline.run.remote import ENDED, Machines, machines_here
 from pipeline.run.worker import call_stage
 from pipeline.stages.forked_ranks import run_ranks
 from pipeline.training.lora import pick_device
 
 _JOB = "job.json"
 _RESULT = "result.json"
+_PLAN = "launch.json"
+_LOOK = 0.2  # seconds between two looks for the plan
 
 
 def write_job(context: StageContext, entry: str) -> Path:
@@ -47,36 +53,70 @@ def read_job(path: Path) -> tuple[str, StageContext]:
     return job["entry"], StageContext.from_json(job["context"])
 
 
-def command(settings: Trainer, job: Path) -> list[str]:
-    """The ``accelerate launch`` command line: one machine, ``settings.processes`` processes."""
-    return [
-        sys.executable, "-m", process.MODULE, "accelerate.commands.launch",
-        "--num_machines", "1",
-        "--num_processes", str(settings.processes),
-        "--multi_gpu",  # also on a CPU, because --cpu would silently start a single process
-        "--mixed_precision", "bf16" if settings.dtype == "bfloat16" else "no",
-        "--dynamo_backend", "no",
-        "--main_process_port", "0",
-        "-m", process.MODULE, "pipeline.stages.launch", str(job),
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class Plan:
+    """How the machines of one training start: the same on all of them.
+
+    ``processes`` are those of all ``machines`` together. The main process listens at ``address`` and
+    ``port``; port 0 lets it choose, which only one machine can do.
+    """
+
+    job: str
+    processes: int
+    mixed_precision: str
+    accelerate_config: str | None = None
+    machines: int = 1
+    address: str | None = None
+    port: int = 0
+
+
+def command(plan: Plan, rank: int = 0) -> list[str]:
+    """The ``accelerate launch`` command line of the machine with number ``rank``."""
+    words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
+    if plan.accelerate_config is None:
+        words.append("--multi_gpu")  # also on a CPU, because --cpu would silently start one process
+    else:
+        words += ["--config_file", plan.accelerate_config]
+    words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
+    words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
+    if plan.machines > 1:
+        words += ["--machine_rank", str(rank), "--main_process_ip", str(plan.address)]
+        words += ["--rdzv_backend", "static"]
+    words += ["--main_process_port", str(plan.port)]
+    return [*words, "-m", process.MODULE, "pipeline.stages.launch", plan.job]
 
 
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
     The notes and the work of the main process are added to those of ``context``. ``block`` is the configuration block
-    of ``settings``. Raises DependencyError for a missing device, and TrainingError with the message of
-    a worker or naming the exit status.
+    of ``settings``. Raises DependencyError for a missing device, ConfigError for machines that no executor
+    has given, and TrainingError with the message of a worker or naming the exit status.
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
+    machines = _machines(settings, block)
+    if settings.accelerate_config is not None and not Path(settings.accelerate_config).is_file():
+        raise InputError(
+            f"{settings.accelerate_config}: no such file; correct {block}.accelerate_config"
+        )
     job = write_job(context, entry)
     result_file = context.checkpoint_dir / _RESULT
     result_file.unlink(missing_ok=True)
+    plan = Plan(
+        job=str(job),
+        processes=settings.processes,
+        mixed_precision="bf16" if settings.dtype == "bfloat16" else "no",
+        accelerate_config=settings.accelerate_config,
+        machines=settings.machines,
+    )
+    if machines is not None:
+        plan = replace(plan, address=machines.address, port=_free_port())
+        write_json(Path(machines.folder) / _PLAN, asdict(plan))
     server = fork_server.inherited
-    if server is not None and device == "cpu":
+    if server is not None and device == "cpu" and machines is None:
         status = run_ranks(server, job, settings)
     else:
-        status = _accelerate(settings, job)
+        status = subprocess.run(command(plan), env=_environment(), check=False).returncode
     result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
     if "error" in result:
         raise TrainingError(result["error"])
@@ -91,20 +131,51 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     return counts
 
 
-def _accelerate(settings: Trainer, job: Path) -> int:
-    root = str(Path(__file__).parents[2])  # workers import this package, whether installed or not
-    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    finished = subprocess.run(
-        command(settings, job),
-        env={**os.environ, **process.child_environment(), "PYTHONPATH": search},
-        check=False,
-    )
-    return finished.returncode
-
-
 def forked() -> int:
     """Entry point of a process that the fork server started; the argument is the job file."""
     return main(Path(sys.argv[1]))
+
+
+def follow(machines: Machines) -> int:
+    """Start the launcher of another machine than the first once the plan is there.
+
+    Returns its exit status; 0 when the stage ended without training, because it was complete or failed before.
+    """
+    folder = Path(machines.folder)
+    while not (folder / _PLAN).exists():
+        if (folder / ENDED).exists():
+            return 0
+        with contextlib.suppress(OSError):
+            list(folder.iterdir())  # a network file system then asks its server again
+        time.sleep(_LOOK)
+    plan = Plan(**read_json(folder / _PLAN))
+    return subprocess.run(command(plan, machines.rank), env=_environment(), check=False).returncode
+
+
+def _machines(settings: Trainer, block: str) -> Machines | None:
+    """The machines that an executor gave; None for one machine."""
+    if settings.machines == 1:
+        return None
+    machines = machines_here()
+    if machines is None or machines.count != settings.machines:
+        raise ConfigError(
+            f"{block}.machines is {settings.machines}, and this stage has one machine; set execution to ray "
+            f"or slurm, or {block}.machines to 1"
+        )
+    return machines
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[2])  # workers import this package, whether installed or not
+    search = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **process.child_environment(), "PYTHONPATH": search}
+
+
+def _free_port() -> int:
+    """A port that nothing uses at present."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
 
 
 def main(path: Path) -> int:
@@ -127,5 +198,13 @@ def main(path: Path) -> int:
     return 0
 
 
+def _main(arguments: list[str]) -> int:
+    if arguments == ["--follow"]:
+        machines = machines_here()
+        assert machines is not None  # the executor gives them
+        return follow(machines)
+    return main(Path(arguments[0]))
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(_main(sys.argv[1:]))

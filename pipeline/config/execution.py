@@ -1,0 +1,88 @@
+"""Settings that say where stages run: on this machine, on a Ray cluster, or as Slurm jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config.base import Block, Execution
+from pipeline.config.values import Items, NotEmpty, Positive
+
+_HOST_AND_PORT = re.compile(r"auto|[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
+_DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
+
+
+class Ray(Block):
+    """Stages as tasks of a Ray cluster (`pip install 'steep[ray]'`)."""
+
+    address: Annotated[str | None, Execution()] = Field(
+        None,
+        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else a cluster of "
+        "this machine that lives as long as the run",
+    )
+    retries: Annotated[int, Execution()] = Field(
+        3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if value is not None and not _HOST_AND_PORT.fullmatch(value):
+            raise ValueError(
+                "expected host:port of the head node, such as 10.0.0.1:6379, or auto; the addresses of "
+                "Ray's client (ray://) are not supported"
+            )
+        return value
+
+
+class Slurm(Block):
+    """Stages as Slurm jobs, submitted by submitit (`pip install 'steep[slurm]'`)."""
+
+    cluster: Annotated[Literal["slurm", "local"], Execution()] = Field(
+        "slurm", description="local: processes of this machine instead of jobs, to try a set-up"
+    )
+    partition: Annotated[NotEmpty | None, Execution()] = Field(
+        None, description="null: the cluster's default"
+    )
+    account: Annotated[NotEmpty | None, Execution()] = Field(
+        None, description="null: the user's default"
+    )
+    time: Annotated[Positive, Execution()] = Field(
+        1440, description="limit of a job in minutes; a stage that reaches it is queued again"
+    )
+    memory: Annotated[float | None, Execution()] = Field(
+        None, gt=0, le=1e6, description="memory per node in GiB; null: the cluster's default"
+    )
+    extra: Annotated[Items[NotEmpty], Execution()] = Field(
+        (), description="further directives of sbatch, such as `--qos=high`"
+    )
+    requeues: Annotated[int, Execution()] = Field(
+        3, ge=0, le=1000, description="times that a stage is queued again at its time limit"
+    )
+
+    @field_validator("extra")
+    @classmethod
+    def _directives(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for directive in value:
+            if not _DIRECTIVE.fullmatch(directive):
+                raise ValueError(f"{directive!r:.60}: expected a directive such as --qos=high")
+        return value
+
+
+class Executor(Block):
+    """Where stages run. `execution: ray` is short for `execution: {kind: ray}`."""
+
+    shorthand = "kind"
+
+    kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
+        "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
+    )
+    ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
+    slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_alone(cls, value: Any) -> Any:
+        return {cls.shorthand: value} if isinstance(value, str) else value

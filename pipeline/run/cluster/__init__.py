@@ -1,0 +1,1 @@
+"""Drivers: processes that run one stage on a cluster (Ray, Slurm) for an executor."""

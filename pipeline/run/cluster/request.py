@@ -1,0 +1,129 @@
+"""What a driver is asked to do, and what it learns of the stage while that runs elsewhere.
+
+A driver is started in place of the stage's process and keeps its contract: the job on standard input, reports
+on a pipe (`pipeline.run.worker.Reports`). It ends with the process that started it, also when that is killed, and
+cancels its job before.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pipeline.run.remote import RemoteStage
+from pipeline.run.store import StageKey, Store
+from pipeline.run.worker import Reports
+
+_LOCK_SECONDS = (
+    120.0  # a server of a network file system keeps the locks of a lost machine for a while
+)
+_NO_LOCK_SECONDS = (
+    60.0  # a stage that has just ended has no lock, and its manifest may not be seen yet
+)
+
+Note: TypeAlias = Callable[[str], None]
+Drive: TypeAlias = "Callable[[Request, Watch, Note], dict[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a driver gets beside the job: ``gpus`` and ``threads`` are those of each machine."""
+
+    stage: RemoteStage
+    label: str
+    gpus: int
+    threads: int
+    settings: dict[str, Any]
+
+
+def read_request() -> tuple[Request, Reports]:
+    """The request and the reports of this process, which is a driver.
+
+    The job comes on standard input, and waits longer for its lock than a stage of one machine: a server keeps
+    the locks of a lost machine for a while.
+    """
+    reports = Reports(int(sys.argv[1]))
+    fields = json.loads(sys.argv[2])
+    job = json.load(sys.stdin)
+    job["lock_seconds"] = max(job["lock_seconds"], _LOCK_SECONDS)
+    fields["stage"] = RemoteStage(**{**fields["stage"], "job": job})
+    return Request(**fields), reports
+
+
+class Watch:
+    """What a driver learns of a running stage from its file of reports, and passes on.
+
+    It also finds out whether the file system locks between machines: the stage holds its lock from the
+    report of its log on.
+    """
+
+    def __init__(self, request: Request, reports: Reports) -> None:
+        self._path = Path(request.stage.folder) / "reports.jsonl"
+        job = request.stage.job
+        self._store, self._key = Store(Path(job["root"])), StageKey(**job["key"])
+        self._reports = reports
+        self._read = 0
+        self._unlocked_since: float | None = None
+        self._running = False
+
+    def look(self) -> str | None:
+        """Pass on what is new; returns a reason to end the stage, or None."""
+        try:
+            text = self._path.read_bytes()
+        except OSError:
+            return None
+        whole = text[: text.rfind(b"\n") + 1]
+        new, self._read = whole[self._read :], len(whole)
+        for line in new.splitlines():
+            report = json.loads(line)
+            self._running, self._unlocked_since = True, None
+            self._reports.send(log=report["log"])
+            self._reports.send(note=f"runs in {report['where']}")
+        return self._without_lock() if self._running else None
+
+    def attempt_ended(self) -> None:
+        """The stage does not run at present."""
+        self._running = False
+
+    def _without_lock(self) -> str | None:
+        if self._store.in_use(self._key) or self._store.complete(self._key):
+            self._unlocked_since = None
+            return None
+        now = time.monotonic()
+        if self._unlocked_since is None:
+            self._unlocked_since = now
+        if now - self._unlocked_since < _NO_LOCK_SECONDS:
+            return None
+        return (
+            f"the stage runs on another machine and its lock in {self._store.root} is free here, so the file system "
+            "does not lock files between machines; mount it with locks (NFS 4, or Lustre with -o flock)"
+        )
+
+
+def failed(message: str, status: int = 2) -> dict[str, Any]:
+    """The outcome of a stage that failed with ``message``."""
+    return {"status": status, "message": message, "busy": False, "log": None}
+
+
+def drive(run: Drive) -> int:
+    """The main function of a driver: ``run`` returns the outcome, which is reported.
+
+    Returns the exit status. SIGTERM raises SystemExit in ``run``, which cancels its job.
+    """
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+    request, reports = read_request()
+    watch = Watch(request, reports)
+    outcome = run(request, watch, lambda text: reports.send(note=text))
+    watch.look()
+    reports.send(**outcome)
+    return int(outcome.get("status", 0))
