@@ -175,11 +175,11 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     from tasks.planning.plan import make_plan
 
     task = todo[-1]
-    if (
-        task.run_settings.execution.kind == "local"
-    ):  # other machines have their own devices and packages
-        if faults := early_faults(task.run_settings, [needed.stage for needed in todo]):
-            raise DependencyError("\n".join(faults))
+    # With another executor the stages have the devices and packages of other machines.
+    local = task.run_settings.execution.kind == "local"
+    stages = [needed.stage for needed in todo]
+    if local and (faults := early_faults(task.run_settings, stages)):
+        raise DependencyError("\n".join(faults))
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
     check_executor(task.settings)
