@@ -2,7 +2,7 @@
 
 The scheduler counts what the running stages use of the run's GPUs and CPU threads (Luigi's resources).
 Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
-threads reserves them, so that later stages do not take them one by one.
+threads that only later stages hold reserves them, so that others do not take them one by one.
 """
 
 from __future__ import annotations

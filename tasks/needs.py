@@ -34,12 +34,17 @@ class Needs:
 NOTHING = Needs()
 
 
+def shards_of(task: StageTask) -> dict[str, StageTask]:
+    """The shards that the stage of ``task`` is divided into; none when it is not divided."""
+    return task.shards() if isinstance(task, ShardedTask) else {}
+
+
 def needs(task: StageTask) -> Needs:
     """What the stage of ``task`` asks for.
 
     A stage that is divided only joins the outputs of its shards, and loads no model.
     """
-    if isinstance(task, ShardedTask) and task.shards():
+    if shards_of(task):
         return NOTHING
     rule = RULES.get(task.stage.removesuffix(_SHARD))
     return NOTHING if rule is None else rule(task.settings)

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tasks.base import StageTask
-from tasks.build import GPUS, THREADS, resources
+from tasks.build import GPUS, THREADS, check_needs, resources
 from tasks.leases import Capacity
-from tasks.needs import needs
+from tasks.needs import needs, shards_of
 from tasks.planning.assumptions import JOINING, assumed_seconds
 from tasks.planning.schedule import Job, Placed, Room, busy_share, makespan, schedule
-from tasks.sharding import ShardedTask
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def divided_walk(task: StageTask, seen: set[str] | None = None) -> Iterator[tupl
     seen.add(task.task_id)
     for needed in _needed(task).values():
         yield from divided_walk(needed, seen)
-    shards = task.shards() if isinstance(task, ShardedTask) else {}
+    shards = shards_of(task)
     for shard in shards.values():
         seen.add(shard.task_id)
         yield shard, len(shards)
@@ -61,7 +60,7 @@ def divided_walk(task: StageTask, seen: set[str] | None = None) -> Iterator[tupl
 
 def _needed(task: StageTask) -> dict[str, StageTask]:
     """What a task or, where it is divided, each of its shards needs."""
-    shards = task.shards() if isinstance(task, ShardedTask) else {}
+    shards = shards_of(task)
     return next(iter(shards.values())).needed() if shards else task.needed()
 
 
@@ -71,11 +70,8 @@ def simulate(
     """Place the stages of a run on its GPUs.
 
     ``estimated`` has the seconds of the stages that would run, by label, as far as they are known; None
-    is a run from an empty store. Raises ConfigError, through `tasks.build.check_needs`, when a stage
-    asks for more GPUs than there are.
+    is a run from an empty store. Raises ConfigError when a stage asks for more GPUs than there are.
     """
-    from tasks.build import check_needs
-
     stages = list(divided_walk(task))
     check_needs([needed for needed, _ in stages], capacity)
     jobs, assumed = [], set()
@@ -87,8 +83,8 @@ def simulate(
             assumed.add(needed.label)
             seconds = _assumed(needed, parts)
         taken = resources(needs(needed), capacity)
-        before = needed.shards() if isinstance(needed, ShardedTask) else {}
-        names = tuple(other.label for other in (before or needed.needed()).values())
+        before = {**needed.needed(), **shards_of(needed)}
+        names = tuple(other.label for other in before.values())
         jobs.append(Job(needed.label, seconds, names, taken.get(GPUS, 0), taken[THREADS]))
     room = Room(capacity.workers, capacity.gpus or None, capacity.threads)
     placed = tuple(schedule(jobs, room))
@@ -96,6 +92,6 @@ def simulate(
 
 
 def _assumed(task: StageTask, parts: int) -> float:
-    if isinstance(task, ShardedTask) and task.shards():
+    if shards_of(task):
         return JOINING
     return assumed_seconds(task) / max(needs(task).gpus, 1) / parts

@@ -1,0 +1,229 @@
+"""GPUs and CPU threads that stages are given, within a run, between runs and after kills."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import ConfigError
+from tasks.devices import allotted, identity, listed
+from tasks.leases import LOCK_DIR, Capacity, Lease, Request, held
+from tasks.run import run
+from tests.tasks.counting_tasks import ROOT, task, wait_until
+from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, given
+
+
+@pytest.fixture
+def place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with lock files of its own, and none of the variables that leases read."""
+    for folder in ("marks", "locks"):
+        (workspace / folder).mkdir()
+    monkeypatch.setenv("MARKS", str(workspace / "marks"))
+    monkeypatch.setenv(LOCK_DIR, str(workspace / "locks"))
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return workspace
+
+
+def request(count: int, devices: str, *, assigned: bool = True) -> Request:
+    return Request(count, tuple(devices.split(",")), assigned, threads=1)
+
+
+def no_wait(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7")
+    monkeypatch.setenv("ROOM", "4")
+    pair = task(Pairs, place, "gpus=4", "threads=10", "workers=null")
+    run(pair)
+    found = [given(sample) for sample in pair.inputs.values()]
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in found} == {"2", "3", "5", "7"}
+    for one, other in combinations(found, 2):
+        apart = one["end"] <= other["start"] or other["end"] <= one["start"]
+        assert apart or one["CUDA_VISIBLE_DEVICES"] != other["CUDA_VISIBLE_DEVICES"]
+    first = sorted(found, key=lambda one: one["start"])[:4]
+    assert max(one["start"] for one in first) < min(one["end"] for one in first)  # all at once
+    assert {one["OMP_NUM_THREADS"] for one in found} == {"2"}  # 10 threads, at most 5 stages
+    last = given(pair)
+    assert last["CUDA_VISIBLE_DEVICES"] == ""  # so that it cannot take a card
+    assert last["MKL_NUM_THREADS"] == "2"
+
+
+def test_a_stage_computes_with_its_threads(place):
+    shows = Samples(
+        **task(Evaluates, place, "name=torch", "threads=1", "workers=1").param_kwargs, number=0
+    )
+    directory = run(shows)
+    assert (directory / "torch.txt").read_text() == "1"
+    assert given(shows)["CUDA_VISIBLE_DEVICES"] is None
+    assert given(shows)["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+def test_exported_threads_are_an_upper_bound():
+    lease = Lease(threads=4)
+    assert lease.environment({})["OMP_NUM_THREADS"] == "4"
+    bounded = lease.environment({"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "1"})
+    assert [bounded[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")] == [
+        "2",
+        "1",
+        "2",
+    ]
+    assert lease.environment({"OMP_NUM_THREADS": "9"})["OMP_NUM_THREADS"] == "4"
+    assert lease.environment({"OMP_NUM_THREADS": "many"})["OMP_NUM_THREADS"] == "4"
+    bound = lease.environment({"VLLM_CPU_OMP_THREADS_BIND": "0-3"})
+    assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "0-3"
+    assert Lease().environment({"OMP_NUM_THREADS": "2"}) == {}
+
+
+HOLDS = """
+import sys, time
+from tasks.leases import Request, held
+with held(Request(2, ("0", "1", "2"), True, 1), print) as lease:
+    print(",".join(lease.devices), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_another_process_gets_other_devices_and_all_of_them_after_a_kill(place):
+    other = subprocess.Popen([sys.executable, "-c", HOLDS], cwd=ROOT, stdout=subprocess.PIPE)
+    said: list[str] = []
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"0,1\n"
+        with held(request(1, "0,1,2"), no_wait) as lease:
+            assert lease.devices == ("2",)
+
+        def waits(text: str) -> None:
+            said.append(text)
+            other.kill()
+
+        with held(request(3, "0,1,2"), waits) as lease:
+            assert lease.devices == ("0", "1", "2")
+    finally:
+        other.kill()
+        other.communicate()
+    folder = place / "locks"
+    assert said == [f"waits for 3 GPUs: another run on this machine holds 0, 1 ({folder})"]
+    with held(request(3, "0,1,2"), no_wait):
+        pass
+
+
+RUNS = """
+import sys
+from pathlib import Path
+from tasks.run import run
+from tests.tasks.counting_tasks import task
+from tests.tasks.leasing_tasks import Evaluates
+run(task(Evaluates, Path(sys.argv[1]), "gpus=1"), workers=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(
+    place, monkeypatch, workers
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    scheduler = subprocess.Popen([sys.executable, "-c", RUNS, str(place), str(workers)], cwd=ROOT)
+    mark = place / "marks" / "evaluate-policy"
+    try:
+        wait_until(mark.exists)
+        device, process = mark.read_text().split()
+        assert device == "4"
+        os.kill(int(process), signal.SIGSTOP)  # it cannot end while it is stopped
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+    said: list[str] = []
+
+    def waits(text: str) -> None:
+        said.append(text)
+        os.kill(int(process), signal.SIGCONT)
+
+    time.sleep(0.5)
+    with held(request(1, "4"), waits) as lease:
+        assert lease.devices == ("4",)
+    assert len(said) == 1
+
+
+def test_the_allotment_is_inherited(tmp_path):
+    assert allotted({}) is None
+    assert allotted({"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert allotted({"CUDA_VISIBLE_DEVICES": "3, GPU-1a,-1,5"}) == ("3", "GPU-1a")
+    for address, uuid in (("0000:02:00.0", "GPU-2b"), ("0000:01:00.0", "GPU-1a")):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "information").write_text(f"Model: H\nGPU UUID: \t {uuid}\n")
+    assert listed(tmp_path) == ("GPU-1a", "GPU-2b")
+    assert [identity(name, listed(tmp_path)) for name in ("1", "GPU-2", "MIG-7", "9")] == [
+        *("GPU-2b", "GPU-2b"),
+        *("MIG-7", "9"),
+    ]
+
+
+def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **variables: str):
+    settings = task(Evaluates, place, *overrides).settings
+    return Capacity.of(settings, environment=variables, present=present)
+
+
+def test_a_run_has_the_allotted_devices(place):
+    found = capacity(place, "gpus=2", "workers=null", CUDA_VISIBLE_DEVICES="4,6,7")
+    assert (found.gpus, found.devices, found.assigned) == (2, ("4", "6", "7"), True)
+    assert found.workers == 3  # one stage on each device, and one without
+    assert capacity(place, "gpus=2").devices == ("0", "1")
+    assert capacity(place, "gpus=2", "workers=1").workers == 1
+    assert capacity(place, "workers=null").workers == 1
+
+
+def test_more_gpus_than_allotted_are_refused(place):
+    with pytest.raises(
+        ConfigError, match=r"gpus is 3, and CUDA_VISIBLE_DEVICES allots 2 \(4, 6\);"
+    ):
+        capacity(place, "gpus=3", CUDA_VISIBLE_DEVICES="4,6")
+    with pytest.raises(ConfigError, match="gpus is 1, and CUDA_VISIBLE_DEVICES allots none;"):
+        capacity(place, "gpus=1", CUDA_VISIBLE_DEVICES="")
+    with pytest.raises(ConfigError, match="gpus is 3, and this machine has 1; set gpus to at most"):
+        capacity(place, "gpus=3", present=("GPU-1a",))
+
+
+def test_without_assignment_stages_with_a_gpu_run_one_at_a_time_on_all_of_them(place):
+    found = capacity(place, "gpus=0", present=("GPU-1a", "GPU-2b"))
+    assert (found.gpus, found.gpus_for(1), found.gpus_for(8), found.gpus_for(0)) == (1, 1, 1, 0)
+    with held(found.request(1, 1), no_wait) as lease:
+        assert lease.devices is None
+        assert "CUDA_VISIBLE_DEVICES" not in lease.environment({})
+        assert len(lease.held) == 2  # another run does not get them either
+    assert capacity(place, "gpus=0", CUDA_VISIBLE_DEVICES="0").gpus == 0  # a machine without a GPU
+
+
+def test_threads_are_shared_by_the_stages_that_run_at_once(place):
+    two = capacity(place, "threads=2", "workers=2")
+    assert [two.threads_for(processes) for processes in (1, 2, 8)] == [1, 2, 2]
+    many = capacity(place, "threads=16", "workers=2")
+    assert [many.threads_for(processes) for processes in (1, 2, 12)] == [8, 8, 12]
+    assert [many.request(0, processes).threads for processes in (1, 2, 12)] == [8, 4, 1]
+    assert capacity(place, "workers=100").threads >= 100  # each stage has one at least
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("engine.tensor_parallel_size=4",), "engine.tensor_parallel_size is 4, and gpus is 2, so"),
+        (
+            ("gpus=3", "engine.tensor_parallel_size=4"),
+            "and gpus is 3, so stage evaluate-policy would",
+        ),
+    ],
+)
+def test_a_stage_that_asks_for_too_many_devices_is_refused_before_anything_runs(
+    place, overrides, message
+):
+    with pytest.raises(ConfigError, match=message):
+        run(task(Evaluates, place, "gpus=2", *overrides))
+    assert not list((place / "marks").iterdir())
+    assert not (place / "runs").exists()
