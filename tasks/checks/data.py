@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pipeline.config import Config, QuestionFile
 from pipeline.core.errors import InputError
+from pipeline.core.records import Question
 from pipeline.corpus.documents import read_documents
-from pipeline.corpus.questions.load import read_questions
+from pipeline.corpus.questions.load import first_questions
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.text_files import first_character
 from tasks.checks.uses import plain
@@ -65,15 +66,14 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
     if not _is_quick(path):
         return
     fields: Counter[str] = Counter()
-    known: set[str] = set()
     try:
-        for row, question in islice(read_questions(path, file.dataset), _RECORDS):
+        for row, _ in first_questions(path, file.dataset, _RECORDS, file.filter):
             fields.update(row.value)
-            known = {name for name in file.filter if hasattr(question, name)}
     except InputError as error:
         yield str(error)
         return
-    missing = [name for name in file.filter if name not in fields and name not in known]
+    known = fields.keys() | Question.__dataclass_fields__.keys()
+    missing = [name for name in file.filter if name not in known]
     if missing:
         yield (
             f"{path}: filter: the first {_RECORDS} records have no field {', '.join(missing)}; they have "
