@@ -6,7 +6,6 @@ records of a file are read; JSON arrays are streamed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
@@ -65,14 +64,14 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
         return
     if not _is_quick(path):
         return
-    fields: Counter[str] = Counter()
+    fields: set[str] = set()
     try:
         for row, _ in first_questions(path, file.dataset, _RECORDS, file.filter):
-            fields.update(row.value)
+            fields |= row.value.keys()
     except InputError as error:
         yield str(error)
         return
-    known = fields.keys() | Question.__dataclass_fields__.keys()
+    known = fields | Question.__dataclass_fields__.keys()
     missing = [name for name in file.filter if name not in known]
     if missing:
         yield (
