@@ -21,7 +21,7 @@ from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
 from tasks.checks.supply import supply_faults
-from tasks.checks.uses import needed_gpus, stage_names, used_models
+from tasks.checks.uses import needed_gpus, runs_elsewhere, stage_names, used_models
 from tasks.planning.gpu_time import gpu_seconds
 from tasks.planning.memory import MemoryPlan, memory_plan
 from tasks.planning.sizes import Sizes, sizes_of
@@ -55,6 +55,7 @@ def check_run(
     settings, found = load_with_faults(config, overrides, data)
     if settings is None:
         return Checked((*found, f"{config}: {_UNCHECKED}"))
+    local = machine.here and not runs_elsewhere(settings)
     faults = list(found)
     stages = _stages(config, overrides, data, settings) if not found else _STAGES
     sizes = sizes_of(settings)
@@ -70,11 +71,11 @@ def check_run(
         lambda: division_faults(settings, stages),
         lambda: length_faults(settings, stages),
         lambda: endpoint_faults(settings, stages) if machine.here else (),
-        lambda: device_faults(settings, stages, machine),
-        lambda: package_faults(settings, stages) if machine.here else (),
+        lambda: device_faults(settings, stages, machine) if local or not machine.here else (),
+        lambda: package_faults(settings, stages) if local else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
-        lambda: ram_faults(plan, machine),
+        lambda: ram_faults(plan, machine) if local or not machine.here else (),
         lambda: _space(settings, plan, fetched) if machine.here else (),
     )
     return Checked(
@@ -92,8 +93,11 @@ def early_faults(
 ) -> list[str]:
     """Faults of the stages that are about to run: devices, packages and limits.
 
-    A machine that is not given is this one, and is looked at only where GPUs are needed.
+    A machine that is not given is this one, and is looked at only where GPUs are needed. Nothing is
+    checked where stages run on other machines.
     """
+    if runs_elsewhere(settings):
+        return []
     needs = needed_gpus(settings, stages)
     there = machine or (this_machine() if needs else Machine(()))
     return _each(

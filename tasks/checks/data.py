@@ -6,15 +6,15 @@ records of a file are read; JSON arrays are streamed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
 from pipeline.config import Config, QuestionFile
 from pipeline.core.errors import InputError
+from pipeline.core.records import Question
 from pipeline.corpus.documents import read_documents
-from pipeline.corpus.questions.load import read_questions
+from pipeline.corpus.questions.load import first_questions
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.text_files import first_character
 from tasks.checks.uses import plain
@@ -64,16 +64,15 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
         return
     if not _is_quick(path):
         return
-    fields: Counter[str] = Counter()
-    known: set[str] = set()
+    fields: set[str] = set()
     try:
-        for row, question in islice(read_questions(path, file.dataset), _RECORDS):
-            fields.update(row.value)
-            known = {name for name in file.filter if hasattr(question, name)}
+        for row, _ in first_questions(path, file.dataset, _RECORDS, file.filter):
+            fields |= row.value.keys()
     except InputError as error:
         yield str(error)
         return
-    missing = [name for name in file.filter if name not in fields and name not in known]
+    known = fields | Question.__dataclass_fields__.keys()
+    missing = [name for name in file.filter if name not in known]
     if missing:
         yield (
             f"{path}: filter: the first {_RECORDS} records have no field {', '.join(missing)}; they have "

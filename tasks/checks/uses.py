@@ -183,6 +183,11 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
     return list(dict.fromkeys(needs))
 
 
+def runs_elsewhere(settings: Config) -> bool:
+    """Whether stages run on other machines, whose devices and packages this one does not tell."""
+    return getattr(getattr(settings, "execution", None), "kind", "local") != "local"
+
+
 def trainers(settings: Config, stages: Collection[str]) -> Iterator[tuple[str, Trainer]]:
     """The blocks of the trainers that run, with their names."""
     names = plain(stages)

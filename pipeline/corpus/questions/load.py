@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from pipeline.core.errors import InputError
@@ -58,6 +59,19 @@ def read_questions(path: Path, dataset: str) -> Iterator[tuple[RawRecord, Questi
         question = _parse(row, dataset)
         _number_repeat(question, ids)
         yield row, question
+
+
+def first_questions(
+    path: Path, dataset: str, records: int, required: Mapping[str, str | int] | None = None
+) -> Iterator[tuple[RawRecord, Question | None]]:
+    """Yield the first ``records`` records of a file with their questions.
+
+    The question is None where a raw field differs from the filter ``required``: such a record may be
+    malformed. Raises InputError as `read_questions` does.
+    """
+    for row in islice(read_rows(path), records):
+        matching = matches(row.value, required or {}, {})
+        yield row, _parse(row, dataset) if matching else None
 
 
 def load_questions(

@@ -10,7 +10,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.local_models import local_directory
 from tasks.checks.collect import early_faults
-from tasks.checks.data import data_faults
+from tasks.checks.data import data_faults, question_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
 from tasks.checks.lengths import length_faults
@@ -223,6 +223,17 @@ def test_a_filter_on_a_field_that_no_record_has_is_a_fault(tmp_path: Path) -> No
     )
     assert any("no field level" in fault for fault in faults)
     assert any("data.sft has no files" in fault for fault in faults)
+
+
+def test_records_that_a_filter_leaves_out_may_be_malformed(tmp_path: Path) -> None:
+    unanswerable = {"question": "Q?", "answerable": False}
+    write_lines(tmp_path / "musique.jsonl", [unanswerable, musique(1, 2)])
+    files = "{dataset: musique, path: musique.jsonl, filter: {answerable: true, hops: 2}}"
+    settings = load("embedded", (f"data.sft=[{files}]", "data.closed_world=null"), str(tmp_path))
+    (file,) = settings.data.sft
+    assert not list(question_faults(tmp_path / "musique.jsonl", file))
+    without = file.model_copy(update={"filter": {}})
+    assert list(question_faults(tmp_path / "musique.jsonl", without))
 
 
 def supply(tmp_path: Path, sizes: str, *more: str) -> list[str]:
