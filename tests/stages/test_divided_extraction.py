@@ -116,9 +116,7 @@ def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
 def test_answers_on_other_chunks_are_refused(tmp_path: Path, server: FakeEndpoint) -> None:
     context = context_of(tmp_path, server, "graph")
     shards = {
-        f"shard-00{number}": run_shard(
-            graph.run_shard, context, tmp_path / str(number), number, 2
-        )
+        f"shard-00{number}": run_shard(graph.run_shard, context, tmp_path / str(number), number, 2)
         for number in range(2)
     }
     swapped = {"shard-000": shards["shard-001"], "shard-001": shards["shard-000"]}
