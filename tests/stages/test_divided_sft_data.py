@@ -71,7 +71,6 @@ def context_of(root: Path, server: FakeEndpoint, *overrides: str) -> StageContex
             f"data.root={data}",
             "data.sft=[{dataset: musique, path: musique.jsonl}]",
             "corpus.files=[{path: musique.jsonl, format: questions, dataset: musique}]",
-            "graph={source: openie, path: triplets.jsonl}",
             "judges=null",
             "rewards.hiprag.process=0",
             "sft_data.sizes={1: 5, 2: 5}",
