@@ -1,11 +1,12 @@
 """Divided stages in the store: kills, other numbers of shards, status, --force, and fingerprints."""
 
+import importlib
 import shlex
 
 import pytest
 
 from tasks.run import RunFailed, clean, run, task_for, walk
-from tasks.sharding import ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 from tasks.status import status
 from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
 
@@ -135,3 +136,17 @@ def test_settings_of_memory_and_devices_keep_the_checkpoints_of_an_index(workspa
     changed = task_for("index", "embedded", ("shards=2", *changes))
     for before, after in ((plain, changed), (plain.shard(1), changed.shard(1))):
         assert before.store.checkpoint_dir(before.key) == after.store.checkpoint_dir(after.key)
+
+
+def test_the_functions_of_all_divisible_stages_exist():
+    kinds = [kind for kind in kinds_below(DivisibleTask) if kind.__module__.startswith("tasks.")]
+    entries = {entry for kind in kinds if (entry := getattr(kind, "entry", None))}
+    entries |= {kind.merge_entry for kind in kinds if hasattr(kind, "merge_entry")}
+    assert len(entries) > 20
+    for entry in entries:
+        module, _, function = entry.partition(":")
+        assert callable(getattr(importlib.import_module(module), function)), entry
+
+
+def kinds_below(kind):
+    return [kind, *(below for other in kind.__subclasses__() for below in kinds_below(other))]
