@@ -5,12 +5,12 @@
 """
 
 from tasks.corpus import Corpus
-from tasks.evaluate import Evaluate, EvaluatePolicy
-from tasks.evaluate_any import EvaluateAny
-from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph, HyperIndex
-from tasks.index import Index
-from tasks.judge import Judge, JudgePolicy
+from tasks.evaluate import Evaluate, EvaluatePolicy, EvaluatePolicyShard
+from tasks.evaluate_any import EvaluateAny, EvaluateAnyShard
+from tasks.graph import Graph, GraphShard
+from tasks.hypergraph import Hypergraph, HypergraphShard, HyperIndex, HyperIndexShard
+from tasks.index import Index, IndexShard
+from tasks.judge import Judge, JudgePolicy, JudgePolicyShard, JudgeShard
 from tasks.pair import Pair
 from tasks.questions import (
     QuestionsSampling,
@@ -22,7 +22,7 @@ from tasks.report import Report
 from tasks.sample import Sample, SampleShard
 from tasks.score import Score, ScoreShard
 from tasks.sft import Sft
-from tasks.sft_data import SftData
+from tasks.sft_data import SftData, SftDataShard
 from tasks.train import Train
 from tasks.world import World
 
@@ -30,13 +30,21 @@ __all__ = [
     "Corpus",
     "Evaluate",
     "EvaluateAny",
+    "EvaluateAnyShard",
     "EvaluatePolicy",
+    "EvaluatePolicyShard",
     "Graph",
+    "GraphShard",
     "HyperIndex",
+    "HyperIndexShard",
     "Hypergraph",
+    "HypergraphShard",
     "Index",
+    "IndexShard",
     "Judge",
     "JudgePolicy",
+    "JudgePolicyShard",
+    "JudgeShard",
     "Pair",
     "QuestionsSampling",
     "QuestionsSft",
@@ -49,6 +57,7 @@ __all__ = [
     "ScoreShard",
     "Sft",
     "SftData",
+    "SftDataShard",
     "Train",
     "World",
 ]

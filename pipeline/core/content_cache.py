@@ -82,10 +82,9 @@ def open_cache(path: Path, *, private: bool = False) -> Cache:
 
 
 def _stored_in(path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All items of a SQLite cache that no process writes, in blocks and without locks."""
+    """All items of a SQLite cache, in blocks."""
     try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        with closing(connection):
+        with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS)) as connection:
             items = connection.execute("SELECT key, value FROM items")
             while block := items.fetchmany(_PER_STATEMENT):
                 yield block

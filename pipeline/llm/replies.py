@@ -117,7 +117,7 @@ class Replay:
         self.retry = retry
 
     def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
-        """The next reply to each request; the last one is repeated.
+        """The next reply to each request, of which the last is repeated; with ``retry`` the last.
 
         Raises StoreError when a request has none.
         """
@@ -129,5 +129,8 @@ class Replay:
                     f"{self._origin} hold no reply to a prompt of this stage; the model's files or the "
                     "prompts have changed since they ran; rerun the stage with --force"
                 )
-            taken[key] = replies.popleft() if len(replies) > 1 else replies[0]
+            if self.retry:
+                taken[key] = replies[-1]
+            else:
+                taken[key] = replies.popleft() if len(replies) > 1 else replies[0]
         return taken

@@ -7,8 +7,7 @@ a CPU. Everything else is what the stages run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,18 @@ from pipeline import config
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Pair, Question
+from pipeline.graph.build import Extracted
+from pipeline.graph.facts import Facts
+from pipeline.graph.tables import write_hyperedges
 from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
-from pipeline.run.store import StageKey
-from pipeline.stages import pair, sample, score, shards
+from pipeline.stages import evaluate, pair, sample, score
 from pipeline.stages.training_data import TRAINING, encode_pair_data
 from pipeline.training.lineage import Lineage
+from tests.stages.divided import content, in_directory, run_divided, run_whole
 from tests.training.tiny_policy import byte_tokenizer, write_base
 
 QUESTIONS = [Question(f"q{n}", "nq", f"Question {n}?", ["Rome"], "single") for n in range(10)]
-Stage = Callable[[StageContext], dict[str, int]]
 
 
 def answers(prompt: str, request: Any) -> str:
@@ -49,7 +50,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.stages.policy.open_engine", opened)
 
 
-def context_of(root: Path, base: Path, **sampling: int) -> StageContext:
+def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: int) -> StageContext:
     values: dict[str, Any] = {
         "name": "toy",
         "cache_dir": str(root / "cache"),
@@ -61,8 +62,8 @@ def context_of(root: Path, base: Path, **sampling: int) -> StageContext:
         "model": {"base": str(base)},
         "engine": {"max_num_seqs": sampling.pop("max_num_seqs", 256)},
         "prompt": {"system": "S"},
-        "grammar": "search-r1",
-        "rewards": {"kind": "search-r1"},
+        "grammar": method,
+        "rewards": {"kind": method},
         "pairs": {"limit": 5},
         "sft_data": {"sizes": {1: 1}},
         "sft": {"learning_rate": 0.1, "batch_size": 1},
@@ -81,49 +82,30 @@ def context_of(root: Path, base: Path, **sampling: int) -> StageContext:
     )  # fmt: skip
 
 
-def in_directory(context: StageContext, folder: Path, **changes: Any) -> StageContext:
-    (folder / "output").mkdir(parents=True)
-    (folder / "checkpoints").mkdir()
-    return replace(
-        context, output=folder / "output", checkpoint_dir=folder / "checkpoints", **changes
-    )
-
-
-def run_stage(stage: str, run: Stage, context: StageContext, root: Path, count: int) -> Path:
+def run_stage(stage: Any, context: StageContext, root: Path, count: int) -> Path:
     """The output of a stage that is run whole, or in shards that are joined."""
+    name = stage.__name__.rpartition(".")[2]
+    named = replace(context, stage=name)
     if count == 1:
-        whole = in_directory(context, root / stage, stage=stage)
-        run(whole)
-        return whole.output
-    joined: dict[str, Path] = {}
-    for number in range(count):
-        name = f"shard-{number:03d}"
-        part = in_directory(context, root / stage / name, shard=number, shards=count)
-        key = asdict(StageKey(f"{stage}-shard", 1, {}))
-        manifest = {"fingerprint": name, "key": key, "counts": run(part)}
-        (part.output / "manifest.json").write_text(json.dumps(manifest))
-        joined[name] = part.output
-    merged = in_directory(context, root / stage / "joined", stage=stage, inputs=joined)
-    shards.merge(merged)
-    return merged.output
+        return run_whole(named, root / name, stage.run)[1]
+    return run_divided(named, root / name, count, shard=stage.run, merge=stage.merge)[1]
 
 
 def round_of(root: Path, base: Path, count: int, **sampling: int) -> dict[str, bytes]:
     """The bytes of the files of a round, by stage and name; those about seconds are left out."""
     context = context_of(root, base, **sampling)
-    sampled = run_stage("sample", sample.run, context, root, count)
+    sampled = run_stage(sample, context, root, count)
     inputs = {**context.inputs, "sample": sampled}
-    scored = run_stage("score", score.run, replace(context, inputs=inputs), root, count)
+    scored = run_stage(score, replace(context, inputs=inputs), root, count)
     inputs = {**inputs, "score": scored}
-    paired = run_stage("pair", pair.run, replace(context, inputs=inputs), root, 1)
+    paired = run_stage(pair, replace(context, inputs=inputs), root, 1)
     inputs = {**inputs, "pair": paired}
     training = in_directory(context, root / "train", stage="train", inputs=inputs)
     encode_pair_data(training)
     files = {
-        f"{stage}/{path.name}": path.read_bytes()
+        f"{stage}/{name}": written
         for stage, folder in (("sample", sampled), ("score", scored), ("pair", paired))
-        for path in sorted(folder.iterdir())
-        if path.name not in ("timing.json", "manifest.json")
+        for name, written in content(folder).items()
     }
     return {**files, TRAINING: (training.checkpoint_dir / TRAINING).read_bytes()}
 
@@ -137,7 +119,47 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(
     base: Path, tmp_path: Path, count: int, sampling: dict[str, int]
 ) -> None:
     whole = round_of(tmp_path / "whole", base, 1)
-    pairs = read_records(tmp_path / "whole" / "pair" / "output" / "pairs.parquet", Pair)
+    pairs = read_records(tmp_path / "whole/pair/whole/output/pairs.parquet", Pair)
     assert len(pairs) == 5
     assert {"sample/trajectories.parquet", "score/trajectories.parquet", TRAINING} < whole.keys()
     assert round_of(tmp_path / "divided", base, count, **sampling) == whole
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("count", [3, 12])
+def test_an_evaluation_does_not_depend_on_its_division(
+    base: Path, tmp_path: Path, count: int
+) -> None:
+    """Twelve shards are more than the ten questions."""
+    context = replace(context_of(tmp_path, base), stage="evaluate-policy")
+    counts, whole = run_whole(context, tmp_path / "a", evaluate.run)
+    joined_counts, joined = run_divided(
+        context, tmp_path / "b", count, shard=evaluate.run, merge=evaluate.merge_shards
+    )
+    assert joined_counts == counts == {"questions": 10, "trajectories": 10}
+    before, after = content(whole), content(joined)
+    rows = [json.loads(files.pop("rows.json")) for files in (before, after)]
+    seconds = [row.pop("seconds") for row in rows]
+    assert seconds[0].keys() == seconds[1].keys() >= {"generation", "total"}
+    assert rows[0] == rows[1]
+    assert before == after
+
+
+@pytest.mark.usefixtures("scripted")
+def test_continuations_do_not_depend_on_the_division(base: Path, tmp_path: Path) -> None:
+    """The samples of a question share a state, which one shard continues."""
+    context = context_of(tmp_path, base, "prograph")
+    sampled = run_stage(sample, context, tmp_path, 1)
+    facts = Facts()
+    extracted = [Extracted("c", "T", ["Ann met Bo.", ["Ann", "Bo"]])]
+    (tmp_path / "graph").mkdir()
+    write_hyperedges(tmp_path / "graph", facts.edges(extracted), facts.entities)
+    inputs = {**context.inputs, "sample": sampled, "graph": tmp_path / "graph"}
+    outputs = []
+    for count in (1, 3):
+        config_of = context.config.model_copy(update={"cache_dir": str(tmp_path / f"c{count}")})
+        scoring = replace(context, inputs=inputs, config=config_of)
+        outputs.append(content(run_stage(score, scoring, tmp_path / str(count), count)))
+    assert outputs[0] == outputs[1]
+    cost = json.loads(outputs[0]["progress.json"])
+    assert (cost["distinct"], cost["continuations"]) == (10, 40)

@@ -13,7 +13,7 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
-from pipeline.stages.shards import merge
+from pipeline.stages import sample, score
 from tests.stages.fabricated_run import configuration
 
 # Seven questions of two samples each, in the order of an undivided run.
@@ -41,6 +41,7 @@ def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample"
         shard = inputs[f"shard-{number:03d}"] = tmp_path / f"shard-{number:03d}"
         write_parquet(shard / "trajectories.parquet", trajectories, Trajectory)
         (shard / "stops.json").write_text(json.dumps({"answer": len(trajectories)}))
+        (shard / "timing.json").write_text(json.dumps({"total": 1.5}))
         manifest = {
             "fingerprint": "f",
             "key": asdict(StageKey(f"{stage}-shard", 1, {})),
@@ -48,7 +49,8 @@ def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample"
         }
         (shard / "manifest.json").write_text(json.dumps(manifest))
     context = StageContext(config, stage, output, tmp_path / "checkpoints", inputs)
-    assert merge(context) == {"trajectories": sum(map(len, shards))}
+    counts = sample.merge(context) if stage == "sample" else score.merge(context)
+    assert counts["trajectories"] == sum(map(len, shards))
     return output
 
 
@@ -89,4 +91,4 @@ def test_another_number_of_rows_than_the_manifest_counts_is_refused(tmp_path: Pa
         configuration(), "score", tmp_path / "output", tmp_path / "checkpoints", shards
     )
     with pytest.raises(StoreError, match="hold 10 trajectories, and their manifests count 14"):
-        merge(context)
+        score.merge(context)

@@ -138,3 +138,30 @@ def ends(context: StageContext) -> dict[str, int]:
     if way == "exit":
         os._exit(7)
     raise AssertionError(way)
+
+
+def part(context: StageContext) -> dict[str, int]:
+    """One shard of three numbers; with the file KILL the second shard dies after its checkpoint."""
+    with Path(os.environ["EXECUTIONS"]).open("a") as stream:
+        stream.write(f"part {context.shard} of {context.shards}\n")
+    done = context.checkpoint_dir / "done.txt"
+    if not done.exists():
+        with Path(os.environ["EXECUTIONS"]).open("a") as stream:
+            stream.write(f"work {context.shard}\n")
+        numbers = range(12)[context.shard :: context.shards]
+        done.write_text(
+            " ".join(str(number * context.config.retrieval.top_k) for number in numbers)
+        )
+    if context.shard == 1 and Path(os.environ["KILL"]).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    (context.output / "numbers.txt").write_text(done.read_text())
+    return {"rows": len(done.read_text().split())}
+
+
+def joins(context: StageContext) -> dict[str, int]:
+    _count(context)
+    shards = [path for name, path in sorted(context.inputs.items()) if name.startswith("shard-")]
+    texts = [(shard / "numbers.txt").read_text() for shard in shards]
+    numbers = sorted(int(number) for text in texts for number in text.split())
+    (context.output / "numbers.txt").write_text(" ".join(map(str, numbers)))
+    return {"rows": len(numbers)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import StageTask
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,6 +161,30 @@ class WritesNothing(StageTask):
     stage = "writes-nothing"
     entry = "counting_stages:writes_nothing"
     reads = ("seed",)
+
+
+class _Numbers(DivisibleTask):
+    entry = "counting_stages:part"
+    reads = ("retrieval.top_k",)
+
+    @property
+    def own_shards(self):
+        return self.settings.index.shards
+
+    def upstream(self):
+        return {"first": self.clone(First)}
+
+
+class NumbersShard(_Numbers, ShardTask):
+    stage = "numbers-shard"
+
+
+class Numbers(_Numbers, ShardedTask):
+    """Twelve numbers, whole or in shards."""
+
+    stage = "numbers"
+    merge_entry = "counting_stages:joins"
+    shard_kind = NumbersShard
 
 
 def task(kind, workspace, *overrides):

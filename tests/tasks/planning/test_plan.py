@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.run import walk
 from tests.tasks.planning.finished_runs import finish, finish_all, plan, report
 
 
@@ -191,3 +192,28 @@ def test_prices_of_the_configuration_give_the_cost(folder: Path) -> None:
     found = stages(report(folder, *dearer, "data.closed_world.documents=3000", name="second"))
     assert found["graph"].cost == pytest.approx(2 * (2 * 10 + 0.5 * 20))
     assert found["sample-1"].cost is None
+
+
+def test_shards_share_the_work_and_the_cost_and_the_joined_stage_has_the_rows(
+    folder: Path,
+) -> None:
+    endpoint = "{base_url: 'http://localhost:1/v1', model: m, prices: {prompt: 10, completion: 20}}"
+    by_model = ("graph.source=llm", f"graph.endpoint={endpoint}")
+    whole = report(folder, *by_model)
+    for needed in (task for task in walk(whole) if task.stage in ("world", "corpus", "graph")):
+        work = {
+            "chunks": 1500,
+            "chat.prompt_tokens": 2_000_000,
+            "chat.completion_tokens": 500_000,
+        }
+        finish(needed, **({"work": work} if needed.stage == "graph" else {}))
+    twice = "data.closed_world.documents=3000"
+    found = stages(report(folder, *by_model, twice, "shards=4", name="second"))
+    assert found["graph-shard-003"].cost == pytest.approx((2 * 10 + 0.5 * 20) * 2 / 4)
+    assert found["graph-shard-003"].seconds == pytest.approx(3 * 2 / 4)
+    assert (found["graph"].cost, found["graph"].seconds) == (None, None)
+    assert found["graph"].amounts["chunks"] == 3000
+    assert found["graph"].amounts["triplets"] == 10_000
+    assert found["index-shard-000"].amounts["texts"] == (3000 + 4000 + 10_000) / 4
+    assert found["index"].amounts["texts"] == 17_000
+    assert set(found["index"].needs) >= {f"index-shard-00{n}" for n in range(4)}

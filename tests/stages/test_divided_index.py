@@ -1,0 +1,110 @@
+"""Embedding in one piece and in three shards: the same vectors and indexes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.core.errors import StoreError
+from pipeline.core.records import Chunk
+from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.facts import Facts
+from pipeline.graph.tables import write_hyperedges, write_triplets
+from pipeline.run.context import StageContext
+from pipeline.stages import index
+from pipeline.stages.corpus import write_chunks
+from tests.retrieval.small_encoders import write_bi_encoder
+from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
+from tests.stages.test_index import config
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NAMES = [f"{first}{second}" for first in LETTERS[:12] for second in LETTERS]  # 312
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_bi_encoder(tmp_path_factory.mktemp("models") / "bi")
+
+
+def context_of(root: Path, model: Path, names=NAMES[:7], **settings) -> StageContext:
+    base = config(model, root)
+    changed = base.model_copy(update={"index": base.index.model_copy(update=settings)})
+    # Two row groups, and a text that is in the first and in the last shard.
+    chunks = [Chunk(f"c{n}", name, f"{name} is a film.", "d") for n, name in enumerate(names)]
+    write_chunks(root / "corpus", [*chunks, replace(chunks[0], id="last")])
+    (root / "graph").mkdir(parents=True)
+    graph, facts = Graph(), Facts()
+    triples = [Extracted("c0", "", [name, "is", "film"]) for name in names]
+    write_triplets(root / "graph", graph.edges(triples), graph.entities, block=4)
+    (root / "hypergraph").mkdir()
+    rows = [Extracted("c0", "", [f"{name} is a film.", [name, "film"]]) for name in names]
+    write_hyperedges(root / "hypergraph", facts.edges(rows), facts.entities)
+    inputs = {"corpus": root / "corpus", "graph": root / "graph"}
+    return StageContext(changed, "index", root, root, inputs)
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count):
+    """Thirty shards are more than the rows of any table."""
+    whole_context = context_of(tmp_path / "a", model)
+    divided_context = context_of(tmp_path / "b", model)
+    counts, whole = run_whole(whole_context, tmp_path / "a", index.run)
+    joined_counts, joined = run_divided(
+        divided_context, tmp_path / "b", count, shard=index.run_shard, merge=index.merge
+    )
+    assert counts == {"chunks": 8, "entities": 8, "triplets": 7, "newly embedded": 22}
+    assert joined_counts == counts
+    assert content(joined) == content(whole)
+
+
+def test_a_compressed_index_is_trained_on_the_same_sample(tmp_path, model):
+    whole_context = context_of(tmp_path / "a", model, NAMES, faiss="ivf-pq")
+    divided_context = context_of(tmp_path / "b", model, NAMES, faiss="ivf-pq")
+    _, whole = run_whole(whole_context, tmp_path / "a", index.run)
+    _, joined = run_divided(
+        divided_context, tmp_path / "b", 3, shard=index.run_shard, merge=index.merge
+    )
+    assert content(joined) == content(whole)
+    assert json.loads((joined / "index.json").read_text())["faiss"]["chunks"]["kind"] == "ivf-pq"
+
+
+def test_the_hypergraph_is_embedded_in_shards_too(tmp_path, model):
+    context = context_of(tmp_path, model)
+    inputs = {"corpus": tmp_path / "corpus", "graph": tmp_path / "hypergraph"}
+    context = replace(context, stage="hyper-index", inputs=inputs)
+    _, whole = run_whole(context, tmp_path / "a", index.run_hyper)
+    _, joined = run_divided(
+        context, tmp_path / "b", 3, shard=index.run_hyper_shard, merge=index.merge_hyper
+    )
+    assert content(joined) == content(whole)
+    assert np.load(joined / "hyperedges.npy").shape == (7, 32)
+
+
+def test_a_shard_that_failed_continues_with_other_execution_settings(tmp_path, model):
+    """As after an error for want of memory: its finished blocks are not embedded again."""
+    context = context_of(tmp_path, model, gpu=True, cached_texts=0)
+    shard = in_directory(context, tmp_path / "shard", shard=1, shards=2)
+    index.run_shard(shard)
+    before = content(shard.output)
+    changed = context.config.index.model_copy(update={"gpu": False})
+    embedder = changed.embedder.model_copy(update={"batch_size": 1})
+    settings = context.config.model_copy(
+        update={"index": changed.model_copy(update={"embedder": embedder})}
+    )
+    next(shard.checkpoint_dir.glob("triplets-*.npy")).unlink()
+    again = run_shard(index.run_shard, replace(context, config=settings), tmp_path / "shard", 1, 2)
+    counts = json.loads((again / "manifest.json").read_text())["counts"]
+    assert counts["newly embedded"] == counts["triplets"] == 4
+    assert content(again) == before
+
+
+def test_vectors_of_other_tables_are_refused(tmp_path, model):
+    context = context_of(tmp_path, model)
+    shards = {
+        f"shard-00{n}": run_shard(index.run_shard, context, tmp_path / str(n), n, 2) for n in (0, 1)
+    }
+    inputs = {**context.inputs, "shard-000": shards["shard-000"]}
+    with pytest.raises(StoreError, match=r"hold 4 vectors of chunks, and .* has 8 rows"):
+        index.merge(in_directory(context, tmp_path / "j", inputs=inputs))
