@@ -18,6 +18,7 @@ from pipeline.run.cluster.request import Request
 from pipeline.run.progress import read_progress
 from pipeline.run.remote import RemoteStage
 from tasks.executors import check_executor
+from tasks.executors.file_systems import kind_of
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import (
     ROOT,
@@ -197,3 +198,21 @@ def test_the_short_form_keeps_the_other_settings(workspace) -> None:
     settings = task(Second, workspace, "execution.slurm.partition=gpu", "execution=slurm").settings
     assert settings.execution.kind == "slurm"
     assert settings.execution.slurm.partition == "gpu"
+
+
+def test_caches_on_a_network_file_system_are_refused(workspace, monkeypatch) -> None:
+    """SQLite files there must not be written by several machines."""
+    mounts = workspace / "mounts"
+    shared = workspace / "shared disk"
+    shared.mkdir()
+    place = str(shared).replace(" ", "\\040")
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {place} nfs4 rw,vers=4.2 0 0\n")
+    assert kind_of(shared / "runs" / "cache", mounts) == "nfs4"
+    assert kind_of(workspace, mounts) == "ext4"
+    monkeypatch.setattr("tasks.executors.choose.kind_of", lambda path: kind_of(path, mounts))
+    cache = f"cache_dir={shared / 'cache'}"
+    with pytest.raises(
+        ConfigError, match=r"kind nfs4; .*set cache_dir to a directory on a local disk"
+    ):
+        check_executor(task(Second, workspace, cache, "execution=slurm").settings)
+    check_executor(task(Second, workspace, cache).settings)
