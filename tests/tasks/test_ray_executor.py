@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -29,6 +29,17 @@ from tests.tasks.test_slurm_executor import RUN, content
 STORE_BYTES = 80_000_000  # of each node's object store; a stage puts nothing into it
 
 
+def started(start: Callable[[], Any]) -> Any:
+    """What ``start`` returns. Ray gives a node 30 seconds, which a loaded machine may exceed."""
+    for attempt in range(4):
+        try:
+            return start()
+        except Exception:
+            if attempt == 3:
+                raise
+    raise AssertionError
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without CPUs and two nodes with one each."""
@@ -38,10 +49,11 @@ def cluster() -> Iterator[Any]:
         from ray.cluster_utils import Cluster
 
         node = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0})
+        head = {**node, "num_cpus": 0}
+        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
         patch.setenv("RAY_ADDRESS", cluster.address)
         for _ in range(2):
-            cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+            started(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
         yield cluster
         cluster.shutdown()
 
