@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,10 @@ import pytest
 
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.cluster import slurm_driver
-from pipeline.run.cluster.request import Request
+from pipeline.run.cluster.request import Request, Watch
 from pipeline.run.progress import read_progress
 from pipeline.run.remote import RemoteStage
+from pipeline.run.worker import Reports
 from tasks.executors import check_executor
 from tasks.executors.file_systems import kind_of
 from tasks.run import RunFailed, run
@@ -216,3 +217,37 @@ def test_caches_on_a_network_file_system_are_refused(workspace, monkeypatch) -> 
     ):
         check_executor(task(Second, workspace, cache, "execution=slurm").settings)
     check_executor(task(Second, workspace, cache).settings)
+
+
+class Sent(Reports):
+    """Keeps the reports instead of sending them."""
+
+    def __init__(self) -> None:
+        self.reports: list[dict[str, Any]] = []
+
+    def send(self, **report: Any) -> None:
+        self.reports.append(report)
+
+
+def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
+    workspace, monkeypatch
+) -> None:
+    """The stage has reported its log, so it holds its lock, and the lock is free here."""
+    monkeypatch.setattr("pipeline.run.cluster.request._NO_LOCK_SECONDS", -1)
+    stage = task(Second, workspace)
+    job = {"root": str(stage.store.root), "key": asdict(stage.key)}
+    folder = workspace / "job"
+    folder.mkdir()
+    asked = replace(request(), stage=RemoteStage(job, "/shared", str(folder), "", "slurm job"))
+    sent = Sent()
+    watch = Watch(asked, sent)
+    assert watch.look() is None
+    (folder / "reports.jsonl").write_text(
+        '{"log": "second.log", "where": "slurm job 7 on b"}\n{"lo'
+    )
+    with stage.store.locked(stage.key.stage, stage.key.fingerprint, 0):
+        assert watch.look() is None
+    assert sent.reports == [{"log": "second.log"}, {"note": "runs in slurm job 7 on b"}]
+    assert "does not lock files between machines; mount it with locks" in (watch.look() or "")
+    watch.attempt_ended()
+    assert watch.look() is None
