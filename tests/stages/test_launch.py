@@ -9,13 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pipeline.core.errors import ConfigError
 from pipeline.run.context import StageContext
 from pipeline.run.progress import ProgressFile, read_progress
+from pipeline.run.remote import ENDED, Machines
+from pipeline.stages.launch import Plan, command, follow
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from tests.training.tiny_policy import Run, write_base
@@ -105,27 +110,79 @@ def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[s
     assert context.work["start_seconds"] > 0
 
 
-def test_two_processes_train_the_policy_of_one(run: Run) -> None:
-    """Without dropout, and with steps that the processes divide."""
+def test_two_processes_and_two_machines_train_the_policy_of_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without dropout, and with steps that the processes divide. Both machines are this one."""
     import torch
     from safetensors.torch import load_file
 
     run_sft(run.context("sft", "sft"))
     contexts: list[StageContext] = []
-    for processes in (1, 2):
-        dpo = {"per_device_batch_size": 1, "processes": processes, "learning_rate": 1e-3}
-        context = run.context("train", f"of-{processes}", lora={"dropout": 0.0}, dpo=dpo)
-        run_round(context)
+    for processes, machines in ((1, 1), (2, 1), (2, 2)):
+        dpo = {
+            "per_device_batch_size": 1,
+            "processes": processes,
+            "machines": machines,
+            "learning_rate": 1e-3,
+        }
+        name = f"of-{processes}-{machines}"
+        context = run.context("train", name, lora={"dropout": 0.0}, dpo=dpo)
+        if machines == 1:
+            run_round(context)
+        else:
+            with second_machine(run.root / name, monkeypatch) as other:
+                run_round(context)
+            assert other.returncode == 0
         contexts.append(context)
-    of_one, of_two = (
+    of_one, *of_two = (
         load_file(context.output / "adapter" / "adapter_model.safetensors") for context in contexts
     )
-    for name, value in of_one.items():
-        torch.testing.assert_close(of_two[name], value, rtol=0, atol=1e-5)
-    rows_one, rows_two = (
+    rows_one, *rows_two = (
         json.loads((context.output / "log.json").read_text())["history"] for context in contexts
     )
-    assert [row["step"] for row in rows_two] == [1, 2, 3, 4]
-    assert [row["loss"] for row in rows_two] == pytest.approx(
-        [row["loss"] for row in rows_one], rel=1e-4
-    )
+    for adapter, rows in zip(of_two, rows_two, strict=True):
+        for name, value in of_one.items():
+            torch.testing.assert_close(adapter[name], value, rtol=0, atol=1e-5)
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+        assert [row["loss"] for row in rows] == pytest.approx(
+            [row["loss"] for row in rows_one], rel=1e-4
+        )
+
+
+@contextmanager
+def second_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[subprocess.Popen[bytes]]:
+    """This machine as the first of two, and a process that stands for the second."""
+    attempt = folder / "attempt"
+    attempt.mkdir(parents=True)
+    first, second = (Machines(2, rank, str(attempt), "127.0.0.1") for rank in (0, 1))
+    for name, value in first.as_environment().items():
+        monkeypatch.setenv(name, value)
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline.stages.launch", "--follow"],
+        cwd=ROOT,
+        env={**os.environ, **second.as_environment()},
+    ) as other:
+        yield other
+        (attempt / ENDED).touch()
+
+
+def test_machines_that_no_executor_gave_are_refused(run: Run) -> None:
+    context = run.context("sft", "lonely", sft={"processes": 2, "machines": 2})
+    with pytest.raises(ConfigError, match=r"sft.machines is 2, .*set execution to ray or slurm"):
+        run_sft(context)
+
+
+def test_a_machine_ends_with_a_stage_that_did_not_train(tmp_path: Path) -> None:
+    (tmp_path / ENDED).touch()
+    assert follow(Machines(2, 1, str(tmp_path), "127.0.0.1")) == 0
+
+
+def test_a_configuration_of_accelerate_replaces_data_parallel_training() -> None:
+    words = command(Plan("job.json", 8, "bf16", "fsdp.yaml", machines=2, address="a", port=7), 1)
+    assert words[words.index("--config_file") + 1] == "fsdp.yaml"
+    assert "--multi_gpu" not in words
+    assert words[words.index("--machine_rank") + 1] == "1"
+    assert "--multi_gpu" in command(Plan("job.json", 8, "bf16"))

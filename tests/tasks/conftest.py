@@ -10,7 +10,8 @@ from tests.tasks.counting_tasks import ROOT
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), str(ROOT)]))
+    search = [str(Path(__file__).parent), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, search)))
     monkeypatch.setenv("EXECUTIONS", str(tmp_path / "executions.txt"))
     monkeypatch.setenv("KILL", str(tmp_path / "kill"))
     monkeypatch.setenv("RELEASE", str(tmp_path / "release"))

@@ -165,3 +165,20 @@ def joins(context: StageContext) -> dict[str, int]:
     numbers = sorted(int(number) for text in texts for number in text.split())
     (context.output / "numbers.txt").write_text(" ".join(map(str, numbers)))
     return {"rows": len(numbers)}
+
+
+def in_batches(context: StageContext) -> dict[str, int]:
+    """Works in four batches with a checkpoint each; before the third it waits for the file RELEASE."""
+    _count(context)
+    for batch in range(4):
+        done = context.checkpoint_dir / f"{batch}.txt"
+        if done.exists():
+            continue
+        while batch == 2 and not Path(os.environ["RELEASE"]).exists():
+            time.sleep(0.02)
+        with Path(os.environ["EXECUTIONS"]).open("a") as stream:
+            stream.write(f"batch {batch}\n")
+        done.write_text(str(batch**2))
+    parts = [(context.checkpoint_dir / f"{batch}.txt").read_text() for batch in range(4)]
+    (context.output / "squares.txt").write_text(" ".join(parts))
+    return {"rows": 4}

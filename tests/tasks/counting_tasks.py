@@ -157,6 +157,14 @@ class Ends(StageTask):
     reads = ("sampling", "name")
 
 
+class InBatches(StageTask):
+    """Works in four batches; before the third it waits for the file RELEASE."""
+
+    stage = "in-batches"
+    entry = "counting_stages:in_batches"
+    reads = ("seed",)
+
+
 class WritesNothing(StageTask):
     stage = "writes-nothing"
     entry = "counting_stages:writes_nothing"

@@ -7,8 +7,10 @@ an end. The end of this process ends its tasks.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +19,7 @@ from pipeline.run.cluster.request import Note, Request, Watch, drive, failed
 from pipeline.run.remote import RemoteStage, run_remote
 
 _LOOK = 0.5  # seconds between two looks at the stage
+_CAUSE_SECONDS = 60.0  # to wait for the first machine when another has failed
 _LONGEST = 500  # characters of a message of Ray
 
 
@@ -60,14 +63,20 @@ class Driver:
         for rank in range(machines):
             placed = task if machines == 1 else task.options(scheduling_strategy=self._bundle(rank))
             tasks.append(placed.remote(stage, environment, rank, str(number)))
+        first, deadline = tasks[0], math.inf
+        failure: dict[str, Any] = {}
         try:
             while True:
                 done, _ = ray.wait(tasks, num_returns=1, timeout=_LOOK)
                 for finished in done:
                     outcome: dict[str, Any] = ray.get(finished)
-                    if finished is tasks[0] or outcome:
+                    if finished == first:
                         return outcome
-                    tasks.remove(finished)  # a machine that has ended well
+                    tasks.remove(finished)
+                    if outcome and not failure:  # the first machine fails next, and knows the cause
+                        failure, deadline = outcome, time.monotonic() + _CAUSE_SECONDS
+                if time.monotonic() > deadline:
+                    return failure
                 reason = self._watch.look()
                 if reason is not None:
                     return {"status": 2, "message": reason, "busy": False, "log": None}

@@ -81,7 +81,10 @@ class Watch:
         whole = text[: text.rfind(b"\n") + 1]
         new, self._read = whole[self._read :], len(whole)
         for line in new.splitlines():
-            report = json.loads(line)
+            try:
+                report = json.loads(line)
+            except ValueError:  # a network file system may show blocks that are not written yet
+                continue
             self._running, self._unlocked_since = True, None
             self._reports.send(log=report["log"])
             self._reports.send(note=f"runs in {report['where']}")

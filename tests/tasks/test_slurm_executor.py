@@ -1,0 +1,253 @@
+"""Stages as jobs of submitit: real processes of its local executor, and what Slurm would be asked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.run.cluster import slurm_driver
+from pipeline.run.cluster.request import Request, Watch
+from pipeline.run.progress import read_progress
+from pipeline.run.remote import RemoteStage
+from pipeline.run.worker import Reports
+from tasks.executors import check_executor
+from tasks.executors.file_systems import kind_of
+from tasks.run import RunFailed, run
+from tests.tasks.counting_tasks import (
+    ROOT,
+    Complains,
+    InBatches,
+    Second,
+    Waits,
+    executions,
+    task,
+    wait_until,
+)
+
+LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
+RUN = """
+import sys
+from tasks.run import run
+from tests.tasks import counting_tasks
+kind, workspace, *overrides = sys.argv[1:]
+run(counting_tasks.task(getattr(counting_tasks, kind), __import__("pathlib").Path(workspace), *overrides))
+"""
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The files of an output, without its manifest."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {path.name: path.read_bytes() for path in files if path.name != "manifest.json"}
+
+
+def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) -> None:
+    directory = run(task(Second, workspace, *LOCAL))
+    assert executions(workspace) == ["first", "second", "batch 0", "batch 1", "batch 2"]
+    assert re.search(r"second +submitted as local job \d+\n", capfd.readouterr().out)
+    assert not any((workspace / "runs/embedded/jobs").iterdir())
+    here = task(Second, workspace, f"runs_dir={workspace / 'here'}")
+    assert here.key == task(Second, workspace, *LOCAL).key
+    assert content(run(here)) == content(directory)
+
+
+def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
+    with pytest.raises(RunFailed) as caught:
+        run(task(Complains, workspace, *LOCAL))
+    assert caught.value.exit_status == 2
+    assert re.fullmatch(
+        r"complains: questions.jsonl:7: answer is missing; add it \(log: .*/complains.log\)",
+        str(caught.value),
+    )
+
+
+def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None:
+    """The run gets SIGKILL, so only its death tells the driver."""
+    stage = task(InBatches, workspace, *LOCAL)
+    started = subprocess.Popen(
+        [sys.executable, "-c", RUN, "InBatches", str(workspace), *LOCAL], cwd=ROOT
+    )
+    wait_until(lambda: "batch 1" in executions(workspace))
+    record = read_progress(stage.store.progress_file(stage.key))
+    assert record is not None
+    assert record.job.startswith("local job ")
+    started.kill()
+    started.wait()
+    wait_until(lambda: not stage.store.in_use(stage.key))
+    (workspace / "release").touch()
+    directory = run(stage)
+    assert (directory / "squares.txt").read_text() == "0 1 4 9"
+    assert executions(workspace).count("batch 0") == 1
+
+
+def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
+    stage = task(Waits, workspace)
+    started = subprocess.Popen(
+        [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL], cwd=ROOT
+    )
+    try:
+        wait_until(lambda: executions(workspace) == ["waits"])
+        with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
+            run(stage)
+        (workspace / "release").touch()
+        assert started.wait(120) == 0
+    finally:
+        started.kill()
+        started.wait()
+
+
+def request(**settings: Any) -> Request:
+    slurm = {
+        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0,
+        "extra": ["--qos=high", "--exclusive"], "requeues": 2,
+    }  # fmt: skip
+    stage = RemoteStage({}, "/shared", "/shared/jobs/train-1", "lower dpo.x", "slurm job")
+    return Request(stage, "train-1", gpus=4, threads=8, settings=slurm | settings)
+
+
+def sbatch(asked: Request) -> str:
+    """The file that would be submitted."""
+    from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
+
+    given = slurm_driver.parameters(asked)
+    names = SlurmExecutor._equivalence_dict()
+    values = {
+        names.get(name, name.removeprefix("slurm_")): value  # type: ignore[call-overload]
+        for name, value in given.items()
+    }
+    if "mem" in values:
+        values["mem"] = f"{values['mem']:.0f}GB"
+    return str(_make_sbatch_string(command="stage", folder="/shared/jobs", **values))
+
+
+def test_the_needs_of_a_stage_are_directives() -> None:
+    text = sbatch(request())
+    for directive in (
+        "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem=64GB", "nodes=1",
+        "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=8", "qos=high", "exclusive", "requeue",
+    ):  # fmt: skip
+        assert f"#SBATCH --{directive}\n" in text, text
+
+
+def test_a_stage_on_several_machines_is_one_job_with_a_task_on_each() -> None:
+    asked = request()
+    text = sbatch(replace(asked, stage=replace(asked.stage, machines=3)))
+    assert "#SBATCH --nodes=3\n" in text
+    assert "#SBATCH --ntasks-per-node=1\n" in text
+
+
+def test_a_stage_without_gpus_asks_for_none() -> None:
+    assert "gpu" not in sbatch(replace(request(partition=None), gpus=0))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("TIMEOUT", "reached its time limit; raise execution.slurm.time"),
+        ("OUT_OF_MEMORY", "memory ran out; raise execution.slurm.memory, or lower dpo.x"),
+        ("NODE_FAIL", "lost its node; run the command again"),
+        ("CANCELLED by 1000", "was cancelled; run the command again"),
+        ("FAILED", r"ended without a result \(see .*\)"),
+    ],
+)
+def test_the_end_of_a_job_is_explained(state: str, words: str) -> None:
+    job = SimpleNamespace(job_id="77", num_tasks=1, paths=SimpleNamespace(stdout="77_log.out"))
+    outcome = slurm_driver._explain_state(state, job, request())
+    assert outcome is not None
+    assert re.search(f"slurm job 77 .*{words}", outcome["message"])
+    assert slurm_driver._explain_state("PENDING", job, request()) is None
+
+
+def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    with pytest.raises(RunFailed, match=r"could not be submitted: .*srun.*; run on a machine with"):
+        run(task(Second, workspace, "execution=slurm"))
+
+
+def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> None:
+    for kind, package in (("ray", "ray"), ("slurm", "submitit")):
+        monkeypatch.setattr(
+            "importlib.util.find_spec", lambda name, missing=package: None if name == missing else 1
+        )
+        settings = task(Second, workspace, f"execution={kind}").settings
+        with pytest.raises(
+            DependencyError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
+        ):
+            check_executor(settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("sft.machines=2",), "execution is local, which has one machine"),
+        (("execution=slurm", "dpo.machines=2", "dpo.processes=3"), "a multiple of it"),
+    ],
+)
+def test_machines_that_do_not_fit_are_refused(workspace, overrides, words) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_executor(task(Second, workspace, *overrides).settings)
+
+
+def test_the_short_form_keeps_the_other_settings(workspace) -> None:
+    settings = task(Second, workspace, "execution.slurm.partition=gpu", "execution=slurm").settings
+    assert settings.execution.kind == "slurm"
+    assert settings.execution.slurm.partition == "gpu"
+
+
+def test_caches_on_a_network_file_system_are_refused(workspace, monkeypatch) -> None:
+    """SQLite files there must not be written by several machines."""
+    mounts = workspace / "mounts"
+    shared = workspace / "shared disk"
+    shared.mkdir()
+    place = str(shared).replace(" ", "\\040")
+    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {place} nfs4 rw,vers=4.2 0 0\n")
+    assert kind_of(shared / "runs" / "cache", mounts) == "nfs4"
+    assert kind_of(workspace, mounts) == "ext4"
+    monkeypatch.setattr("tasks.executors.choose.kind_of", lambda path: kind_of(path, mounts))
+    cache = f"cache_dir={shared / 'cache'}"
+    with pytest.raises(
+        ConfigError, match=r"kind nfs4; .*set cache_dir to a directory on a local disk"
+    ):
+        check_executor(task(Second, workspace, cache, "execution=slurm").settings)
+    check_executor(task(Second, workspace, cache).settings)
+
+
+class Sent(Reports):
+    """Keeps the reports instead of sending them."""
+
+    def __init__(self) -> None:
+        self.reports: list[dict[str, Any]] = []
+
+    def send(self, **report: Any) -> None:
+        self.reports.append(report)
+
+
+def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
+    workspace, monkeypatch
+) -> None:
+    """The stage has reported its log, so it holds its lock, and the lock is free here."""
+    monkeypatch.setattr("pipeline.run.cluster.request._NO_LOCK_SECONDS", -1)
+    stage = task(Second, workspace)
+    job = {"root": str(stage.store.root), "key": asdict(stage.key)}
+    folder = workspace / "job"
+    folder.mkdir()
+    asked = replace(request(), stage=RemoteStage(job, "/shared", str(folder), "", "slurm job"))
+    sent = Sent()
+    watch = Watch(asked, sent)
+    assert watch.look() is None
+    (folder / "reports.jsonl").write_text(
+        '{"log": "second.log", "where": "slurm job 7 on b"}\n{"lo'
+    )
+    with stage.store.locked(stage.key.stage, stage.key.fingerprint, 0):
+        assert watch.look() is None
+    assert sent.reports == [{"log": "second.log"}, {"note": "runs in slurm job 7 on b"}]
+    assert "does not lock files between machines; mount it with locks" in (watch.look() or "")
+    watch.attempt_ended()
+    assert watch.look() is None
