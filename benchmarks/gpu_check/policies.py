@@ -46,20 +46,13 @@ def adapters(place: Place, figures: Figures) -> None:
 
 
 def _compare_merges(place: Place, shape: Shape, rate: float, figures: Figures) -> None:
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from peft import set_peft_model_state_dict
 
     count, length = (2, 32) if place.tiny else (8, 256)
-    base = language_model(shape, place, "bfloat16")
-    trained = base
-    if place.dtype != "bfloat16":
-        trained = language_model(shape, place)
-        trained.load_state_dict(base.state_dict())
-    policy = _trained(trained, shape, place, rate)
-    # On a GPU the trained model is the one in bfloat16 already.
-    weights = {name: value.clone() for name, value in get_peft_model_state_dict(policy).items()}
-    if trained is not base:
-        policy = new_adapter(base, LORA, 0)
-        set_peft_model_state_dict(policy, weights)
+    weights = _trained(shape, place, rate)
+    reset_peak()
+    policy: Any = new_adapter(language_model(shape, place, "bfloat16"), LORA, 0)
+    set_peft_model_state_dict(policy, weights)
     policy.eval()
     ids_NT = _texts(shape, place, count, length)
     unmerged = _logps(policy, ids_NT)
@@ -96,8 +89,17 @@ def _compare_merges(place: Place, shape: Shape, rate: float, figures: Figures) -
     figures.add(f"{name}: entries that merging leaves unchanged", lost.unchanged, "share")
 
 
-def _trained(model: Any, shape: Shape, place: Place, rate: float) -> Any:
-    """The policy after `TRAINED_STEPS` steps of SFT on short sequences."""
+def _trained(shape: Shape, place: Place, rate: float) -> dict[str, Any]:
+    """The adapter's weights after `TRAINED_STEPS` steps of SFT on short sequences.
+
+    The trainer's model is not used further, since trainers wrap its forward pass.
+    """
+    from peft import get_peft_model_state_dict
+
+    model = language_model(shape, place, "bfloat16")
+    if place.dtype != "bfloat16":
+        rounded, model = model, language_model(shape, place)
+        model.load_state_dict(rounded.state_dict())
     length, steps = (32, 5) if place.tiny else (512, TRAINED_STEPS)
     records = [sft_record(shape, number, length) for number in range(2 * steps)]
     settings = Sft(
@@ -111,7 +113,8 @@ def _trained(model: Any, shape: Shape, place: Place, rate: float) -> Any:
         history=history,
     )  # fmt: skip
     train(trainer, history, folder)
-    return trainer.accelerator.unwrap_model(trainer.model)
+    trained = get_peft_model_state_dict(trainer.accelerator.unwrap_model(trainer.model))
+    return {name: value.detach().clone() for name, value in trained.items()}
 
 
 def _texts(shape: Shape, place: Place, count: int, length: int) -> torch.Tensor:

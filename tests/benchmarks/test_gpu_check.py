@@ -68,7 +68,7 @@ def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
     resume(place, figures := Figures())
     measured = values(figures)
     assert measured["steps in the log"] == "[1, 2, 3, 4, 5, 6]"
-    assert measured["largest difference of an adapter weight"] == 0
+    assert measured["difference of the adapters"] == 0
     assert kept(figures) == [True, True, True]
 
 
