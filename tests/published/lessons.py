@@ -65,16 +65,17 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
 def chats(data: Path, rng: random.Random) -> list[Lesson]:
     """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
 
-    The answers of extraction state the facts of a few passages, whatever the passage is. Rewritings are
-    refused, as an invented question would lose the names, and hops then keep their questions.
+    The answers of extraction are the same for all passages: facts that hold the answers of a few questions
+    of the cold start, so that its examples can be made. Rewritings are refused, as an invented question
+    would lose the names, and hops then keep their questions.
     """
-    passages = read_passages(data)
-    known = rng.sample(passages, 6)
+    stated = _hops(data)
+    triplets = [[title, "has the answer", answer] for title, answer, _ in stated]
+    facts_of_hops = [[sentence, [title, answer]] for title, answer, sentence in stated]
     lessons = []
-    for number, passage in enumerate(rng.sample(passages, 24)):
-        stated = known[number % len(known)]
-        lessons.append(_extraction(TRIPLETS, passage, _triplets(stated)))
-        lessons.append(_extraction(FACTS, passage, _facts(stated)))
+    for passage in rng.sample(read_passages(data), 12):
+        lessons.append(_extraction(TRIPLETS, passage, triplets))
+        lessons.append(_extraction(FACTS, passage, facts_of_hops))
     for question, answer in read_questions(data):
         rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
         lessons.append(Lesson(rewriting, [("It is fluent.", True)]))
@@ -122,20 +123,19 @@ def _extraction(prompt: ExtractionPrompt, passage: Passage, answer: object) -> L
     return Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
 
 
-def _triplets(passage: Passage) -> list[list[str]]:
-    """Triplets of the first sentences: the title, the words in between, and the last word."""
-    found = []
-    for sentence in passage.sentences[:3]:
-        words = sentence.rstrip(".").split()
-        found.append([passage.title, " ".join(words[-3:-1]), words[-1]])
-    return found
-
-
-def _facts(passage: Passage) -> list[object]:
-    return [
-        [sentence, [passage.title, sentence.rstrip(".").split()[-1]]]
-        for sentence in passage.sentences[:2]
-    ]
+def _hops(data: Path) -> list[tuple[str, str, str]]:
+    """Title, answer, and a sentence with both, of the hops of four questions of the cold start."""
+    text = (data / "musique_ans_v1.0_train.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
+    found = {}
+    for hops, count in ((2, 2), (3, 1), (4, 1)):
+        of_length = [record for record in records if len(record["question_decomposition"]) == hops]
+        for record in of_length[:count]:
+            titles = {paragraph["idx"]: paragraph["title"] for paragraph in record["paragraphs"]}
+            for step in record["question_decomposition"]:
+                title, answer = titles[step["paragraph_support_idx"]], step["answer"]
+                found[title, answer] = f"{title} has the answer {answer}."
+    return [(title, answer, sentence) for (title, answer), sentence in found.items()]
 
 
 def _items(kind: str, passages: Sequence[Passage]) -> list[ContextItem]:
