@@ -17,16 +17,19 @@ from pathlib import Path
 from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
 from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
-from pipeline.graph.facts import FACTS
 from pipeline.sft_data import by_model
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt, and the pieces of the answer with whether the model writes them."""
+    """A prompt, and the pieces of the answer with whether the model writes them.
+
+    ``whole``: only the beginning of the prompt says which answer is wanted, so it is never cut off.
+    """
 
     prompt: Sequence[Message]
     pieces: Sequence[tuple[str, bool]]
+    whole: bool = False
 
     @property
     def texts(self) -> Iterator[str]:
@@ -62,23 +65,33 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def chats(data: Path, rng: random.Random) -> list[Lesson]:
-    """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
+def extraction(data: Path, prompt: ExtractionPrompt, rng: random.Random) -> list[Lesson]:
+    """Extraction of triplets or of facts.
 
-    The answers of extraction are the same for all passages: facts that hold the answers of a few questions
-    of the cold start, so that its examples can be made. Rewritings are refused, as an invented question
-    would lose the names, and hops then keep their questions.
+    The answer is the same for all passages: facts that hold the answers of a few questions of the cold
+    start, so that its examples can be made.
     """
-    stated = _hops(data)
-    triplets = [[title, "has the answer", answer] for title, answer, _ in stated]
-    facts_of_hops = [[sentence, [title, answer]] for title, answer, sentence in stated]
+    answer: list[object]
+    if prompt is TRIPLETS:
+        answer = [[title, "has the answer", answer] for title, answer, _ in _hops(data)]
+    else:
+        answer = [[sentence, [title, answer]] for title, answer, sentence in _hops(data)]
+    written = json.dumps(answer, ensure_ascii=False)
+    return [
+        Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
+        for passage in rng.sample(read_passages(data), 12)
+    ]
+
+
+def selection_and_rewriting(data: Path, rng: random.Random) -> list[Lesson]:
+    """Selection of facts, and rewriting of questions.
+
+    Rewritings are refused, as an invented question would lose the names; hops then keep their questions.
+    """
     lessons = []
-    for passage in rng.sample(read_passages(data), 12):
-        lessons.append(_extraction(TRIPLETS, passage, triplets))
-        lessons.append(_extraction(FACTS, passage, facts_of_hops))
     for question, answer in read_questions(data):
         rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
-        lessons.append(Lesson(rewriting, [("It is fluent.", True)]))
+        lessons.append(Lesson(rewriting, [("It is fluent.", True)], whole=True))
         facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
         content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
@@ -116,11 +129,6 @@ def trajectories(
         pieces = [(text[start:end], writer == "model") for start, end, writer in spans]
         lessons.append(Lesson(policy.messages(system, question), pieces))
     return lessons
-
-
-def _extraction(prompt: ExtractionPrompt, passage: Passage, answer: object) -> Lesson:
-    written = json.dumps(answer, ensure_ascii=False)
-    return Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
 
 
 def _hops(data: Path) -> list[tuple[str, str, str]]:
