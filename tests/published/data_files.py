@@ -121,17 +121,18 @@ def _fewer_paragraphs(record: Record) -> Record:
 
 def _write_passages(path: Path, documents: Sequence[Record], first: Sequence[str]) -> None:
     """DPR's table: id, text and title of passages of 100 words, of the articles ``first`` and others."""
-    articles: dict[str, list[str]] = {}
     titles = [*first, *(document["title"] for document in documents)]
-    kept = list(dict.fromkeys(titles))[:ARTICLES]
+    articles: dict[str, list[str]] = {title: [] for title in dict.fromkeys(titles)}
+    for number, title in enumerate(list(articles)):
+        if number % 3 == 0:  # an article with other text first, so that borders fall elsewhere
+            articles[title] = documents[number]["text"].split() + documents[-number]["text"].split()
     for document in documents:
-        if document["title"] in kept:
-            articles.setdefault(document["title"], []).extend(document["text"].split())
+        articles[document["title"]] += document["text"].split()
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, delimiter="\t", lineterminator="\n")
         table.writerow(("id", "text", "title"))
         number = 0
-        for title, words in articles.items():
+        for title, words in list(articles.items())[:ARTICLES]:
             for start in range(0, len(words), WORDS):
                 number += 1
                 table.writerow((number, " ".join(words[start : start + WORDS]), title))

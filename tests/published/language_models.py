@@ -8,7 +8,6 @@ tokens. Input: lessons (`tests.published.lessons`). Output: model directories, a
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterable, Sequence
@@ -27,7 +26,7 @@ VOCABULARY = 1500
 ROW = 768  # tokens of a training step
 LONGEST = 1024  # tokens of a lesson
 # Most lessons are learned behind the end of their prompt alone: the form of an answer does not depend on the rest.
-PROMPT_TAIL, TAILS = 32, 0.85
+PROMPT_TAIL, TAILS = 32, 0.75
 _RATE = 4e-3
 _HIDDEN, _LAYERS, _HEADS, _KV_HEADS = 96, 2, 4, 2
 
@@ -155,10 +154,11 @@ def new_model(family: Family, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of a chat, and which of them are learned."""
+    """Token ids of a chat, which of them are learned, and whether the prompt is never cut off."""
 
     ids: list[int]
     learned: list[bool]
+    whole: bool = False
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> Encoded:
@@ -173,7 +173,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> Encoded:
         learned += [by_model] * len(added)
     ids.append(tokenizer.eos_token_id)
     learned.append(True)
-    return Encoded(ids[:LONGEST], learned[:LONGEST])
+    return Encoded(ids[:LONGEST], learned[:LONGEST], lesson.whole)
 
 
 def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> float:
@@ -192,7 +192,8 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
         positions: list[int] = []
         while len(ids) < ROW:
             lesson = rng.choice(lessons)
-            start = lesson.learned.index(True) - PROMPT_TAIL if rng.random() < TAILS else 0
+            cut = not lesson.whole and rng.random() < TAILS
+            start = lesson.learned.index(True) - PROMPT_TAIL if cut else 0
             kept = lesson.ids[max(0, start) :]
             wanted = zip(kept, lesson.learned[max(0, start) :], strict=True)
             ids += kept
@@ -212,9 +213,3 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
         losses.append(loss.item())
     model.eval()
     return sum(losses[-10:]) / len(losses[-10:])
-
-
-def describe(directory: Path) -> dict[str, Any]:
-    """The configuration of a saved model."""
-    found: dict[str, Any] = json.loads((directory / "config.json").read_text())
-    return found

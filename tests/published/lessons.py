@@ -17,16 +17,19 @@ from pathlib import Path
 from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
 from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
-from pipeline.graph.facts import FACTS
 from pipeline.sft_data import by_model
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt, and the pieces of the answer with whether the model writes them."""
+    """A prompt, and the pieces of the answer with whether the model writes them.
+
+    ``whole``: only the beginning of the prompt says which answer is wanted, so it is never cut off.
+    """
 
     prompt: Sequence[Message]
     pieces: Sequence[tuple[str, bool]]
+    whole: bool = False
 
     @property
     def texts(self) -> Iterator[str]:
@@ -62,22 +65,33 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-def chats(data: Path, rng: random.Random) -> list[Lesson]:
-    """Extraction of triplets and of facts, selection of facts, and rewriting of questions.
+def extraction(data: Path, prompt: ExtractionPrompt, rng: random.Random) -> list[Lesson]:
+    """Extraction of triplets or of facts.
 
-    The answers of extraction state the facts of a few passages, whatever the passage is. Rewritings are
-    refused, as an invented question would lose the names, and hops then keep their questions.
+    The answer is the same for all passages: facts that hold the answers of a few questions of the cold
+    start, so that its examples can be made.
     """
-    passages = read_passages(data)
-    known = rng.sample(passages, 6)
+    answer: list[object]
+    if prompt is TRIPLETS:
+        answer = [[title, "has the answer", answer] for title, answer, _ in _hops(data)]
+    else:
+        answer = [[sentence, [title, answer]] for title, answer, sentence in _hops(data)]
+    written = json.dumps(answer, ensure_ascii=False)
+    return [
+        Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
+        for passage in rng.sample(read_passages(data), 12)
+    ]
+
+
+def selection_and_rewriting(data: Path, rng: random.Random) -> list[Lesson]:
+    """Selection of facts, and rewriting of questions.
+
+    Rewritings are refused, as an invented question would lose the names; hops then keep their questions.
+    """
     lessons = []
-    for number, passage in enumerate(rng.sample(passages, 24)):
-        stated = known[number % len(known)]
-        lessons.append(_extraction(TRIPLETS, passage, _triplets(stated)))
-        lessons.append(_extraction(FACTS, passage, _facts(stated)))
     for question, answer in read_questions(data):
         rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
-        lessons.append(Lesson(rewriting, [("It is fluent.", True)]))
+        lessons.append(Lesson(rewriting, [("It is fluent.", True)], whole=True))
         facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
         content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
@@ -117,25 +131,19 @@ def trajectories(
     return lessons
 
 
-def _extraction(prompt: ExtractionPrompt, passage: Passage, answer: object) -> Lesson:
-    written = json.dumps(answer, ensure_ascii=False)
-    return Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
-
-
-def _triplets(passage: Passage) -> list[list[str]]:
-    """Triplets of the first sentences: the title, the words in between, and the last word."""
-    found = []
-    for sentence in passage.sentences[:3]:
-        words = sentence.rstrip(".").split()
-        found.append([passage.title, " ".join(words[-3:-1]), words[-1]])
-    return found
-
-
-def _facts(passage: Passage) -> list[object]:
-    return [
-        [sentence, [passage.title, sentence.rstrip(".").split()[-1]]]
-        for sentence in passage.sentences[:2]
-    ]
+def _hops(data: Path) -> list[tuple[str, str, str]]:
+    """Title, answer, and a sentence with both, of the hops of four questions of the cold start."""
+    text = (data / "musique_ans_v1.0_train.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
+    found = {}
+    for hops, count in ((2, 2), (3, 1), (4, 1)):
+        of_length = [record for record in records if len(record["question_decomposition"]) == hops]
+        for record in of_length[:count]:
+            titles = {paragraph["idx"]: paragraph["title"] for paragraph in record["paragraphs"]}
+            for step in record["question_decomposition"]:
+                title, answer = titles[step["paragraph_support_idx"]], step["answer"]
+                found[title, answer] = f"{title} has the answer {answer}."
+    return [(title, answer, sentence) for (title, answer), sentence in found.items()]
 
 
 def _items(kind: str, passages: Sequence[Passage]) -> list[ContextItem]:

@@ -22,6 +22,8 @@ import yaml
 
 from pipeline import config
 from pipeline.core import shipped
+from pipeline.graph.extract import TRIPLETS
+from pipeline.graph.facts import FACTS
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
@@ -35,55 +37,63 @@ from tests.published.replacements import (
     stand_in,
 )
 
-LLAMA_STEPS, QWEN_STEPS = 150, 260  # of training; fewer give malformed trajectories alone
+STEPS = 160  # of training; after fewer, most trajectories are malformed
 
 
 @dataclass(frozen=True)
 class StandIns:
-    """The directories of the data files and of the models."""
+    """The directories of the data files and of the models of one method."""
 
     data: Path
     models: Path
 
 
-def write_stand_ins(root: Path) -> StandIns:
-    """Write all data files and models below ``root``, unless they are there; takes a minute."""
+def write_stand_ins(root: Path, method: str) -> StandIns:
+    """Write the data files and the models of a method below ``root``, unless they are there.
+
+    Takes half a minute for each language model.
+    """
     data, models = root / "data", root / "models"
     if models.is_dir():
         return StandIns(data, models)
     write_data(data)
     partial = root / "partial"
     texts = [passage.text for passage in lessons.read_passages(data)]
-    encoders.write_bi_encoder(partial / "e5", texts, "mean")
-    encoders.write_bi_encoder(partial / "bge", texts, "cls")
-    encoders.write_reranker(partial / "reranker", texts)
-    for family, steps, learned in (
-        ("llama3", LLAMA_STEPS, _policy_lessons(data, "tearag-llama3-8b", 48)),
-        ("qwen2.5", QWEN_STEPS, _qwen_lessons(data)),
-    ):
-        write_language_model(partial / family, family, learned, steps=steps)
+    if method == "prograph":
+        encoders.write_bi_encoder(partial / "bge", texts, "cls")
+    else:
+        encoders.write_bi_encoder(partial / "e5", texts, "mean")
+    if method == "tearag":
+        encoders.write_reranker(partial / "reranker", texts)
+        learned = policy_lessons(data, "tearag-llama3-8b", random.Random(0))
+        write_language_model(partial / "llama3", "llama3", learned, steps=STEPS)
+    learned = qwen_lessons(data, method)
+    write_language_model(partial / "qwen2.5", "qwen2.5", learned, steps=STEPS)
     partial.rename(models)
     return StandIns(data, models)
 
 
-def _qwen_lessons(data: Path) -> list[lessons.Lesson]:
-    """One stand-in takes the place of all Qwen2.5 models: policies, extraction, selection, rewriting."""
-    learned = lessons.chats(data, random.Random(0)) + 2 * lessons.closed_book(data)
-    for name in ("tearag-qwen2.5-14b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-3b"):
-        learned += _policy_lessons(data, name, 30)
-    return learned
+def qwen_lessons(data: Path, method: str) -> list[lessons.Lesson]:
+    """What the stand-in for all Qwen2.5 models of a method learns: policy, extraction and so on."""
+    rng = random.Random(0)
+    if method == "tearag":
+        learned = policy_lessons(data, "tearag-qwen2.5-14b", rng)
+        return (
+            learned
+            + lessons.extraction(data, TRIPLETS, rng)
+            + lessons.selection_and_rewriting(data, rng)
+        )
+    if method == "hiprag":
+        learned = policy_lessons(data, "hiprag-qwen2.5-3b", rng)
+        return learned + lessons.extraction(data, TRIPLETS, rng) + lessons.closed_book(data)
+    return policy_lessons(data, "prograph-qwen2.5-3b", rng) + lessons.extraction(data, FACTS, rng)
 
 
-def _policy_lessons(data: Path, name: str, count: int) -> list[lessons.Lesson]:
-    settings = config.load(name, ("data.root=/data",))
-    return lessons.trajectories(
-        data,
-        settings.grammar,
-        settings.prompt.system,
-        settings.retrieval.shows[0],
-        random.Random(name),
-        count=count,
-    )
+def policy_lessons(data: Path, name: str, rng: random.Random) -> list[lessons.Lesson]:
+    """Trajectories with the prompt, in the grammar and with the kind of items of a configuration."""
+    settings = config.load(name, data=str(data))
+    kind = settings.retrieval.shows[0]
+    return lessons.trajectories(data, settings.grammar, settings.prompt.system, kind, rng)
 
 
 @dataclass(frozen=True)
@@ -171,11 +181,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", default=PUBLISHED)
     arguments = parser.parse_args()
     root = arguments.work or Path(tempfile.mkdtemp(prefix="stand-ins-"))
-    root.mkdir(parents=True, exist_ok=True)
-    stand_ins = write_stand_ins(root)
     rows = REPLACEMENTS if arguments.engine == "vllm" else (*REPLACEMENTS, WITHOUT_VLLM)
     for name in arguments.names:
         start = time.monotonic()
+        method = name.partition("-")[0]
+        stand_ins = write_stand_ins(root / method, method)
         run = StandInRun(name, stand_ins, root / name, rows)
         print(run.finish(VLLM_ENABLE_V1_MULTIPROCESSING="1"), flush=True)
         print(f"{name}: whole in {time.monotonic() - start:.0f} s", flush=True)

@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.published.replacements import REPLACEMENTS, WITHOUT_VLLM
-from tests.published.runs import StandInRun, StandIns
+from tests.published.runs import StandInRun, StandIns, write_stand_ins
 from tests.published.whole_runs import check_engines, check_report, sampled
 
 pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
+    return write_stand_ins(tmp_path_factory.mktemp("stand-ins"), "tearag")
 
 
 @pytest.mark.parametrize("name", ["tearag-llama3-8b", "tearag-qwen2.5-14b"])

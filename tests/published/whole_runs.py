@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import config
+from pipeline.core.nested import leaves
 from tests.published.replacements import published
 from tests.published.runs import StandInRun
 
@@ -30,26 +31,16 @@ def check_engines(run: StandInRun, kind: str) -> None:
     used = {
         value
         for manifest in run.manifests().values()
-        for key, value in _leaves(manifest["config"]).items()
+        for key, value in leaves(manifest["key"]["settings"])
         if key in named
     }
     assert used == {kind}
 
 
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict):
-        return {
-            name: leaf
-            for key, below in value.items()
-            for name, leaf in _leaves(below, f"{prefix}.{key}" if prefix else key).items()
-        }
-    return {prefix: value}
-
-
 def sampled(run: StandInRun) -> dict[str, int]:
-    """Trajectories by reason for stopping, over the shards of the only round."""
+    """Trajectories of the only round by reason for stopping."""
     totals: dict[str, int] = {}
-    for path in Path(run.directory / "store").glob("sample*/*/stops.json"):
+    for path in Path(run.directory / "store").glob("sample/*/stops.json"):
         for reason, count in json.loads(path.read_text()).items():
             totals[reason] = totals.get(reason, 0) + count
     return totals
