@@ -28,7 +28,6 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
             f"serve-retrieval needs {error.name}; pip install 'steep[serve]'"
         ) from None
     from pipeline.retrieval.base import Query
-    from pipeline.stages.index import EMBEDDED
     from pipeline.stages.resources import open_retriever, retrieval_identity
 
     with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
@@ -41,8 +40,7 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
         corpus, graph = (stages[name].directory for name in ("corpus", "graph"))
         retriever = open_retriever(settings, corpus, graph, directory)
         retriever.retrieve([Query("which models", ("are loaded",))])  # loads the models, or raises
-        counts = read_manifest(directory)["counts"]
-        rows = {name: count for name, count in counts.items() if name != EMBEDDED}
+        rows = read_manifest(directory)["counts"]
         literal = f"[{host}]" if ":" in host else host
         address = f"http://{literal}:{socket.getsockname()[1]}"
         try:

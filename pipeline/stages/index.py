@@ -26,17 +26,16 @@ from pipeline.index.faiss_index import VectorIndex, resolve_kind
 from pipeline.index.pq_codes import check_gpu
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
-from pipeline.stages.shards import first_and_last, shard_counts, shard_directories
+from pipeline.stages.shards import first_and_last, shard_directories
 
 _BLOCK = 50_000  # texts per checkpoint
 _SEARCHED = ("chunks", "entities", "hyperedges")
-EMBEDDED = "newly embedded"
 Table = tuple[Path, tuple[str, ...]]  # a file and the columns that are embedded
 Tables = dict[str, Table]
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Stage ``index``: returns the number of vectors of each table and of newly embedded texts.
+    """Stage ``index``: returns the number of vectors of each table.
 
     Raises DependencyError when the embedder is missing, ConfigError when ``index.faiss`` does not
     fit.
@@ -91,14 +90,12 @@ def _hyper_tables(context: StageContext) -> Tables:
 
 def _embed_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
     embedder = _open(context)
-    counts = _build(context, embedder, _embed_tables(context, tables, embedder))
-    return {**counts, EMBEDDED: embedder.computed}
+    return _build(context, embedder, _embed_tables(context, tables, embedder))
 
 
 def _embed_shard(context: StageContext, tables: Tables) -> dict[str, int]:
     embedder = _open(context)
-    counts = {name: len(part) for name, part in _embed_tables(context, tables, embedder)}
-    return {**counts, EMBEDDED: embedder.computed}
+    return {name: len(part) for name, part in _embed_tables(context, tables, embedder)}
 
 
 def _join_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
@@ -106,7 +103,7 @@ def _join_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
     joined = ((name, _join(context, name, table)) for name, table in tables.items())
     counts = _build(context, _open(context), joined)
     context.work["merged_texts"] = sum(counts.values())
-    return {**counts, EMBEDDED: shard_counts(context)[EMBEDDED]}
+    return counts
 
 
 def _open(context: StageContext) -> Embedder:
@@ -132,9 +129,10 @@ def _embed_tables(
     context.progress.start(total, "texts")
     for name, table in tables.items():
         yield name, _embed(context, embedder, name, table, rows[name])
+    print(f"newly embedded: {embedder.computed:,} texts, the others came from the cache")
     context.work.update(
         texts=total,
-        embedded_texts=embedder.computed,
+        embedded_texts=embedder.computed,  # not a count of the output, because the cache decides it
         start_seconds=round(embedder.load_seconds, 2),
     )
 

@@ -51,7 +51,7 @@ def test_an_unknown_stage_and_a_missing_data_directory_are_refused(tmp_path):
 def test_a_missing_file_stops_before_anything_runs(tmp_path):
     config = ROOT / "configs/musique-sample.yaml"
     done = steep("run", "--config", config, "--data", tmp_path, "--set", f"runs_dir={tmp_path}")
-    refused(done, "musique_train100_corpus1890.json", "no such file")
+    refused(done, "musique_train100", "no such file")
     assert not list(tmp_path.rglob("manifest.json"))
 
 

@@ -32,7 +32,8 @@ def run_shard(run: Run, context: StageContext, folder: Path, number: int, count:
     """The output of one shard, with its manifest."""
     part = in_directory(context, folder, shard=number, shards=count)
     key = asdict(StageKey(f"{context.stage}-shard", 1, {}))
-    manifest = {"fingerprint": folder.name, "key": key, "counts": run(part)}
+    counts = run(part)
+    manifest = {"fingerprint": folder.name, "key": key, "counts": counts, "work": part.work}
     (part.output / "manifest.json").write_text(json.dumps(manifest))
     return part.output
 

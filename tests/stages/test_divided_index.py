@@ -54,7 +54,7 @@ def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count):
     joined_counts, joined = run_divided(
         divided_context, tmp_path / "b", count, shard=index.run_shard, merge=index.merge
     )
-    assert counts == {"chunks": 8, "entities": 8, "triplets": 7, "newly embedded": 22}
+    assert counts == {"chunks": 8, "entities": 8, "triplets": 7}
     assert joined_counts == counts
     assert content(joined) == content(whole)
 
@@ -95,8 +95,8 @@ def test_a_shard_that_failed_continues_with_other_execution_settings(tmp_path, m
     )
     next(shard.checkpoint_dir.glob("triplets-*.npy")).unlink()
     again = run_shard(index.run_shard, replace(context, config=settings), tmp_path / "shard", 1, 2)
-    counts = json.loads((again / "manifest.json").read_text())["counts"]
-    assert counts["newly embedded"] == counts["triplets"] == 4
+    manifest = json.loads((again / "manifest.json").read_text())
+    assert manifest["work"]["embedded_texts"] == manifest["counts"]["triplets"] == 4
     assert content(again) == before
 
 
