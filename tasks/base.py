@@ -309,11 +309,6 @@ class StageTask(luigi.Task):
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
 
-    @property
-    def sharded(self) -> bool:
-        """Whether this task is one shard of a stage."""
-        return False
-
 
 def aligned(label: str, text: str) -> str:
     """A stage's label and a text, with the texts of all stages below each other."""

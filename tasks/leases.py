@@ -29,6 +29,7 @@ LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _VLLM_BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+_MKL_KERNELS = "MKL_CBWR"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Lease:
             # The worker processes of vLLM on a CPU would otherwise all choose the same cores, and as
             # many threads as there are cores.
             variables[_VLLM_BINDING] = inherited.get(_VLLM_BINDING, "nobind")
+            # Otherwise products of float32 matrices have other last bits with other numbers of threads.
+            variables[_MKL_KERNELS] = inherited.get(_MKL_KERNELS, "AUTO,STRICT")
         return variables
 
 

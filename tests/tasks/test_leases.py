@@ -82,6 +82,26 @@ def test_exported_threads_are_an_upper_bound():
     assert Lease().environment({"OMP_NUM_THREADS": "2"}) == {}
 
 
+PRODUCTS = """
+import hashlib, torch
+values, digest = torch.Generator().manual_seed(0), hashlib.sha256()
+weights = torch.randn(1536, 384, generator=values)
+for rows in range(1, 129, 9):
+    inputs = torch.randn(rows, 384, generator=values)
+    digest.update(torch.nn.functional.linear(inputs, weights).numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_float32_products_do_not_depend_on_the_number_of_threads():
+    """Without MKL_CBWR they do where there are two cores."""
+    found = set()
+    for threads in (1, 2):
+        environment = {**os.environ, **Lease(threads=threads).environment({})}
+        found.add(subprocess.check_output([sys.executable, "-c", PRODUCTS], env=environment))
+    assert len(found) == 1
+
+
 HOLDS = """
 import sys, time
 from tasks.leases import Request, held
