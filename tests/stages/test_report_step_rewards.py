@@ -20,7 +20,7 @@ from pipeline.stages.report_data import progress_costs, turn_rewards
 from tests.stages.fabricated_run import trajectory, write_run
 from tests.stages.test_report_page import Page
 
-COST = {"states": 6, "distinct": 4, "known": 1, "continuations": 16, "generated_tokens": 900}
+COST = {"states": 6, "distinct": 4, "continuations": 16, "generated_tokens": 900}
 
 
 def scored(name: str, values: list[float] | None, *terms: tuple[float, float]) -> Trajectory:
@@ -86,7 +86,7 @@ def test_the_page_shows_turns_step_rewards_costs_and_grpo_curves(
     assert "Turns per question" in text
     assert "Steps per question" not in text
     assert "1 Round 1 2 0.500 0.250 0.250 2.500" in text
-    assert "Round 1 6 4 1 16 900 300 3.00" in text
+    assert "Round 1 6 4 16 900 300 3.00" in text
     assert "Objective grpo uses no pairs" in text
     for title in ("GRPO loss", "KL to the sampling policy", "Clipped tokens", "Entropy"):
         assert title in text
