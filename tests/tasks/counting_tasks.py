@@ -205,8 +205,8 @@ def executions(workspace) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def wait_until(holds) -> None:
-    deadline = time.monotonic() + 60
+def wait_until(holds, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -106,7 +106,7 @@ def test_a_killed_run_ends_its_stage(workspace, cluster) -> None:
     stage = task(InBatches, workspace, "execution=ray")
     command = [sys.executable, "-c", RUN, "InBatches", str(workspace), "execution=ray"]
     started = subprocess.Popen(command, cwd=ROOT)
-    wait_until(lambda: "batch 1" in executions(workspace))
+    wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
     process = process_of(stage)
     started.send_signal(signal.SIGKILL)
     started.wait()
@@ -120,11 +120,13 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, clust
     lost: list[psutil.Process] = []
 
     def remove_node() -> None:
-        wait_until(lambda: "batch 1" in executions(workspace))
-        lost.append(process_of(stage))
-        cluster.remove_node(node_of(cluster, lost[0]), allow_graceful=False)
-        wait_until(lambda: not lost[0].is_running())
-        (workspace / "release").touch()
+        try:
+            wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
+            lost.append(process_of(stage))
+            cluster.remove_node(node_of(cluster, lost[0]), allow_graceful=False)
+            wait_until(lambda: not lost[0].is_running())
+        finally:
+            (workspace / "release").touch()
 
     remover = threading.Thread(target=remove_node)
     remover.start()

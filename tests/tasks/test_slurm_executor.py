@@ -74,7 +74,7 @@ def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None
     started = subprocess.Popen(
         [sys.executable, "-c", RUN, "InBatches", str(workspace), *LOCAL], cwd=ROOT
     )
-    wait_until(lambda: "batch 1" in executions(workspace))
+    wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
     record = read_progress(stage.store.progress_file(stage.key))
     assert record is not None
     assert record.job.startswith("local job ")
@@ -93,7 +93,7 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
         [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL], cwd=ROOT
     )
     try:
-        wait_until(lambda: executions(workspace) == ["waits"])
+        wait_until(lambda: executions(workspace) == ["waits"], seconds=300)
         with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
             run(stage)
         (workspace / "release").touch()
