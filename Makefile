@@ -156,7 +156,7 @@ torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endp
 gpu-check: $(STAMP) ## measure training, engines and indexes on one large GPU, in ten minutes (PARTS=sft,dpo)
 	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
-# About ten minutes each on an idle machine. NAMES="tearag-llama3-8b hiprag-qwen2.5-3b" selects some.
+# Minutes each. NAMES="tearag-llama3-8b hiprag-qwen2.5-3b" selects some.
 standins: $(STAMP) ## run the published configurations whole on tiny models with vLLM (NAMES)
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.published.runs $(NAMES)
 

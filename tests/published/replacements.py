@@ -89,7 +89,9 @@ REPLACEMENTS = (
     Replacement("sft_data.test_sizes.*", "count", 1, "as above"),
     Replacement("sft_data.memory.rehearsed", "count", 2, "as above"),
     Replacement("*.shards", "count", 2, "more shards than one, each of which loads the models"),
-    Replacement("sampling.samples", "count", 4, "more than 2, so that pairs can be formed"),
+    Replacement(
+        "sampling.samples", "count", 6, "enough for right and wrong answers to the same question"
+    ),
     Replacement("rewards.prograph.continuations", "count", 1, "each state is sampled from once"),
     Replacement("sampling.max_segment_tokens", "size", 64, "a stand-in may write to the limit"),
     Replacement("sft.batch_size", "count", 4, "several optimizer steps out of few examples"),

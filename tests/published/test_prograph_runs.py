@@ -39,4 +39,4 @@ def test_the_configuration_runs_whole_on_stand_ins(
     assert all(("(EngineCore" in log) == (engine == "vllm") for log in logs)
     assert run.counts("hypergraph")["hyperedges"] > 0
     assert sampled(run)["answer"] > 0
-    assert run.counts("train")["trajectories"] > 0
+    assert run.counts("train")["paths"] > 0
