@@ -185,7 +185,7 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
 
 def runs_elsewhere(settings: Config) -> bool:
     """Whether stages run on other machines, whose devices and packages this one does not tell."""
-    return getattr(getattr(settings, "execution", None), "kind", "local") != "local"
+    return settings.execution.kind != "local"
 
 
 def trainers(settings: Config, stages: Collection[str]) -> Iterator[tuple[str, Trainer]]:

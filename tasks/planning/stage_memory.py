@@ -147,7 +147,8 @@ class Planner:
         disk = TRIPLET_BYTES * sizes.triplets + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * sizes.chunks * (block.source == "llm")
         ram = _GRAPH_BYTES_PER_CHUNK * sizes.chunks * (block.source != "none")
-        return self._made(name, parts, block.engine.tensor_parallel_size * asks, ram, disk)
+        gpus = block.engine.tensor_parallel_size * asks
+        return self._made(name, parts, gpus, ram, disk, shards=block.shards)
 
     def _hypergraph(self, name: str) -> StageMemory:
         block, sizes = self.settings.hypergraph, self.sizes
@@ -158,7 +159,8 @@ class Planner:
         disk = HYPEREDGE_BYTES * sizes.hyperedges + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * sizes.chunks * (block.source == "llm")
         ram = _GRAPH_BYTES_PER_CHUNK * sizes.chunks
-        return self._made(name, parts, block.engine.tensor_parallel_size * asks, ram, disk)
+        gpus = block.engine.tensor_parallel_size * asks
+        return self._made(name, parts, gpus, ram, disk, shards=block.shards)
 
     def _index(self, name: str) -> StageMemory:
         parts = _Parts()
@@ -169,8 +171,10 @@ class Planner:
         vectors = 4.0 * self.dimension * texts
         searched = sum(self._index_sizes().values())
         trained = 4.0 * self.dimension * min(texts, _TRAINED_VECTORS)
-        # Checkpoints hold every vector a second time until the stage is done.
-        return self._made(name, parts, 1, searched + trained, 2 * vectors + searched)
+        # Checkpoints, or the outputs of shards, hold every vector a second time.
+        shards = self.settings.index.shards
+        disk = 2 * vectors + searched
+        return self._made(name, parts, 1, searched + trained, disk, shards=shards)
 
     def _embedded(self, stage: str) -> Mapping[str, float]:
         """Vectors of the tables that ``index`` or ``hyper-index`` embeds."""
@@ -219,14 +223,14 @@ class Planner:
             gpus = max(gpus, settings.engine.tensor_parallel_size)
         examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
         disk = 10 * ANSWER_BYTES * examples
-        return self._made(name, parts, gpus, 0.0, disk)
+        return self._made(name, parts, gpus, 0.0, disk, shards=block.shards)
 
     def _roll_out(self, name: str) -> StageMemory:
         settings, parts = self.settings, _Parts()
         self._engine(parts, "engine", settings.model.base, settings.engine)
         self._retrieval(parts)
-        shards = settings.sampling.shards if name == "sample" else 1
-        at_once = self._at_once(shards)
+        block = settings.sampling if name == "sample" else settings.evaluation
+        at_once = self._at_once(block.shards)
         size = settings.engine.tensor_parallel_size
         if name == "sample":
             rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
@@ -272,7 +276,8 @@ class Planner:
                     own.faults += parts.faults
                     parts = own
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
-        return self._made(name, parts, gpus, 0.0, ANSWER_BYTES * rows)
+        shards = 1 if judges is None else judges.shards
+        return self._made(name, parts, gpus, 0.0, ANSWER_BYTES * rows, shards=shards)
 
     def _sft(self, name: str) -> StageMemory:
         return self._training(name, "sft", self.settings.sft, rows=1)
@@ -321,19 +326,34 @@ class Planner:
     def _at_once(self, shards: int | None) -> int:
         """Shards of a stage that run at the same time."""
         workers = self.settings.workers or self.settings.gpus + 1
-        return max(1, min(workers, shards or getattr(self.settings, "shards", 1)))
+        return max(1, min(workers, shards or self.settings.shards))
 
     @property
     def _process_bytes(self) -> float:
         return GPU_PROCESS_BYTES if self.gpu is not None else CPU_PROCESS_BYTES
 
-    def _made(self, name: str, parts: _Parts, gpus: int, ram: float, disk: float) -> StageMemory:
+    def _made(
+        self,
+        name: str,
+        parts: _Parts,
+        gpus: int,
+        ram: float,
+        disk: float,
+        *,
+        shards: int | None = 1,
+    ) -> StageMemory:
+        """The memory of a stage whose processes have ``parts`` and ``gpus`` each.
+
+        ``ram`` is that of the process that joins the shards, or of the only one.
+        """
         on_gpu = self.gpu is not None and bool(parts.device)
+        at_once = self._at_once(shards) if parts.device else 1
+        process = parts.ram + (GPU_PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES)
         return StageMemory(
             name,
-            gpus=gpus if on_gpu else 0,
+            gpus=gpus * at_once if on_gpu else 0,
             device=tuple(parts.device) if on_gpu else (),
-            ram=ram + parts.ram + (GPU_PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES),
+            ram=ram + at_once * process,
             disk=disk,
             remedies=tuple(dict.fromkeys(parts.remedies)),
             faults=tuple(parts.faults) if on_gpu else (),
