@@ -50,6 +50,7 @@ READING_MODULES = {
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/worker.py",
+    "pipeline/run/fork_server.py",  # a socket, and standard input
     "pipeline/run/supervisor.py",
     "pipeline/run/remote.py",  # an environment variable
     "pipeline/run/cluster/request.py",  # arguments, standard input, lines of an attempt's own reports

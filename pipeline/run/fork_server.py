@@ -285,7 +285,10 @@ def _run_target(control: int) -> int:
     _set_threads()
     module, _, function = start["target"].partition(":")
     sys.argv = [module, *start["arguments"]]
-    status: int = getattr(importlib.import_module(module), function)()
+    try:
+        status: int = getattr(importlib.import_module(module), function)()
+    finally:
+        gc.unfreeze()  # so that objects of the server are collected at the end, as in a new process
     return status
 
 

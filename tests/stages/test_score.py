@@ -197,7 +197,7 @@ def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    whole, shard = RecordedProgress(), RecordedProgress()
+    whole = RecordedProgress()
     output = _run(tmp_path, Lexical(), "whole", progress=whole)
     total = pq.read_metadata(output / "trajectories.parquet").num_rows
     assert (whole.starts, whole.done) == ([(total, "trajectories", 0)], total)
@@ -205,6 +205,8 @@ def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
     again = RecordedProgress()
     _run(tmp_path, DyingSimilarity(0), "again", progress=again)
     assert again.done == total
-    _run(tmp_path, Lexical(), "shard", shard=(0, 2), progress=shard)
-    assert shard.starts == [(total // 2, "trajectories", 0)]
-    assert shard.done == total // 2
+    shards = [RecordedProgress(), RecordedProgress()]
+    for number, shard in enumerate(shards):  # a shard has whole questions
+        _run(tmp_path, Lexical(), f"shard-{number}", shard=(number, 2), progress=shard)
+        assert shard.starts == [(shard.done, "trajectories", 0)]
+    assert sum(shard.done for shard in shards) == total

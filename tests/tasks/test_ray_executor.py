@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pipeline.run.progress import read_progress
-from tasks.executors import Needs
+from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import (
     ROOT,
@@ -91,15 +91,10 @@ def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, cluster) 
         run(task(Ends, workspace, "name=SIGKILL", "execution=ray"))
 
 
-def test_a_stage_that_no_node_can_hold_is_refused(workspace, cluster) -> None:
-    class Large(InBatches):
-        stage = "large"
-
-        def needs(self) -> Needs:
-            return Needs(gpus=1, threads=7)
-
+def test_a_stage_that_no_node_can_hold_is_refused(workspace, cluster, monkeypatch) -> None:
+    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(gpus=1, threads=7))
     with pytest.raises(RunFailed, match=r"1 node with 1 GPUs and 7 CPU threads needed, and 0 of"):
-        run(task(Large, workspace, "execution=ray"))
+        run(task(InBatches, workspace, "execution=ray"))
 
 
 def test_a_killed_run_ends_its_stage(workspace, cluster) -> None:
