@@ -10,7 +10,7 @@ from tests.published.replacements import REPLACEMENTS, WITHOUT_VLLM
 from tests.published.runs import StandInRun, StandIns, write_stand_ins
 from tests.published.whole_runs import check_engines, check_report, sampled
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.standins]
 
 
 @pytest.fixture(scope="module")

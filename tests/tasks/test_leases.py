@@ -8,6 +8,7 @@ import time
 from itertools import combinations
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.core.errors import ConfigError
@@ -160,6 +161,7 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(
         device, process = mark.read_text().split()
         assert device == "4"
         os.kill(int(process), signal.SIGSTOP)  # it cannot end while it is stopped
+        wait_until(lambda: psutil.Process(int(process)).status() == psutil.STATUS_STOPPED)
     finally:
         scheduler.kill()
         scheduler.wait()
