@@ -132,8 +132,8 @@ class ForkServer:
         """Fork a process that calls ``target`` (``module:function``) with ``sys.argv[1:]`` set.
 
         The function returns the exit status. The server imports ``modules`` first. ``output`` is the
-        descriptor for standard output and standard error. The descriptors ``extra`` are `FIRST_EXTRA` and the following numbers in
-        the process. Raises ForkServerEnded when the server is gone.
+        descriptor for standard output and standard error. The files of ``extra`` have the descriptors
+        `FIRST_EXTRA` and following in the process. Raises ForkServerEnded when the server is gone.
         """
         connection, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()

@@ -1,9 +1,10 @@
 """Start the process of a stage, and say why it failed, however it ended.
 
 Input: the stage's task. Output: its row counts, or StageFailed with one sentence. The process is
-`pipeline.run.worker`, or that of an executor that runs the stage elsewhere and reports in the same way. The process reports through a
-pipe, because a file could not be written on a full disk. A process that cannot report (killed,
-crashed, failed while starting) is described by its exit status and its last line of output.
+`pipeline.run.worker`, or the driver of an executor, which runs the stage elsewhere and reports in the
+same way. The process reports through a pipe, because a file could not be written on a full disk. A
+process that cannot report (killed, crashed, failed while starting) is described by its exit status and
+its last line of output.
 """
 
 from __future__ import annotations
@@ -72,9 +73,8 @@ def run_stage(
 
     ``started`` is called with its log when it has the lock, ``noted`` with each note of an executor.
     ``command`` is the module to run and its arguments after the descriptor of the reports. With
-    ``preloaded`` the process is forked, else it is a new one. Raises
-    StageFailed with the cause, the remedy and the log. A process that crashes after its stage is
-    complete has not failed.
+    ``preloaded`` the process is forked, else it is a new one. Raises StageFailed with the cause, the
+    remedy and the log. A process that crashes after its stage is complete has not failed.
     """
     log: Path | None = None
     last: dict[str, Any] = {}
