@@ -184,7 +184,7 @@ class StageTask(luigi.Task):
         output = self.found()
         if output is None or self.forced:
             if multiprocessing.parent_process() is not None:
-                die_with_parent()  # it may wait for a device, and must not start a stage after that
+                die_with_parent()  # with several workers Luigi forks a process for every task
             with held(self.request, lambda text: say(aligned(self.label, text))) as self.lease:
                 self.start()
         elif output.reused:
@@ -210,8 +210,6 @@ class StageTask(luigi.Task):
 
         Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
         """
-        if multiprocessing.parent_process() is not None:
-            die_with_parent()  # with several workers Luigi forks a process for every task
         self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.FOOTERS)
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
@@ -234,7 +232,7 @@ class StageTask(luigi.Task):
             StageRun(
                 job=stage,
                 label=self.label,
-                environment=self.environment(shard),
+                environment=self.environment(),
                 needs=self.asked,
                 machines=self.machines,
                 memory_hint=self._memory_hint(),
@@ -301,7 +299,7 @@ class StageTask(luigi.Task):
             )
         return failure.as_text()
 
-    def environment(self, shard: int) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Environment variables of the stage's process: those of Python, and of its lease."""
         extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **MALLOC}
         if shipped.INSTALLED:

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from pipeline.core.malloc import MALLOC
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.supervisor import Preloaded
 from tasks.base import StageTask, preloading
@@ -35,7 +34,7 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
         yield
         return
     # One thread, because threads do not survive a fork; forked processes set their own number.
-    environment = {**os.environ, **tasks[-1].environment(0), **MALLOC, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
     with ForkServer.running(modules, environment) as server:
         preloading.start = lambda task: (
             Preloaded(server, names) if (names := modules_of(task)) else None

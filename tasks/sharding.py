@@ -89,10 +89,6 @@ class ShardTask(DivisibleTask):
         return f"{super().label}-{self.shard_number:03d}"
 
     @property
-    def sharded(self) -> bool:
-        return True
-
-    @property
     def remake_command(self) -> str:
         """Shards have no command of their own: without its output a shard runs again."""
         again = ["steep", "run", self.stage.removesuffix("-shard")]

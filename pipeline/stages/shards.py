@@ -43,8 +43,8 @@ def shard_counts(context: StageContext) -> dict[str, int]:
 def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterator[Trajectory]:
     """The trajectories of the shards, which are counted in ``context.work`` and its progress.
 
-    With ``samples`` the shards hold the questions in turns with so many trajectories each, else
-    consecutive trajectories. Raises StoreError when a trajectory is missing or occurs twice.
+    With ``samples``, the shards hold the questions in turns, with ``samples`` trajectories for each
+    question; without it, they hold consecutive trajectories. Raises StoreError when a trajectory is missing or occurs twice.
     """
     shards = shard_directories(context)
     expected = shard_counts(context)["trajectories"]

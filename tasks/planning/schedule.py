@@ -102,7 +102,7 @@ def _next(
         elif room.holds([*before, job]):
             if room.holds([*used, job]):
                 return job
-            if workers > 0:  # it waits, and what it needs is reserved
+            if workers > 0:  # the job waits, and its resources are reserved
                 before.append(job)
                 workers -= 1
     return None
