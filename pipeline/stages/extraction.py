@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from pipeline.config import Graph, Hypergraph
+from pipeline.core.columns import Records
 from pipeline.core.errors import StoreError
 from pipeline.core.part_cache import PartCache
 from pipeline.core.record_io import iterate_records
@@ -30,6 +31,11 @@ from pipeline.stages.shards import first_and_last, shard_directories
 
 ANSWERS = "answers.parquet"
 _UNFINISHED = "replies.parts"  # replies on the block that is being asked about
+
+
+def corpus_chunks(context: StageContext) -> Records[Chunk]:
+    """All chunks of the corpus, read from disk where they are asked for."""
+    return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
 
 
 def extract_by_model(

@@ -21,7 +21,12 @@ from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.sources import link_titles, read_annotated, read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
-from pipeline.stages.extraction import extract_by_model, extract_by_shards, write_answers
+from pipeline.stages.extraction import (
+    corpus_chunks,
+    extract_by_model,
+    extract_by_shards,
+    write_answers,
+)
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -29,14 +34,14 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when the source yields no triplet.
     """
-    chunks = _chunks(context)
+    chunks = corpus_chunks(context)
     return _build(context, chunks, _extracted(context, chunks))
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
     """Ask the model about one shard of the chunks; returns the number of answers."""
     settings = context.config.graph
-    return write_answers(context, "graph", settings, _chunks(context), TRIPLETS)
+    return write_answers(context, "graph", settings, corpus_chunks(context), TRIPLETS)
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -44,12 +49,8 @@ def merge(context: StageContext) -> dict[str, int]:
 
     Raises StoreError when they are not on the chunks of the corpus.
     """
-    chunks = _chunks(context)
+    chunks = corpus_chunks(context)
     return _build(context, chunks, _extracted(context, chunks, divided=True))
-
-
-def _chunks(context: StageContext) -> Records[Chunk]:
-    return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
 
 
 def _build(

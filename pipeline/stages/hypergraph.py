@@ -21,7 +21,12 @@ from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.sources import group_triplets, read_annotated_facts
 from pipeline.graph.tables import write_hyperedges
 from pipeline.run.context import StageContext
-from pipeline.stages.extraction import extract_by_model, extract_by_shards, write_answers
+from pipeline.stages.extraction import (
+    corpus_chunks,
+    extract_by_model,
+    extract_by_shards,
+    write_answers,
+)
 from pipeline.stages.graph import print_statistics
 
 
@@ -30,14 +35,14 @@ def run(context: StageContext) -> dict[str, int]:
 
     Raises InputError when the source yields no fact.
     """
-    chunks = _chunks(context)
+    chunks = corpus_chunks(context)
     return _build(context, chunks, _extracted(context, chunks))
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
     """Ask the model about one shard of the chunks; returns the number of answers."""
     settings = context.config.hypergraph
-    return write_answers(context, "hypergraph", settings, _chunks(context), FACTS)
+    return write_answers(context, "hypergraph", settings, corpus_chunks(context), FACTS)
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -45,12 +50,8 @@ def merge(context: StageContext) -> dict[str, int]:
 
     Raises StoreError when they are not on the chunks of the corpus.
     """
-    chunks = _chunks(context)
+    chunks = corpus_chunks(context)
     return _build(context, chunks, extract_by_shards(context, context.config.hypergraph, chunks))
-
-
-def _chunks(context: StageContext) -> Records[Chunk]:
-    return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
 
 
 def _build(

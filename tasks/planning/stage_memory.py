@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.config import Config
 from pipeline.config.base import EngineConfig
-from pipeline.config.knowledge import Reranker
+from pipeline.config.knowledge import Graph, Hypergraph, Reranker
 from pipeline.config.policy import Trainer
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.core.model_shapes import ModelShape, shape_of
@@ -138,28 +138,28 @@ class Planner:
         chunks = self.sizes.chunks
         return StageMemory(name, ram=CPU_PROCESS_BYTES + 116 * chunks, disk=CHUNK_BYTES * chunks)
 
+    def _extraction(self, name: str, block: Graph | Hypergraph) -> tuple[_Parts, int]:
+        """Parts and GPUs of each process that extracts with the model of a block."""
+        parts = _Parts()
+        if block.source != "llm" or block.model is None:
+            return parts, 0
+        self._chat(parts, name, block.model, block.engine)
+        return parts, block.engine.tensor_parallel_size
+
     def _graph(self, name: str) -> StageMemory:
         block, sizes = self.settings.graph, self.sizes
-        asks = block.source == "llm" and block.model is not None
-        parts = _Parts()
-        if asks:
-            self._chat(parts, "graph", block.model, block.engine)
+        parts, gpus = self._extraction(name, block)
         disk = TRIPLET_BYTES * sizes.triplets + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * sizes.chunks * (block.source == "llm")
         ram = _GRAPH_BYTES_PER_CHUNK * sizes.chunks * (block.source != "none")
-        gpus = block.engine.tensor_parallel_size * asks
         return self._made(name, parts, gpus, ram, disk, shards=block.shards)
 
     def _hypergraph(self, name: str) -> StageMemory:
         block, sizes = self.settings.hypergraph, self.sizes
-        asks = block.source == "llm" and block.model is not None
-        parts = _Parts()
-        if asks:
-            self._chat(parts, "hypergraph", block.model, block.engine)
+        parts, gpus = self._extraction(name, block)
         disk = HYPEREDGE_BYTES * sizes.hyperedges + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * sizes.chunks * (block.source == "llm")
         ram = _GRAPH_BYTES_PER_CHUNK * sizes.chunks
-        gpus = block.engine.tensor_parallel_size * asks
         return self._made(name, parts, gpus, ram, disk, shards=block.shards)
 
     def _index(self, name: str) -> StageMemory:
