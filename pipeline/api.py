@@ -275,6 +275,25 @@ class Run:
             )
             return list(trajectories)
 
+    def ask(self, questions: Sequence[str], policy: int | str | None = None) -> list[Trajectory]:
+        """The answers of a policy to questions in words, as trajectories in that order.
+
+        This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run. A
+        policy is as in `evaluate`; None is the last trained one. Each call opens the engine once. Raises
+        InputError for an unusable policy or question, StoreError when an index or a policy is not complete,
+        and what engines and retrievers raise.
+
+        >>> [trajectory] = run.ask(["Who founded Vell?"], policy="base")
+        >>> print(trajectory.answer, [step.context for step in trajectory.steps])
+        """
+        from pipeline.stages.answering import open_answering, question_record
+        from tasks.asking import asked_policies
+
+        records = [question_record(question) for question in questions]
+        [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])
+        with open_answering(asked.context, asked.policy) as answer:
+            return [answer(record) for record in records]
+
     def evaluate(
         self,
         policies: Sequence[int | str] = (),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", Pair, Trajectory)
 STYLES = {"model": "green", "observation": "dim", "unknown": "yellow"}
-SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two trajectories side by side
+SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two panels side by side
 
 
 def view_pairs(
@@ -65,7 +65,7 @@ def view_pairs(
         shown.append((title, chosen, rejected))
     for title, chosen, rejected in shown:
         _rule(screen, title)
-        _print_pair(screen, chosen, rejected)
+        beside(screen, [chosen, rejected])
     if not shown and not ids:
         screen.print(f"{file} has no pairs", markup=False)
     return len(shown)
@@ -189,15 +189,16 @@ def _terms(rewards: Mapping[str, Any]) -> Text:
     return Text(printable(terms))
 
 
-def _print_pair(console: Console, left: Any, right: Any) -> None:
+def beside(console: Console, panels: Sequence[Any]) -> None:
+    """Print panels beside each other, or one below the other where the terminal is too narrow."""
     from rich.table import Table
 
-    if console.width < SIDE_BY_SIDE:
-        console.print(left)
-        console.print(right)
+    if console.width < SIDE_BY_SIDE * len(panels) // 2:
+        for panel in panels:
+            console.print(panel)
         return
     table = Table.grid(expand=True, padding=(0, 1))
-    table.add_column(ratio=1)
-    table.add_column(ratio=1)
-    table.add_row(left, right)
+    for _ in panels:
+        table.add_column(ratio=1)
+    table.add_row(*panels)
     console.print(table)
