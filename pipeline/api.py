@@ -24,7 +24,6 @@ from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.output_check import Depth, problems
-from pipeline.run.store import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -85,12 +84,12 @@ class Run:
 
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
-        from tasks.run import task_for, walk
+        from tasks.finished import complete_outputs
+        from tasks.run import task_for
 
         root = None if data is None else str(Path(data).absolute())
         report = task_for("report", str(config), tuple(overrides), root)
-        stages = {task.label: task.directory for task in walk(report) if task.complete()}
-        return cls(report.settings.run_dir, stages, report)
+        return cls(report.settings.run_dir, complete_outputs(report), report)
 
     @classmethod
     def from_directory(cls, directory: Path | str) -> Run:
@@ -101,31 +100,9 @@ class Run:
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        directory = Path(directory)
-        dated = [
-            (manifest.stat().st_mtime_ns, manifest.parent)
-            for manifest in (directory / "store").glob(f"*/*/{MANIFEST}")
-        ]
-        if not dated:
-            raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
-        newest_first = [path for _, path in sorted(dated, reverse=True)]
-        by_fingerprint = {path.name: path for path in newest_first}
-        stages: dict[str, Path] = {}
+        from tasks.finished import newest_outputs
 
-        def take(path: Path) -> None:
-            manifest = read_manifest(path)
-            key = manifest["key"]
-            label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
-            if label in stages:
-                return
-            stages[label] = path
-            for fingerprint in manifest.get("made_from", key["inputs"]).values():
-                if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
-                    take(by_fingerprint[fingerprint])
-
-        for path in newest_first:
-            take(path)
-        return cls(directory, stages, None)
+        return cls(Path(directory), newest_outputs(Path(directory)), None)
 
     @property
     def config(self) -> Config | None:

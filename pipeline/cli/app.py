@@ -29,6 +29,7 @@ from pipeline.cli import (
     retrieval,
     runs,
     score,
+    show,
     verify,
     view,
 )
@@ -53,6 +54,7 @@ RUN: Commands = {
     "plan": plan.plan,
     "verify": verify.verify,
     "view": view.view,
+    "show": show.show,
     "ask": ask.ask,
     "serve-retrieval": runs.serve_retrieval,
     "gc": gc.gc,
