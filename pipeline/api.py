@@ -24,7 +24,6 @@ from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.output_check import Depth, problems
-from pipeline.run.store import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -85,12 +84,12 @@ class Run:
 
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
-        from tasks.run import task_for, walk
+        from tasks.finished import complete_outputs
+        from tasks.run import task_for
 
         root = None if data is None else str(Path(data).absolute())
         report = task_for("report", str(config), tuple(overrides), root)
-        stages = {task.label: task.directory for task in walk(report) if task.complete()}
-        return cls(report.settings.run_dir, stages, report)
+        return cls(report.settings.run_dir, complete_outputs(report), report)
 
     @classmethod
     def from_directory(cls, directory: Path | str) -> Run:
@@ -101,31 +100,9 @@ class Run:
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        directory = Path(directory)
-        dated = [
-            (manifest.stat().st_mtime_ns, manifest.parent)
-            for manifest in (directory / "store").glob(f"*/*/{MANIFEST}")
-        ]
-        if not dated:
-            raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
-        newest_first = [path for _, path in sorted(dated, reverse=True)]
-        by_fingerprint = {path.name: path for path in newest_first}
-        stages: dict[str, Path] = {}
+        from tasks.finished import newest_outputs
 
-        def take(path: Path) -> None:
-            manifest = read_manifest(path)
-            key = manifest["key"]
-            label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
-            if label in stages:
-                return
-            stages[label] = path
-            for fingerprint in manifest.get("made_from", key["inputs"]).values():
-                if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
-                    take(by_fingerprint[fingerprint])
-
-        for path in newest_first:
-            take(path)
-        return cls(directory, stages, None)
+        return cls(Path(directory), newest_outputs(Path(directory)), None)
 
     @property
     def config(self) -> Config | None:
@@ -274,6 +251,25 @@ class Run:
                 samples=samples,
             )
             return list(trajectories)
+
+    def ask(self, questions: Sequence[str], policy: int | str | None = None) -> list[Trajectory]:
+        """The answers of a policy to questions in words, as trajectories in that order.
+
+        This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run. A
+        policy is as in `evaluate`; None is the last trained one. Each call opens the engine once. Raises
+        InputError for an unusable policy or question, StoreError when an index or a policy is not complete,
+        and what engines and retrievers raise.
+
+        >>> [trajectory] = run.ask(["Who founded Vell?"], policy="base")
+        >>> print(trajectory.answer, [step.context for step in trajectory.steps])
+        """
+        from pipeline.stages.answering import open_answering, question_record
+        from tasks.asking import asked_policies
+
+        records = [question_record(question) for question in questions]
+        [asked] = asked_policies(self._opened(), [] if policy is None else [str(policy)])
+        with open_answering(asked.context, asked.policy) as answer:
+            return [answer(record) for record in records]
 
     def evaluate(
         self,

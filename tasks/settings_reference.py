@@ -71,7 +71,7 @@ def _table(block: BlockSettings) -> str:
     for setting in block.settings:
         cells = [f"`{setting.name}`", _shown(setting), setting.kind, _description(setting)]
         if not shared:
-            cells.insert(3, _stages(f"{block.places[0]}.{setting.name}".lstrip("."), setting))
+            cells.insert(3, setting_stages(f"{block.places[0]}.{setting.name}".lstrip(".")))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -89,10 +89,18 @@ def _of_place(block: BlockSettings, place: str) -> str:
     return f"read by {', '.join(stages)}"
 
 
-def _stages(dotted: str, setting: Setting) -> str:
+def setting_stages(dotted: str) -> str:
+    """The stages that read a setting, or a setting of the block ``dotted``, in words."""
     if dotted.partition(".")[0] in Config.marked(Execution):
         return "every stage"
-    return ", ".join(stages_reading(dotted)) or "–"
+    stages = stages_reading(dotted) or [
+        stage for stage, task in _tasks().items() if _reads_below(task, dotted)
+    ]
+    return ", ".join(stages) or "–"
+
+
+def _reads_below(task: type[StageTask], block: str) -> bool:
+    return any(name.startswith(f"{block}.") for name in (*task.reads, *task.reads_at_times))
 
 
 def _shown(setting: Setting) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 import typer
 
 from pipeline.cli import (
+    ask,
     calibrate,
     check,
+    config,
     data,
     evaluate,
     failures,
@@ -28,6 +30,7 @@ from pipeline.cli import (
     retrieval,
     runs,
     score,
+    show,
     verify,
     view,
 )
@@ -52,6 +55,8 @@ RUN: Commands = {
     "plan": plan.plan,
     "verify": verify.verify,
     "view": view.view,
+    "show": show.show,
+    "ask": ask.ask,
     "serve-retrieval": runs.serve_retrieval,
     "gc": gc.gc,
     "clean-tmp": runs.clean_tmp,
@@ -84,6 +89,7 @@ PANELS = {
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
+app.add_typer(config.app, name="config", rich_help_panel=next(iter(PANELS)))
 app.command("causes", hidden=True)(failures.failures)  # its name in version 0.1
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."

@@ -15,6 +15,7 @@ from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import (
     CONFIGURATIONS,
+    SCHEMA,
     configuration_name,
     configuration_names,
     shipped_configuration,
@@ -48,6 +49,8 @@ def init(
     through = str(target) == STDOUT or _is_special(target)
     steps = _next_steps(configuration_name(source), target)
     with text_output(target) as write:
+        if not through:
+            write(f"# yaml-language-server: $schema={SCHEMA}\n")  # for editors
         write(_with_shipped_base(source))
     if not through:
         typer.echo(f"wrote {target}")

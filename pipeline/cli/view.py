@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,7 +13,12 @@ from pipeline.cli import options
 from pipeline.cli.runs import stage_task
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_jsonl
+from pipeline.core.records import HopType
 
+if TYPE_CHECKING:
+    from pipeline.evaluation.selection import Selection
+
+Stage = Literal["pair", "sample", "score", "evaluate-policy"]
 _FILES = ("pairs.parquet", "trajectories.parquet")
 
 
@@ -22,14 +29,33 @@ def view(
         typer.Argument(
             metavar="FILE",
             help="JSONL or Parquet file of pairs or trajectories, or a stage's directory; "
-            "without it the pairs of the round",
+            "without it the records of --stage",
             show_default=False,
         ),
     ] = None,
+    stage: Annotated[
+        Stage, typer.Option(help="without FILE: the stage whose records are shown")
+    ] = "pair",
     ids: Annotated[
         list[str] | None,
         typer.Option("--id", help="question or trajectory to show; repeatable"),
     ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="pairs of a kind: format, easy, hard, margin or step; repeatable"),
+    ] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="of a data set; repeatable")] = None,
+    hop: Annotated[HopType | None, typer.Option(help="of single- or multi-hop questions")] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="trajectories that ended with answer, max_steps, max_tokens, malformed or "
+            "retrieval_error; repeatable"
+        ),
+    ] = None,
+    contains: Annotated[
+        str, typer.Option(metavar="TEXT", help="with a text in question or output, in any case")
+    ] = "",
     limit: Annotated[int, typer.Option(min=1, help="number of records to show")] = 3,
     tokenizer: Annotated[
         Path | None,
@@ -38,20 +64,25 @@ def view(
     config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
     set: options.SetOption = None,
     data: options.DataOption = None,
-    round: options.RoundOption = None,
+    round: Annotated[
+        int | None,
+        typer.Option(
+            "--round",
+            help="round of the stage (for evaluate-policy: number of the policy); with FILE: pairs of a round",
+        ),
+    ] = None,
 ) -> None:
     """Show preference pairs or trajectories: trained text in color, observation text dimmed.
 
-    Without FILE the pairs of a round are shown.
+    Without FILE the pairs of a round are shown. The options that choose records can be combined.
     """
+    from pipeline.evaluation.selection import Selection
+
+    of_file = source is not None
     if source is None:
-        task = stage_task("pair", config, set, data, round)
-        if not task.complete():
-            command = f"steep pair --config {config} --round {task.round_number}"
-            raise StoreError(f"{task.label} is not done; run: {command}")
-        source = task.directory / "pairs.parquet"
+        source = _output(stage, config, set, data, round)
     else:
-        options.refuse_options(context, ("data", "round"), options.WITH_FILE)
+        options.refuse_options(context, ("data", "stage"), options.WITH_FILE)
         if str(source) == "-":  # the first record is read twice
             raise InputError("steep view does not read standard input; name a file")
         source = _record_file(source)
@@ -59,14 +90,76 @@ def view(
             raise InputError.at(source, None, "is not a regular file; name one")
     from pipeline.evaluation.terminal import view_pairs, view_trajectories
 
+    keep = Selection(
+        ids=frozenset(ids or ()),
+        kinds=frozenset(kind or ()),
+        datasets=frozenset(dataset or ()),
+        hops=frozenset([hop] if hop else ()),
+        rounds=frozenset([round] if of_file and round is not None else ()),
+        stops=frozenset(stop or ()),
+        contains=contains,
+    )
     if _holds_pairs(source):
+        if keep.datasets or keep.hops:
+            keep = replace(keep, questions=_questions(source, keep), datasets=(), hops=())
         count = view_pairs(
-            source, limit, tokenizer=tokenizer or _base_model(config, set), ids=ids or ()
+            source, limit, tokenizer=tokenizer or _base_model(config, set), keep=keep
         )
     else:
-        count = view_trajectories(source, limit, ids=ids or ())
-    if ids and not count:
-        raise InputError.at(source, None, f"no record of {', '.join(ids)}")
+        count = view_trajectories(source, limit, keep=keep)
+    if keep and not count:
+        asked = (
+            f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
+        )
+        raise InputError.at(source, None, asked)
+
+
+def _output(
+    stage: Stage, config: str, set: list[str] | None, data: Path | None, round: int | None
+) -> Path:
+    """The file of records of a complete stage."""
+    number = 0 if stage == "evaluate-policy" and round is None else round
+    task = stage_task(stage, config, set, data, number)
+    if not task.complete():
+        # The stage of one policy has no command; `evaluate` runs it for every policy.
+        missing = (
+            "evaluate" if stage == "evaluate-policy" else f"{stage} --round {task.round_number}"
+        )
+        words = shlex.split(missing)
+        given = [word for setting in set or () for word in ("--set", setting)]
+        given += ["--data", str(data)] if data else []
+        command = shlex.join(["steep", words[0], "--config", config, *words[1:], *given])
+        raise StoreError(f"{task.label} is not done; run: {command}")
+    return _record_file(task.directory)
+
+
+def _questions(file: Path, keep: Selection) -> frozenset[str]:
+    """The questions of the data sets and hops in ``keep``.
+
+    A pair does not hold them, so they are read from the trajectories that the pairs were made of. Raises
+    InputError when these are not in the same store.
+    """
+    from pipeline.core.input_files import iterate_parquet
+    from pipeline.run.store import read_manifest
+
+    try:
+        made_from = read_manifest(file.parent).get("made_from", {})
+    except StoreError:
+        made_from = {}
+    scored = file.parents[2] / "score" / str(made_from.get("score")) / "trajectories.parquet"
+    if "score" not in made_from or not scored.is_file():
+        option = "--dataset" if keep.datasets else "--hop"
+        raise InputError(
+            f"{option} needs the scored trajectories that {file} was made of, and they are not in the same "
+            f"store; remove {option}, or name the output of the stage pair"
+        )
+    rows = iterate_parquet(scored, ["question_id", "dataset", "hop"])
+    return frozenset(
+        row["question_id"]
+        for row in rows
+        if (not keep.datasets or row["dataset"] in keep.datasets)
+        and (not keep.hops or row["hop"] in keep.hops)
+    )
 
 
 def _record_file(source: Path) -> Path:

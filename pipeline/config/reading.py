@@ -159,11 +159,29 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         return values
     if not isinstance(base, str) or not base or not base.isprintable():
         raise ConfigError(f"{path}: base is {shown(base)}; set it to the name of a YAML file")
-    beside = path.parent / base
-    shipped = None if os.path.lexists(beside) else shipped_configuration(base)
-    below = _read_with_base(shipped or beside, (*seen, identity))
+    below = _read_with_base(_base_file(path, base), (*seen, identity))
     below.pop("name", None)
     return merged(below, values)
+
+
+def _base_file(path: Path, base: str) -> Path:
+    """The file that ``path`` calls ``base``: beside it, else the shipped one of that name."""
+    beside = path.parent / base
+    shipped = None if os.path.lexists(beside) else shipped_configuration(base)
+    return shipped or beside
+
+
+def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
+    """The file that a valid configuration names as its base, and its configuration; None without one.
+
+    Arguments are those of `load`.
+    """
+    path = find_configuration(path)
+    base = read_yaml(path).get("base")
+    if base is None:
+        return None
+    file = _base_file(path, base)
+    return file, load(file, (), data)
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

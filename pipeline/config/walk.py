@@ -83,14 +83,15 @@ def _settings(block: type[Block]) -> Iterator[Setting]:
         if _block_of(info.annotation)[0] is None:
             yield Setting(
                 name=name,
-                kind=_kind(info),
+                kind=kind_of(info),
                 default=... if info.is_required() else _default(info),
                 values=tuple(_values(info.annotation)),
                 description=info.description or "",
             )
 
 
-def _kind(info: FieldInfo) -> Kind:
+def kind_of(info: FieldInfo) -> Kind:
+    """What a change of a field does to results."""
     for mark in info.metadata:
         if isinstance(mark, Execution):
             return "execution"

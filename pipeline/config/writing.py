@@ -41,4 +41,9 @@ def as_yaml(config: Config) -> str:
     """The YAML text of a configuration, which holds no secrets, as configurations have none."""
     # Defaults are not validated: a default of 1 in a field of floats becomes 1.0 when it is read back.
     values = Config.model_validate(config.model_dump()).model_dump()
+    return yaml_text(values)
+
+
+def yaml_text(values: dict[str, Any]) -> str:
+    """The YAML text of settings."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)

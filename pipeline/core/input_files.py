@@ -225,6 +225,36 @@ def iterate_parquet(
         raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
 
 
+def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The rows with these numbers (from 0, rising) of a Parquet file that `iterate_parquet` reads.
+
+    Only the row groups that hold them are read, one at a time. Raises InputError when the file is
+    unreadable or a row holds NaN or infinity.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    remaining = list(numbers)
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            start = 0
+            for group in range(file.num_row_groups):
+                end = start + file.metadata.row_group(group).num_rows
+                inside = [number for number in remaining if number < end]
+                remaining = remaining[len(inside) :]
+                if inside:
+                    table = file.read_row_group(group)
+                    for number in inside:
+                        row = table.slice(number - start, 1).combine_chunks()
+                        [batch] = row.to_batches()
+                        _check_finite(batch, number, path)
+                        yield from batch.to_pylist()
+                start = end
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
+
+
 def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
     """Raise InputError when JSON has no value for an Arrow type."""
     import pyarrow.types as is_type

@@ -7,16 +7,15 @@ training uses, so a mask that is shifted by one token is visible.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import Pair, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
+from pipeline.evaluation.selection import EVERYTHING, Selection, selected
 from pipeline.grammars.spans import cover_error
 
 if TYPE_CHECKING:
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from rich.text import Text
     from tokenizers import Tokenizer
 
-Record = TypeVar("Record", Pair, Trajectory)
 STYLES = {"model": "green", "observation": "dim", "unknown": "yellow"}
-SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two trajectories side by side
+SIDE_BY_SIDE = 110  # minimum terminal width, in columns, for two panels side by side
 
 
 def view_pairs(
@@ -34,91 +32,90 @@ def view_pairs(
     limit: int,
     *,
     tokenizer: Path | str,
-    ids: Collection[str] = (),
+    keep: Selection = EVERYTHING,
     console: Console | None = None,
 ) -> int:
     """Print the first ``limit`` pairs of a file or ``pair`` directory and return their number.
 
-    With ``ids``, only pairs of these questions or trajectories.
+    ``keep`` selects the pairs to print.
     ``tokenizer`` is the directory of the base model, which holds ``tokenizer.json``. Raises InputError
     when a file is missing or broken, or when token spans do not cover the ids.
     """
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
-    codec = _tokenizer(Path(tokenizer))
+    codec = open_tokenizer(tokenizer)
     screen = console or _console()
-    total, shown = _total(file, ids), list[tuple[str, Any, Any]]()
-    fields = ("question_id", "chosen_id", "rejected_id")
-    for number, (line, pair) in enumerate(_selected(file, Pair, fields, ids, limit), start=1):
-        where = f"{file}:{line}"
-        question = next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
-        chosen = _panel(
-            f"chosen {pair.chosen_id}",
-            _decode(codec, pair.chosen_ids, pair.chosen_spans, where),
-            pair.chosen_rewards,
-        )
-        rejected = _panel(
-            f"rejected {pair.rejected_id}",
-            _decode(codec, pair.rejected_ids, pair.rejected_spans, where),
-            pair.rejected_rewards,
-        )
-        title = f"{number}{total} · round {pair.round} · {pair.kind} · {question}"
-        shown.append((title, chosen, rejected))
-    for title, chosen, rejected in shown:
-        _rule(screen, title)
-        _print_pair(screen, chosen, rejected)
-    if not shown and not ids:
+    total, shown = _total(file, keep), list[tuple[str, list[Any]]]()
+    for number, (line, pair) in enumerate(selected(file, Pair, keep, limit), start=1):
+        title = f"{number}{total} · round {pair.round} · {pair.kind} · {question_of(pair)}"
+        shown.append((title, pair_panels(pair, codec, f"{file}:{line}")))
+    for title, panels in shown:
+        print_rule(screen, title)
+        beside(screen, panels)
+    if not shown and not keep:
         screen.print(f"{file} has no pairs", markup=False)
     return len(shown)
 
 
+def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
+    """The chosen and the rejected side, decoded from their tokens; ``where`` is for messages."""
+    sides = (
+        (f"chosen {pair.chosen_id}", pair.chosen_ids, pair.chosen_spans, pair.chosen_rewards),
+        (
+            f"rejected {pair.rejected_id}",
+            pair.rejected_ids,
+            pair.rejected_spans,
+            pair.rejected_rewards,
+        ),
+    )
+    return [
+        _panel(title, _decode(tokenizer, ids, spans, where), rewards)
+        for title, ids, spans, rewards in sides
+    ]
+
+
+def question_of(pair: Pair) -> str:
+    """The question of a pair, which is the last message of the user."""
+    return next((m.content for m in reversed(pair.prompt) if m.role == "user"), "")
+
+
 def view_trajectories(
-    path: Path | str, limit: int, *, ids: Collection[str] = (), console: Console | None = None
+    path: Path | str,
+    limit: int,
+    *,
+    keep: Selection = EVERYTHING,
+    console: Console | None = None,
 ) -> int:
     """Print the first ``limit`` trajectories of a file or stage directory and return their number.
 
-    With ``ids``, only trajectories of these questions or with these ids.
+    ``keep`` selects the trajectories to print.
     Raises InputError when the file is missing or broken, or when spans do not cover the output.
     """
     file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
     screen = console or _console()
-    total, shown = _total(file, ids), list[tuple[str, Any]]()
-    fields = ("question_id", "trajectory_id")
-    for number, (line, trajectory) in enumerate(
-        _selected(file, Trajectory, fields, ids, limit), start=1
-    ):
-        try:
-            pieces = segments(trajectory.output, trajectory.spans)
-        except InputError as error:
-            raise InputError.at(file, line, str(error)) from None
-        answers = " | ".join(trajectory.answers)
-        title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
-        panel = _panel(title, pieces, trajectory.rewards or {})
+    total, shown = _total(file, keep), list[tuple[str, Any]]()
+    for number, (line, trajectory) in enumerate(selected(file, Trajectory, keep, limit), start=1):
+        panel = trajectory_panel(trajectory, f"{file}:{line}")
         shown.append((f"{number}{total} · {trajectory.dataset} · {trajectory.question}", panel))
     for title, panel in shown:
-        _rule(screen, title)
+        print_rule(screen, title)
         screen.print(panel)
     return len(shown)
 
 
-def _selected(
-    file: Path, kind: type[Record], keys: Sequence[str], ids: Collection[str], limit: int
-) -> Iterator[tuple[int, Record]]:
-    """(line or row, record) of the first ``limit`` records with one of ``ids``, or of any.
-
-    ``keys`` are the fields that hold ids. Reading stops at the last of these records.
-    """
-    chosen = (
-        (line, record)
-        for line, record in iterate_input(file, kind)
-        if not ids or any(record.get(key) in ids for key in keys)
-    )
-    for line, record in islice(chosen, limit):
-        yield line, parse_record(kind, record, file, line)
+def trajectory_panel(trajectory: Trajectory, where: str) -> Any:
+    """The text of a trajectory by writer; ``where`` is for messages."""
+    try:
+        pieces = segments(trajectory.output, trajectory.spans)
+    except InputError as error:
+        raise InputError.at(where, None, str(error)) from None
+    answers = " | ".join(trajectory.answers)
+    title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
+    return _panel(title, pieces, trajectory.rewards or {})
 
 
-def _total(file: Path, ids: Collection[str]) -> str:
+def _total(file: Path, keep: Selection) -> str:
     """``/1,200`` for a Parquet file, whose footer holds the number, else nothing."""
-    if ids or file.suffix != ".parquet":
+    if keep or file.suffix != ".parquet":
         return ""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -126,7 +123,7 @@ def _total(file: Path, ids: Collection[str]) -> str:
     try:
         return f"/{pq.read_metadata(file).num_rows:,}"
     except (pa.ArrowException, OSError):
-        return ""  # `iterate_input` refuses the file
+        return ""  # `selected` refuses the file
 
 
 def printable(text: str) -> str:
@@ -134,10 +131,11 @@ def printable(text: str) -> str:
     return visible(text).replace("\t", "    ")
 
 
-def _tokenizer(directory: Path) -> Tokenizer:
+def open_tokenizer(directory: Path | str) -> Tokenizer:
+    """The tokenizer of a model's directory; raises InputError when it cannot be read."""
     from tokenizers import Tokenizer
 
-    path = directory / "tokenizer.json"
+    path = Path(directory) / "tokenizer.json"
     if not path.exists():
         raise InputError.at(path, None, "no such file; give the directory of the base model")
     try:
@@ -164,7 +162,8 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
-def _rule(console: Console, title: str) -> None:
+def print_rule(console: Console, title: str) -> None:
+    """A line with a title."""
     from rich.text import Text
 
     console.rule(Text(printable(title), style="bold"), align="left")
@@ -189,15 +188,16 @@ def _terms(rewards: Mapping[str, Any]) -> Text:
     return Text(printable(terms))
 
 
-def _print_pair(console: Console, left: Any, right: Any) -> None:
+def beside(console: Console, panels: Sequence[Any]) -> None:
+    """Print panels beside each other, or one below the other where the terminal is too narrow."""
     from rich.table import Table
 
-    if console.width < SIDE_BY_SIDE:
-        console.print(left)
-        console.print(right)
+    if console.width < SIDE_BY_SIDE * len(panels) // 2:
+        for panel in panels:
+            console.print(panel)
         return
     table = Table.grid(expand=True, padding=(0, 1))
-    table.add_column(ratio=1)
-    table.add_column(ratio=1)
-    table.add_row(left, right)
+    for _ in panels:
+        table.add_column(ratio=1)
+    table.add_row(*panels)
     console.print(table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,94 @@ def test_a_round_without_pairs_names_the_command_that_makes_them(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreError, match="run: steep pair --config embedded --round 2"):
         steep("view", "--round", 2)
+
+
+@pytest.fixture
+def pairs_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two pairs in a store beside the scored trajectories that they were made of."""
+    monkeypatch.chdir(tmp_path)
+    pair_file(tmp_path, [(0, 1, "model"), (1, 2, "observation"), (2, 3, "model")])
+    [pair] = read_records(tmp_path / "pairs.parquet", Pair)
+    directory, scored = tmp_path / "store/pair/aa", tmp_path / "store/score/bb"
+    others = replace(pair, question_id="q2", chosen_id="q2-0", kind="hard", round=2)
+    write_parquet(directory / "pairs.parquet", [replace(pair, question_id="q1"), others], Pair)
+    rows = [trajectory("q1", "Ostar", dataset="nq"), trajectory("q2", "Ostar", dataset="musique")]
+    write_parquet(scored / "trajectories.parquet", rows, Trajectory)
+    key = {"stage": "pair", "version": 1, "settings": {}, "files": {}, "inputs": {}, "round": 1}
+    manifest = {"fingerprint": "aa", "key": key, "counts": {}, "made_from": {"score": "bb"}}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--kind", "hard"], "q2-0"),
+        (["--kind", "hard", "--kind", "easy"], "both"),
+        (["--round", 1], "q-0"),
+        (["--dataset", "nq"], "q-0"),
+        (["--dataset", "musique"], "q2-0"),
+        (["--hop", "multi"], "both"),
+        (["--contains", "WHERE IS vell"], "both"),
+        (["--id", "q2", "--kind", "hard"], "q2-0"),
+        (["--dataset", "nq", "--kind", "hard"], "none"),
+        (["--hop", "single"], "none"),
+        (["--contains", "nowhere"], "none"),
+    ],
+)
+def test_pairs_are_chosen_by_their_facts_and_those_of_their_questions(
+    pairs_of_a_run: Path, tmp_path: Path, options: list[object], shown: str
+) -> None:
+    arguments = ("view", pairs_of_a_run, "--tokenizer", tmp_path, *options)
+    if shown == "none":
+        with pytest.raises(InputError, match="no record has what the options ask for"):
+            steep(*arguments)
+        return
+    output = steep(*arguments)
+    found = {name for name in ("q-0", "q2-0") if f"chosen {name}" in output}
+    assert found == ({"q-0", "q2-0"} if shown == "both" else {shown})
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--stop", "malformed"], {"t1"}),
+        (["--dataset", "nq"], {"t2"}),
+        (["--stop", "answer", "--limit", 2], {"t0", "t2"}),
+        (["--contains", "in the NORTH of"], {"t0", "t1", "t2", "t3"}),
+        (["--hop", "multi", "--dataset", "musique", "--stop", "answer"], {"t0", "t3"}),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_trajectories_are_chosen_by_their_facts(
+    tmp_path: Path, options: list[object], names: set[str], suffix: str
+) -> None:
+    records = [trajectory(f"q{n}", "Ostar", name=f"t{n}") for n in range(4)]
+    records[1] = replace(records[1], stop="malformed")
+    records[2] = replace(records[2], dataset="nq")
+    write_parquet(tmp_path / "trajectories.parquet", records, Trajectory)
+    write_jsonl(tmp_path / "trajectories.jsonl", records)
+    output = steep("view", tmp_path / f"trajectories.{suffix}", "--limit", 9, *options)
+    assert {name for name in ("t0", "t1", "t2", "t3") if f"{name} · gold" in output} == names
+
+
+def test_a_fact_that_records_do_not_have_is_refused(trajectories: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--kind cannot be used here: a trajectory has no kind"):
+        steep("view", trajectories, "--kind", "hard")
+    pair_file(tmp_path, [(0, 3, "model")])
+    with pytest.raises(InputError, match="--stop cannot be used here: a pair has no stop"):
+        steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--stop", "answer")
+    with pytest.raises(
+        InputError, match=r"--dataset needs the scored trajectories that .* was made of"
+    ):
+        steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--dataset", "nq")
+
+
+def test_of_a_large_file_only_the_chosen_rows_are_read(tmp_path: Path) -> None:
+    """The broken record would be refused if it were read."""
+    records = [trajectory(f"q{n}", "Ostar", name=f"t{n}") for n in range(3000)]
+    records[10] = replace(records[10], spans=[(5, 6, "model")])
+    write_parquet(tmp_path / "trajectories.parquet", records, Trajectory)
+    assert "t2999 · gold" in steep("view", tmp_path / "trajectories.parquet", "--id", "t2999")
+    with pytest.raises(InputError, match=r"trajectories\.parquet:11: "):
+        steep("view", tmp_path / "trajectories.parquet", "--id", "t10")

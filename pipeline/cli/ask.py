@@ -1,0 +1,231 @@
+"""``steep ask``: questions to the policies of a run, with the steps that led to each answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli import options
+from pipeline.cli.runs import stage_task
+from pipeline.core.atomic import json_text
+from pipeline.core.errors import InputError
+from pipeline.core.records import Question, Step, Trajectory
+from pipeline.core.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pipeline.stages.answering import Answered, PolicyProcess
+    from tasks.asking import AskedPolicy
+
+_LINE_BYTES = 1_000_000
+
+
+def ask(
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            help="the question; without it questions are read from the terminal, or from the lines of "
+            "standard input",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; default: the last "
+            "trained policy",
+        ),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY,POLICY…",
+            help="ask several policies, such as sft,3, and show their answers beside each other",
+        ),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="show the whole text of what was found")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print a JSON object for each question")
+    ] = False,
+    config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
+    set: options.SetOption = None,
+    data: options.DataOption = None,
+) -> None:
+    """Ask a policy of a finished run: its answer, its steps, and what each search found.
+
+    Nothing of the run is made or changed. The roll-out is that of the evaluation.
+    """
+    names = _names(policy, compare)
+    from pipeline.stages.answering import question_record
+
+    only = None if question is None else question_record(question)
+    task = stage_task("evaluate", config, set, data)
+    from tasks.asking import asked_policies
+
+    asked = asked_policies(task, names)
+    if only is None and sys.stdin is None:
+        raise InputError("standard input is closed; name a question")
+    with _opened(asked) as processes:
+        for record in [only] if only is not None else _questions():
+            for process in processes:
+                process.ask(record)
+            answers = {process.name: process.answer() for process in processes}
+            if as_json:
+                indent = None if only is None else 2
+                typer.echo(json_text(_as_json(record, answers, compare is not None), indent=indent))
+            else:
+                _print(record, answers, whole)
+            sys.stdout.flush()
+
+
+def _names(policy: str | None, compare: str | None) -> list[str]:
+    if compare is None:
+        return [] if policy is None else [policy]
+    if policy is not None:
+        raise InputError("--policy cannot be used with --compare; name all policies in --compare")
+    names = [name.strip() for name in compare.split(",") if name.strip()]
+    if len(names) < 2:
+        raise InputError(
+            f"--compare is {compare!r}; expected two or more policies, separated by commas, such as sft,3"
+        )
+    return names
+
+
+@contextmanager
+def _opened(asked: list[AskedPolicy]) -> Iterator[list[PolicyProcess]]:
+    """The processes of the policies, started one after the other; all end with the block."""
+    from pipeline.stages.answering import PolicyProcess
+
+    with ExitStack() as stack:
+        processes = []
+        for each in asked:
+            started = time.monotonic()
+            _tell(
+                f"{each.named.name}: {each.named.source}; starting {each.context.config.engine.kind}"
+            )
+            process = PolicyProcess(each.named.name, each.context, each.policy)
+            stack.callback(process.stop)
+            process.wait_until_ready()
+            _tell(f"{each.named.name}: ready after {time.monotonic() - started:.1f} s")
+            processes.append(process)
+        yield processes
+        for process in processes:
+            process.close()
+
+
+def _tell(line: str) -> None:
+    """Progress, apart from the answers."""
+    typer.echo(visible(line), err=True)
+
+
+def _questions() -> Iterator[Question]:
+    """The questions that are typed, or the lines of standard input; empty lines are left out."""
+    from pipeline.stages.answering import question_record
+
+    typed = sys.stdin.isatty()
+    lines = _typed() if typed else _lines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = question_record(line)
+        except InputError as error:
+            if not typed:
+                raise InputError.at("<stdin>", number, str(error)) from None
+            _tell(f"error: {error}")
+            continue
+        yield record
+
+
+def _typed() -> Iterator[str]:
+    import readline  # noqa: F401 - gives `input` a history and the usual keys
+
+    _tell("ask a question; an end of file (Ctrl-D) ends")
+    while True:
+        try:
+            yield input("question> ")
+        except EOFError:
+            typer.echo(err=True)
+            return
+        except UnicodeDecodeError:
+            _tell("error: the question is not UTF-8 text; write it in UTF-8")
+
+
+def _lines() -> Iterator[str]:
+    number = 0
+    while raw := sys.stdin.buffer.readline(_LINE_BYTES):
+        number += 1
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 text ({error.reason} at byte {error.start})"
+            raise InputError.at("<stdin>", number, problem) from None
+
+
+def _as_json(question: Question, answers: dict[str, Answered], several: bool) -> dict[str, Any]:
+    """``answer`` and ``steps`` of a question; for several policies, a list of these objects."""
+    objects = [
+        {
+            "policy": name,
+            "fingerprint": answered.trajectory.policy,
+            **_answer_fields(answered.trajectory),
+            "seconds": round(answered.seconds, 3),
+        }
+        for name, answered in answers.items()
+    ]
+    if several:
+        return {"question": question.question, "policies": objects}
+    return {"question": question.question, **objects[0]}
+
+
+def _answer_fields(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "answer": trajectory.answer,
+        "steps": [_step_fields(step) for step in trajectory.steps],
+        "format_ok": trajectory.format_ok,
+        "format_error": trajectory.format_error,
+        "stop": trajectory.stop,
+        "tokens": dataclasses.asdict(trajectory.tokens),
+        "output": trajectory.output,
+    }
+
+
+def _step_fields(step: Step) -> dict[str, Any]:
+    """The search query of a step, what it found, and the other fields that its grammar fills."""
+    from pipeline.evaluation.terminal_steps import query
+
+    fields = dataclasses.asdict(step)
+    named = {name: value for name, value in fields.items() if value not in ("", None, [])}
+    return {**named, "query": query(step), "context": fields["context"]}
+
+
+def _print(question: Question, answers: dict[str, Answered], whole: bool) -> None:
+    """The answers under the question: one below the other, or in columns in a wide terminal."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from pipeline.evaluation.terminal import beside, printable
+    from pipeline.evaluation.terminal_steps import cost_line, steps_text
+
+    console: Console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console.rule(Text(printable(question.question), style="bold"), align="left")
+    panels = [
+        Panel(
+            steps_text(answered.trajectory, whole=whole),
+            title=Text(printable(name)),
+            subtitle=Text(cost_line(answered.trajectory, answered.seconds)),
+            title_align="left",
+        )
+        for name, answered in answers.items()
+    ]
+    beside(console, panels)

@@ -1,0 +1,116 @@
+"""Choose pairs or trajectories of a file by their ids and facts.
+
+Input: a Parquet or JSONL file and a `Selection`. Output: the records that it keeps, in order. Of a Parquet
+file only the columns with these facts are read, and then the row groups that hold the records, so that a
+rare record of a large file is found without reading its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet, parquet_rows
+from pipeline.core.record_io import from_arrow, iterate_input, parse_record
+from pipeline.core.records import Pair, Trajectory
+
+Record = TypeVar("Record", Pair, Trajectory)
+# The fields that hold ids, by the kind of record.
+IDS: Mapping[type[Any], tuple[str, ...]] = {
+    Pair: ("question_id", "chosen_id", "rejected_id"),
+    Trajectory: ("question_id", "trajectory_id"),
+}
+_TEXTS: Mapping[type[Any], tuple[str, ...]] = {
+    Pair: ("prompt", "chosen", "rejected"),
+    Trajectory: ("question", "output"),
+}
+# The fields of a selection that compare one field of a record.
+_FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "round", "stops": "stop"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What records must have; an empty field asks for nothing, and so does an empty selection.
+
+    ``ids`` are of questions or trajectories. ``questions`` are ids of questions, in addition to ``ids``.
+    ``contains`` is looked for in question and output, in any case.
+    """
+
+    ids: Collection[str] = ()
+    kinds: Collection[str] = ()
+    datasets: Collection[str] = ()
+    hops: Collection[str] = ()
+    rounds: Collection[int] = ()
+    stops: Collection[str] = ()
+    questions: Collection[str] | None = None
+    contains: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether it asks for anything."""
+        return self.questions is not None or any(
+            getattr(self, field.name) for field in fields(self) if field.name != "questions"
+        )
+
+    def facts(self, kind: type[Any]) -> list[str]:
+        """The fields of a record that decide; raises InputError when records of ``kind`` lack one."""
+        used = [name for asked, name in _FACTS.items() if getattr(self, asked)]
+        known = {field.name for field in fields(kind)}
+        if lacking := [name for name in used if name not in known]:
+            raise InputError(
+                f"--{lacking[0]} cannot be used here: a {kind.__name__.lower()} has no {lacking[0]}; remove it"
+            )
+        texts = _TEXTS[kind] if self.contains else ()
+        return [*IDS[kind], *used, *texts]
+
+    def keeps(self, kind: type[Any], record: Mapping[str, Any]) -> bool:
+        """Whether it keeps a record of ``kind``, given as JSON values."""
+        if self.ids and not any(record.get(name) in self.ids for name in IDS[kind]):
+            return False
+        if self.questions is not None and record.get("question_id") not in self.questions:
+            return False
+        for asked, name in _FACTS.items():
+            values = getattr(self, asked)
+            if values and record.get(name) not in values:
+                return False
+        return not self.contains or any(
+            self.contains.casefold() in text.casefold()
+            for name in _TEXTS[kind]
+            for text in _texts(record.get(name))
+        )
+
+
+EVERYTHING = Selection()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """A text, or the contents of messages."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for message in value:
+            if isinstance(message, dict) and isinstance(message.get("content"), str):
+                yield message["content"]
+
+
+def selected(
+    file: Path, kind: type[Record], keep: Selection, limit: int
+) -> Iterator[tuple[int, Record]]:
+    """(line or row from 1, record) of the first ``limit`` records that ``keep`` keeps.
+
+    Raises InputError when the file is unreadable, a record does not fit ``kind``, or ``keep`` asks for
+    what its records do not have.
+    """
+    facts = keep.facts(kind)
+    if file.suffix != ".parquet" or not keep:
+        chosen = (item for item in iterate_input(file, kind) if keep.keeps(kind, item[1]))
+        for line, record in islice(chosen, limit):
+            yield line, parse_record(kind, record, file, line)
+        return
+    rows = enumerate(iterate_parquet(file, list(dict.fromkeys(facts))))
+    numbers = list(islice((number for number, row in rows if keep.keeps(kind, row)), limit))
+    for number, row in zip(numbers, parquet_rows(file, numbers), strict=True):
+        yield number + 1, parse_record(kind, from_arrow(row, kind), file, number + 1)

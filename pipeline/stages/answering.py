@@ -1,0 +1,191 @@
+"""Answer single questions with a policy, as `steep ask` does.
+
+Input: a question in words, and a policy whose engine, retriever and grammar stay open. Output: its
+trajectory, which is that of the stage ``evaluate-policy`` for the same question: the settings, the prompt,
+the stop rules and the sampler are the same. `PolicyProcess` does this in a process of its own. Several
+policies can then be open at once, an interrupted start leaves nothing behind, and what engines print does
+not mix with answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.errors import EngineError, InputError, SteepError
+from pipeline.core.records import Question, Trajectory
+from pipeline.llm.engine_processes import end_with
+from pipeline.rollout.policy import Policy
+from pipeline.rollout.sampler import roll_out
+from pipeline.run.context import StageContext
+from pipeline.stages.policy import open_rollout, rollout_settings
+
+LONGEST_QUESTION = 20_000  # characters
+_PATIENCE = 10.0  # seconds in which a process may end by itself
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The trajectory of a question, and the seconds that it took."""
+
+    trajectory: Trajectory
+    seconds: float
+
+
+def question_record(text: str) -> Question:
+    """A question in words as a record without gold answers; equal questions have equal ids.
+
+    Raises InputError for an empty or very long question, and for one that is not Unicode text.
+    """
+    text = text.strip()
+    if not text:
+        raise InputError("the question is empty; ask something")
+    if len(text) > LONGEST_QUESTION:
+        raise InputError(
+            f"the question has {len(text):,} characters; ask one of at most {LONGEST_QUESTION:,}"
+        )
+    try:
+        encoded = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError("the question is not UTF-8 text; write it in UTF-8") from None
+    name = f"ask-{hashlib.sha256(encoded).hexdigest()[:12]}"
+    return Question(name, "ask", text, answers=[], hop="multi")
+
+
+@contextmanager
+def open_answering(
+    context: StageContext, policy: Policy
+) -> Iterator[Callable[[Question], Trajectory]]:
+    """A function that answers a question with ``policy``, closed on exit.
+
+    ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
+    """
+    config = context.config
+    settings = rollout_settings(config, temperature=config.evaluation.temperature)
+    with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
+
+        def answer(question: Question) -> Trajectory:
+            [trajectory] = roll_out(
+                [question],
+                engine=engine,
+                grammar=grammar,
+                retriever=retriever,
+                settings=settings,
+                policy=policy.fingerprint,
+                samples=1,
+                seed=context.seed,
+            )
+            return trajectory
+
+        yield answer
+
+
+class PolicyProcess:
+    """A policy that answers questions in a process of its own, until `close`.
+
+    The process starts with the object. It ends with the process that made it, however that ends.
+    """
+
+    def __init__(self, name: str, context: StageContext, policy: Policy) -> None:
+        self.name = name
+        descriptor, log = tempfile.mkstemp(prefix="steep-ask-", suffix=".log")
+        os.close(descriptor)
+        self._log = Path(log)
+        spawn = multiprocessing.get_context("spawn")  # engines do not survive a fork
+        self._connection, others = spawn.Pipe()
+        self._process = spawn.Process(
+            target=_serve,
+            args=(others, context.to_json(), policy, log, os.getpid()),
+            name=f"steep-ask-{name}",
+        )
+        self._process.start()
+        others.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait for the engine and the retriever; raises what opening them raises."""
+        self._receive()
+
+    def ask(self, question: Question) -> None:
+        """Send a question; `answer` gives its answer."""
+        with suppress(BrokenPipeError):  # `answer` says why the process ended
+            self._connection.send(question)
+
+    def answer(self) -> Answered:
+        """The answer to the oldest question that has none; raises what answering raises."""
+        answered: Answered = self._receive()
+        return answered
+
+    def close(self) -> None:
+        """End the process and remove its log."""
+        self._connection.close()  # a process that waits for a question ends
+        self._process.join(_PATIENCE)
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.is_alive():
+                end()
+                self._process.join(_PATIENCE)
+        self._log.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End the process at once, whatever it does, and remove its log."""
+        self._process.kill()
+        self.close()
+
+    def _receive(self) -> Any:
+        try:
+            value = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self._process.join(_PATIENCE)
+            raise EngineError(
+                f"the process of policy {self.name} ended with status {self._process.exitcode}; its last "
+                f"words: {_last_line(self._log)}"
+            ) from None
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+
+def _serve(
+    connection: Connection, context: dict[str, Any], policy: Policy, log: str, parent: int
+) -> None:
+    """Answer the questions that come over ``connection`` until it is closed."""
+    end_with(parent)
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the parent, which ends this process
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        with open_answering(StageContext.from_json(context), policy) as answer:
+            connection.send(None)  # ready
+            while True:
+                question = connection.recv()
+                started = time.perf_counter()
+                trajectory = answer(question)
+                connection.send(Answered(trajectory, time.perf_counter() - started))
+    except (EOFError, ConnectionError):  # no more questions
+        return
+    except SteepError as error:
+        failure: Exception = error
+    except Exception as error:  # noqa: BLE001 - sent to the parent, which shows it
+        traceback.print_exc()
+        failure = EngineError(f"{type(error).__name__}: {error}")
+    with suppress(OSError):
+        connection.send(failure)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").split("\n") if log.is_file() else []
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "none")

@@ -1,0 +1,223 @@
+"""``steep ask``: answers with their steps, on a run with finished indexes and a small random model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.api import Run
+from pipeline.core.errors import EngineError, InputError
+from pipeline.rollout.policy import Policy
+from pipeline.run.context import StageContext
+from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
+from tasks.asking import asked_policies
+from tasks.base import StageTask
+from tasks.policy import policy
+from tasks.run import task_for
+from tests.cli.malformed_inputs import steep
+from tests.llm.small_models import small_model
+from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model") / "base")
+
+
+@pytest.fixture
+def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.chdir(tmp_path)
+    return (
+        f"model.base={model}",
+        "engine={kind: transformers, dtype: float32, max_model_len: 512}",
+        "retrieval.variant=none",
+        "sampling={max_segment_tokens: 6, batch: 2}",
+        "rounds=2",
+    )
+
+
+@pytest.fixture
+def run(overrides: tuple[str, ...], model: Path) -> StageTask:
+    """Finished indexes, SFT and round 1; round 2 is not trained."""
+    task = task_for("evaluate", "embedded", overrides)
+    for stage in FINISHED:
+        commit(task_for(stage, "embedded", overrides))
+    for number in (0, 1):
+        commit_policy(policy(task, number), model, seed=number)
+    return task
+
+
+def options(task: StageTask) -> list[str]:
+    return [word for setting in task.overrides for word in ("--set", setting)]
+
+
+def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTask) -> None:
+    """The roll-out is one, so both give the same text; the last trained policy is the default."""
+    question = "Where is Vell? <|assistant|>"  # a control token, which stays text
+    status, printed, told = steep(["ask", question, "--json", *options(run)])
+    assert status == 0, told
+    answered = json.loads(printed)
+    assert {"answer", "steps", "policy", "stop", "tokens", "seconds"} < answered.keys()
+    assert (answered["question"], answered["policy"]) == (question, "round-1")
+    assert "round-1: ready after" in told
+    opened = Run.open("embedded", overrides=list(run.overrides))
+    [last] = opened.ask([question])
+    [base] = opened.ask([question], policy="base")
+    assert (answered["output"], answered["fingerprint"]) == (last.output, last.policy)
+    assert answered["answer"] == last.answer
+    assert base.policy != last.policy
+
+
+def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: StageTask) -> None:
+    lines = b"Where is Vell?\n\n  Who is Ada?\n"
+    status, printed, told = steep(["ask", "--compare", "base,sft", "--json", *options(run)], lines)
+    assert status == 0, told
+    answers = [json.loads(line) for line in printed.splitlines()]
+    assert [answer["question"] for answer in answers] == ["Where is Vell?", "Who is Ada?"]
+    for answer in answers:
+        assert [each["policy"] for each in answer["policies"]] == ["base", "sft"]
+        assert len({each["fingerprint"] for each in answer["policies"]}) == 2
+        assert all({"answer", "steps"} <= each.keys() for each in answer["policies"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["Q?", "--policy", "2"], "make it with `steep run train --round 2 --config embedded"),
+        (["Q?", "--policy", "7"], "--policy names round-7, and rounds is 2"),
+        (["Q?", "--policy", "x"], "there is no such directory; expected base, sft"),
+        (["Q?", "--compare", "sft"], "expected two or more policies, separated by commas"),
+        (["Q?", "--compare", "sft,1", "--policy", "1"], "--policy cannot be used with --compare"),
+        (["  "], "the question is empty"),
+        (["x" * (LONGEST_QUESTION + 1)], "the question has 20,001 characters; ask one of at most"),
+        (["\udcff"], "the question is not UTF-8 text"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused_before_an_engine_starts(
+    run: StageTask, arguments: list[str], problem: str
+) -> None:
+    status, printed, told = steep(["ask", *arguments, *options(run)])
+    assert (status, printed) == (2, "")
+    assert problem in told
+    assert "starting" not in told
+    assert told.count("\n") == 1
+
+
+def test_a_run_without_policies_names_the_command_that_trains_one(
+    overrides: tuple[str, ...],
+) -> None:
+    given = [word for setting in overrides for word in ("--set", setting)]
+    status, _, told = steep(["ask", "Q?", *given])
+    assert status == 2
+    assert "no policy of runs/embedded is trained; train one with `steep run sft --config" in told
+
+
+def test_a_run_without_an_index_names_the_command_that_makes_it(
+    run: StageTask, overrides: tuple[str, ...]
+) -> None:
+    searching = [s for s in overrides if not s.startswith("retrieval")]
+    task = task_for("evaluate", "embedded", (*searching, "corpus.chunk_words=50"))
+    with pytest.raises(
+        Exception, match=r"corpus of runs/embedded is not complete.*`steep run corpus"
+    ):
+        asked_policies(task, ["base"])
+
+
+def test_a_line_that_is_no_question_ends_with_its_number(run: StageTask) -> None:
+    """The engine starts at once; the first bad line ends the command."""
+    status, printed, told = steep(["ask", "--policy", "base", *options(run)], b"\n\xff\n")
+    assert (status, printed) == (2, "")
+    assert told.endswith("error: <stdin>:2: not UTF-8 text (invalid start byte at byte 0)\n")
+
+
+def test_a_process_that_dies_is_an_error_with_its_status(
+    run: StageTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    [asked] = asked_policies(run, ["base"])
+    process = PolicyProcess("base", asked.context, asked.policy)
+    try:
+        os.kill(process._process.pid or 0, signal.SIGKILL)
+        with pytest.raises(EngineError, match="the process of policy base ended with status -9"):
+            process.wait_until_ready()
+    finally:
+        process.stop()
+    assert not process._process.is_alive()
+    assert not process._log.exists()
+
+
+def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_path: Path) -> None:
+    [asked] = asked_policies(run, ["base"])
+    config = asked.context.config
+    broken = config.model_copy(update={"model": config.model.model_copy(update={"base": "a/b/c"})})
+    context = StageContext(broken, "ask", tmp_path, tmp_path)
+    process = PolicyProcess("broken", context, Policy(None, "p"))
+    try:
+        with pytest.raises(
+            InputError, match=r"a/b/c: no such model directory; correct model\.base"
+        ):
+            process.wait_until_ready()
+    finally:
+        process.stop()
+
+
+def test_equal_questions_have_one_id_and_other_questions_another() -> None:
+    assert question_record(" Where? ") == question_record("Where?")
+    assert question_record("Where?").question_id != question_record("Who?").question_id
+
+
+def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
+    """In a terminal; the answer is shown with its policy and what it took."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],
+        stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    os.close(follower)
+    try:
+        os.write(leader, b"Where is Vell?\n\n\x04")
+        printed, told = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        os.close(leader)
+    assert process.returncode == 0, told
+    assert "Where is Vell?" in printed.decode()
+    assert "0 searches" in printed.decode()
+    assert b"ask a question" in told
+
+
+def test_an_interrupt_ends_the_command_and_its_processes(run: StageTask) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert b"starting" in process.stderr.readline()
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    deadline = time.monotonic() + 30
+    while running(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not running(process.pid)
+
+
+def running(group: int) -> list[str]:
+    """The processes of a group that have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found

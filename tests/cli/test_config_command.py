@@ -1,0 +1,134 @@
+"""``steep config``: what differs from the base, what a setting means, and the schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config, load
+from pipeline.config.lookup import all_names
+from pipeline.config.walk import all_blocks
+from pipeline.core.shipped import SCHEMA, configuration_names
+from tests.cli.malformed_inputs import steep
+
+
+def config(*arguments: str) -> tuple[int, str, str]:
+    return steep(["config", *arguments])
+
+
+@pytest.mark.parametrize("name", configuration_names())
+def test_what_is_shown_reads_back_as_the_same_configuration(name: str, tmp_path: Path) -> None:
+    status, printed, _ = config("show", "-c", name, "--set", "data.root=/data")
+    assert status == 0
+    (tmp_path / "again.yaml").write_text(printed)
+    assert load(tmp_path / "again.yaml") == load(name, ("data.root=/data",))
+
+
+def test_settings_that_differ_from_base_and_default_are_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("low.yaml").write_text(
+        "base: embedded.yaml\nsampling: {samples: 4}\nlora: {targets: [v_proj]}\n"
+    )
+    Path("own.yaml").write_text("base: low.yaml\nsampling: {samples: 6}\ndpo: {eta: [1, 2]}\n")
+    printed = config("show", "-c", "own.yaml", "--set", "seed=7")[1].splitlines()
+    assert "seed: 7  # base: 0; default: 0" in printed
+    assert "  samples: 6  # base: 4; default: 8" in printed
+    assert "  top_p: 1.0" in printed
+    assert printed[printed.index("  eta:") - 1] == "  # base: [130.0]; default: [1.0, 0.5, 0.25]"
+    assert printed[printed.index("  targets:") - 1].startswith(
+        "  # default: ['q_proj', "
+    )  # as in the base
+    changed = config("show", "-c", "own.yaml", "--set", "seed=7", "--changed")[1]
+    assert "samples: 6" in changed
+    assert "top_p" not in changed
+    values = json.loads(config("show", "-c", "own.yaml", "--json")[1])
+    [samples] = [item for item in values["changed"] if item["key"] == "sampling.samples"]
+    assert samples == {"key": "sampling.samples", "value": 6, "default": 8, "base": 4}
+    assert Config.model_validate(values["settings"]) == load("own.yaml")
+
+
+def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
+    facts = json.loads(
+        config("explain", "sampling.samples", "--set", "sampling.samples=5", "--json")[1]
+    )
+    assert facts == {
+        "key": "sampling.samples",
+        "description": "R: trajectories per question",
+        "values": "a whole number from 1, up to 10,000",
+        "default": 8,
+        "here": 5,
+        "read by": "sample, score",
+        "change": "decides results: it is in fingerprints, so a change reruns these stages and those after them",
+    }
+    printed = config("explain", "sampling.batch")[1]
+    assert "it is in no fingerprint, so a change reruns nothing" in printed
+    assert "one of fill, llm" in config("explain", "sft_data.rewriter")[1]
+    assert (
+        "a whole number from 1, up to 1,000,000,000; or null" in config("explain", "pairs.limit")[1]
+    )
+
+
+def test_blocks_lists_rounds_and_old_names_are_found() -> None:
+    block = config("explain", "pairs")[1]
+    assert "easy_outcome: maximum outcome" in block
+    assert '"corpus.jsonl"' in config("explain", "corpus.files.0.path", "--json")[1]
+    of_round = json.loads(
+        config(
+            "explain",
+            "per_round.2.pairs.limit",
+            "--set",
+            "per_round={2: {pairs: {limit: 9}}}",
+            "--json",
+        )[1]
+    )
+    assert (of_round["key"], of_round["here"]) == ("pairs.limit", 9)
+    status, printed, told = config("explain", "retrieval.keep")
+    assert (status, "keep is now called top_k" in told) == (0, True)
+    assert printed.startswith("retrieval.top_k: ")
+
+
+def test_every_setting_can_be_explained() -> None:
+    from pipeline.config.lookup import find_field
+    from tasks.settings_reference import setting_stages
+
+    names = list(all_names())
+    assert len(names) > sum(len(block.settings) for block in all_blocks())
+    for name in names:
+        field = find_field(name)
+        assert field.info.description
+        assert field.below is not None or "any value" not in field.values, name
+        assert setting_stages(field.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["explain", "samples"], "there is no setting samples; there is sampling.samples"),
+        (["explain", "sampling.sampels"], "there is no setting sampling.sampels; there is sampling.samples"),
+        (["explain", "x.y.z\x1b"], "steep config show lists all settings"),
+        (["explain", ""], "there is no setting"),
+        (["explain", "per_round.9.pairs.limit"], "round is 9, and rounds is 3"),
+        (["show", "-c", "absent"], "absent: no such configuration file"),
+        (["show", "--set", "rounds=x"], "rounds is 'x'; set it to a whole number"),
+    ],
+)  # fmt: skip
+def test_an_unknown_setting_or_file_is_one_sentence(arguments: list[str], problem: str) -> None:
+    status, printed, told = config(*arguments)
+    assert (status, printed) == (2, "")
+    assert problem in told
+    assert told.count("\n") == 1
+
+
+def test_a_copied_configuration_names_the_schema_for_editors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert steep(["init", "embedded-hiprag"])[0] == 0
+    first = (tmp_path / "embedded-hiprag.yaml").read_text().splitlines()[0]
+    assert first == f"# yaml-language-server: $schema={SCHEMA}"
+    assert config("schema", "--path")[1].strip() == str(SCHEMA)
+    assert config("schema")[1] == SCHEMA.read_text(encoding="utf-8")

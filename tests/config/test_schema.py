@@ -1,0 +1,136 @@
+"""The JSON schema for editors accepts every shipped configuration and refuses what JSON schema can name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from pipeline.cli.config import schema_text
+from pipeline.config import Config, load
+from pipeline.config.base import Block
+from pipeline.config.schema import file_schema
+from pipeline.core.errors import ConfigError
+from pipeline.core.shipped import CONFIGURATIONS, SCHEMA, configuration_names
+from pipeline.core.yaml_files import parse_yaml, read_yaml
+from tests.config.config_cases import SMALL
+from tests.config.settings_walk import Wrap, blocks
+from tests.config.test_setting_ranges import BOOLEAN, NEGATIVE, NUMERIC, TEXTS
+
+VALIDATOR = Draft202012Validator(file_schema())
+
+
+def with_text_keys(value: Any) -> Any:
+    """YAML as an editor checks it: JSON has only texts as keys."""
+    if isinstance(value, dict):
+        return {str(key): with_text_keys(item) for key, item in value.items()}
+    return [with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def accepted(text: str) -> bool:
+    return bool(VALIDATOR.is_valid(with_text_keys(parse_yaml(text))))
+
+
+def test_the_shipped_schema_is_current_and_a_schema() -> None:
+    """`make settings-reference` writes it again."""
+    assert SCHEMA.read_text(encoding="utf-8") == schema_text()
+    Draft202012Validator.check_schema(json.loads(schema_text()))
+
+
+@pytest.mark.parametrize("name", configuration_names())
+def test_every_shipped_configuration_is_accepted(name: str) -> None:
+    values = with_text_keys(read_yaml(CONFIGURATIONS / f"{name}.yaml"))
+    assert not list(VALIDATOR.iter_errors(values))
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded-hiprag", "tearag-llama3-8b"])
+def test_a_resolved_configuration_is_accepted(name: str) -> None:
+    values = json.loads(load(name, ("data.root=/data",)).model_dump_json())
+    assert not list(VALIDATOR.iter_errors(values))
+
+
+@pytest.mark.parametrize(("block", "name", "kind", "wrap"), NUMERIC)
+def test_a_numeric_setting_refuses_what_is_no_number_in_its_range(
+    block: type[Block], name: str, kind: type, wrap: Wrap
+) -> None:
+    """Those of the configuration's own tests, except NaN and 1.0, which JSON schema takes."""
+    reference = "#" if block is Config else f"#/$defs/{block.__name__}"
+    schema = {"$ref": f"{reference}/properties/{name}", "$defs": file_schema()["$defs"]}
+    if block is Config:
+        schema = {**file_schema()["properties"][name], "$defs": file_schema()["$defs"]}
+    field = Draft202012Validator(schema)
+    bad: list[Any] = [float("inf"), -float("inf"), 1e300, 10**30]
+    bad += ["1"] if (block.__name__, name) not in TEXTS else []
+    bad += [True] if (block.__name__, name) not in BOOLEAN else []
+    bad += [-1] if (block.__name__, name) not in NEGATIVE else []
+    bad += [1.5] if kind is int else []
+    for value in bad:
+        if (block.__name__, name) != ("QuestionFile", "filter"):
+            assert not field.is_valid(with_text_keys(wrap(value))), f"{value!r} is accepted"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: embedded.yaml\nrounds: 1\n",
+        "base: embedded.yaml\nsft: {learning_rate: 1.0e-3}\n",
+        "base: embedded.yaml\nexecution: ray\n",
+        "base: embedded.yaml\njudges: null\nper_round: {2: {pairs: {limit: 5}}, 3: null}\n",
+        "base: embedded.yaml\nretrieval: {keep: 3}\n",  # an old name
+        SMALL,
+    ],
+)
+def test_files_that_load_are_accepted(text: str) -> None:
+    assert accepted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rounds: 1\n",  # without a base, the required blocks are missing
+        SMALL.replace("sft: {learning_rate: 1e-3, ", "sft: {"),
+        SMALL.replace("corpus: {files: [{path: corpus.jsonl}]}", "corpus: {files: [{}]}"),
+        "base: embedded.yaml\nround: 1\n",
+        "base: embedded.yaml\nsampling: {sampels: 4}\n",
+        "base: embedded.yaml\nname: a b\n",
+        "base: embedded.yaml\nexecution: kubernetes\n",
+        "base: embedded.yaml\nper_round: {0: {pairs: {limit: 5}}}\n",
+        "base: embedded.yaml\nper_round: {2: {grammar: tearag}}\n",
+        "base: embedded.yaml\nper_round: {2: {pairs: {limit: 0}}}\n",
+        "base: embedded.yaml\nsft_data: {sizes: {0: 5}}\n",
+        "base: embedded.yaml\ntrackers: [tensorboard, x]\n",
+        "base: [a]\n",
+    ],
+)
+def test_files_that_do_not_load_are_refused(text: str) -> None:
+    assert not accepted(text)
+    with pytest.raises(ConfigError):
+        load_text(text)
+
+
+def load_text(text: str) -> Config:
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "case.yaml"
+        file.write_text(text)
+        return load(file)
+
+
+def test_every_setting_and_block_has_a_description_in_the_schema() -> None:
+    schema = file_schema()
+    places = [schema, *schema["$defs"].values()]
+    without = [
+        name
+        for place in places
+        for name, value in place["properties"].items()
+        if not value.get("description")
+    ]
+    assert not without
+    assert {block.__name__ for block in blocks(Config)} - {"Config"} <= schema["$defs"].keys()
+    assert all(place.get("description") for place in places)
+    assert yaml.safe_load(schema_text()) == schema
