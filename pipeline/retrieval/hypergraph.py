@@ -11,7 +11,8 @@ Input: queries. Output: scored hyperedges with their entities.
   when there are none, the 5 entities nearest to the query. Mentions must look like names
   (`graph.names`): extracted entities include "it" and "film", and with every literal match in V_q,
   recall@5 of MuSiQue's questions falls from .51 to .37. Candidates are the hyperedges that share an
-  entity with V_q or with the 5 hyperedges nearest to the query.
+  entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` also all others
+  that eq. 9 scores above 0.
 
 Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
 hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
@@ -77,6 +78,7 @@ class HypergraphRetrieval:
         embedder: Embedder,
         *,
         top_k: int = 5,
+        every_candidate: bool = False,
     ) -> None:
         """Columns of ``hyperedges``: id, text, chunk_id; ``names`` are those of the entities.
 
@@ -93,6 +95,7 @@ class HypergraphRetrieval:
         self._hyperedge_index = hyperedge_index
         self._embedder = embedder
         self._top_k = top_k
+        self._every_candidate = every_candidate
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
         """At most ``top_k`` hyperedges per query, best first."""
@@ -131,6 +134,7 @@ class HypergraphRetrieval:
             query_entities,
             lambda rows: np.round(cosine(rows), DECIMALS),
             further_entities,
+            every=self._every_candidate,
         )
         return best_edges(edges, scores, self._id, self._top_k)
 

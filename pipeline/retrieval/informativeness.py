@@ -9,11 +9,12 @@ hyperedges that contain an entity of V_q::
     S^(v, e) = max(s_v, 0) / sum over u in V_e of max(s_u, 0), 0 when all are 0
     score(e) = sum over v in V_e of S^(v, e) I(v)                                    eq. 8, 9
 
-Only candidates are scored: the hyperedges that share an entity with V_q (E_q itself) or with
-further entities that the caller names. This leaves out hyperedges that eq. 9 scores above 0. I(v)
-is positive for every entity v of a hyperedge in E_q, so a hyperedge {v, w} outside E_q has a
-positive score when s_v > 0, and eq. 10 over all of E could rank it. It is left out unless v or w is
-among the further entities. All other hyperedges outside the candidates score 0.
+Eq. 10 ranks all hyperedges E. Those with a score above 0 are hyperedges that share an entity with some
+hyperedge of E_q, because I(v) is 0 for all other entities: E_q itself, and hyperedges outside it. With
+V_q = {u} and the hyperedges {u, v} and f = {v, w}, I(v) is log 1.5, so f has a score although no entity
+of the query is in it. `informativeness` scores all of these with ``every``. Without it, it scores only
+E_q and the hyperedges of further entities that the caller names, which costs less where entities are in
+very many hyperedges.
 """
 
 from __future__ import annotations
@@ -53,17 +54,21 @@ def informativeness(
     query_entities: Sequence[int],
     cosine: Callable[[Rows], NDArray[np.floating]],
     further_entities: Sequence[int] = (),
+    *,
+    every: bool = False,
 ) -> tuple[Rows, Doubles]:
     """The candidate hyperedges [C], ascending, and their scores [C] by eq. 6 to 9.
 
-    ``query_entities`` is V_q. ``cosine(entities)`` returns s_v of distinct entities.
-    ``further_entities`` add their hyperedges to the candidates.
+    ``query_entities`` is V_q. ``cosine(entities)`` returns s_v of distinct entities. The candidates are
+    E_q, the hyperedges of ``further_entities``, and with ``every`` all hyperedges that share an entity
+    with one of E_q; hyperedges that are no candidates then score 0.
     """
-    [edge_C] = incidence.neighbours.union([sorted({*query_entities, *further_entities})])
-    if not len(edge_C):
-        return edge_C, np.zeros(0)
     [query_edges] = incidence.neighbours.union([sorted(set(query_entities))])
     inside, count = np.unique(incidence.members.gather(query_edges)[0], return_counts=True)
+    sources = {*query_entities, *further_entities, *(inside.tolist() if every else ())}
+    [edge_C] = incidence.neighbours.union([sorted(sources)])
+    if not len(edge_C):
+        return edge_C, np.zeros(0)
     member_M, length_C = incidence.members.gather(edge_C)
     entity_U, place_M = np.unique(member_M, return_inverse=True)
     shared_U = np.zeros(len(entity_U))

@@ -21,9 +21,13 @@ NEAR_ZERO = 1e-9
 
 
 def reference(
-    members: list[set[int]], vectors: list[list[float]], named: set[int], further: set[int]
+    members: list[set[int]],
+    vectors: list[list[float]],
+    named: set[int],
+    further: set[int],
+    every: bool,
 ) -> dict[int, float]:
-    """Eq. 6 to 9 over sets, in plain Python."""
+    """Eq. 6 to 9 over sets, in plain Python: of all hyperedges with ``every``, else of the restricted ones."""
 
     def norm(vector: list[float]) -> float:
         return math.sqrt(sum(x * x for x in vector))
@@ -42,7 +46,7 @@ def reference(
 
     scores = {}
     for number, edge in enumerate(members):
-        if edge & (named | further):
+        if every or edge & (named | further):
             total = sum(max(s(v), 0.0) for v in edge)
             share = {v: max(s(v), 0.0) / total if total else 0.0 for v in edge}
             scores[number] = sum(share[v] * informative(v) for v in edge)
@@ -58,25 +62,37 @@ embeddings = st.lists(
 chosen = st.sets(st.integers(0, ENTITIES - 1), min_size=1, max_size=3)
 
 
-@given(edges, embeddings, chosen, st.sets(st.integers(0, ENTITIES - 1), max_size=3))
+@given(edges, embeddings, chosen, st.sets(st.integers(0, ENTITIES - 1), max_size=3), st.booleans())
 @example(
     [{0, 5}],
     [[0.0, 0.0], [-1.0, -3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [-3.0, 1.0]],
     {0, 1},
     set(),
+    False,
 )
 def test_scores_equal_a_plain_python_reference(
-    members: list[set[int]], vectors: list[list[float]], named: set[int], further: set[int]
+    members: list[set[int]],
+    vectors: list[list[float]],
+    named: set[int],
+    further: set[int],
+    every: bool,
 ) -> None:
     incidence = Incidence.of(members, ENTITIES)
     cosine = cosine_to_mean(np.array(vectors), sorted(named))
     values = np.abs(cosine(np.arange(ENTITIES)))
     assume(not np.any((values > 0) & (values < NEAR_ZERO)))
-    ranked_edges, scores = informativeness(incidence, sorted(named), cosine, sorted(further))
-    expected = reference(members, vectors, named, further)
-    assert ranked_edges.tolist() == sorted(expected)
-    for edge, score in zip(ranked_edges.tolist(), scores.tolist(), strict=True):
-        assert score == pytest.approx(expected[edge], abs=1e-9)
+    ranked_edges, scores = informativeness(
+        incidence, sorted(named), cosine, sorted(further), every=every
+    )
+    expected = reference(members, vectors, named, further, every)
+    ranked = dict(zip(ranked_edges.tolist(), scores.tolist(), strict=True))
+    assert list(ranked) == sorted(ranked)
+    assert ranked.keys() <= expected.keys()
+    for edge, score in expected.items():
+        # Hyperedges that ``every`` leaves out score 0, so eq. 10 over all of them ranks the same ones.
+        assert ranked.get(edge, 0.0) == pytest.approx(score, abs=1e-9)
+    if not every:
+        assert ranked.keys() == expected.keys()
 
 
 def test_scores_of_a_case_solved_by_hand() -> None:
@@ -95,6 +111,22 @@ def test_scores_of_a_case_solved_by_hand() -> None:
     ranked_edges, scores = informativeness(incidence, [0], cosine_to_mean(vectors, [0]), [2])
     assert ranked_edges.tolist() == [0, 1, 2]
     assert scores[2] == pytest.approx(math.log(1.5))
+
+
+def test_a_hyperedge_without_an_entity_of_the_query_is_ranked_as_eq_10_prints_it() -> None:
+    """V_q = {u}; the hyperedges are {u, v} and f = {v, w}; s_v = .98 and s_w = .1.
+
+    v is in one hyperedge of E_q out of two: I(v) = log 1.5. w is in none: I(w) = 0. So f scores
+    .98 / 1.08 * log 1.5 = .368, and the restriction to hyperedges of the query leaves it out.
+    """
+    u, v, w = range(3)
+    incidence = Incidence.of([[u, v], [v, w]], 3)
+    similar = np.array([1.0, 0.98, 0.1])
+    restricted, _ = informativeness(incidence, [u], similar.__getitem__)
+    assert restricted.tolist() == [0]
+    ranked, scores = informativeness(incidence, [u], similar.__getitem__, every=True)
+    assert ranked.tolist() == [0, 1]
+    assert scores[1] == pytest.approx(0.368, abs=5e-4)
 
 
 def test_scores_equal_up_to_rounding_are_ordered_by_id() -> None:
