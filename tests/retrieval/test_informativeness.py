@@ -14,6 +14,7 @@ from pipeline.retrieval.informativeness import (
     best_edges,
     cosine_to_mean,
     informativeness,
+    informativeness_over_all,
 )
 
 # A share of eq. 9 jumps where a cosine of 0 is rounded to a number above 0.
@@ -21,13 +22,9 @@ NEAR_ZERO = 1e-9
 
 
 def reference(
-    members: list[set[int]],
-    vectors: list[list[float]],
-    named: set[int],
-    further: set[int],
-    every: bool,
+    members: list[set[int]], vectors: list[list[float]], named: set[int], further: set[int]
 ) -> dict[int, float]:
-    """Eq. 6 to 9 over sets, in plain Python: of all hyperedges with ``every``, else of the restricted ones."""
+    """Eq. 6 to 9 over sets, in plain Python, of the hyperedges of ``named`` and ``further`` entities."""
 
     def norm(vector: list[float]) -> float:
         return math.sqrt(sum(x * x for x in vector))
@@ -46,7 +43,7 @@ def reference(
 
     scores = {}
     for number, edge in enumerate(members):
-        if every or edge & (named | further):
+        if edge & (named | further):
             total = sum(max(s(v), 0.0) for v in edge)
             share = {v: max(s(v), 0.0) / total if total else 0.0 for v in edge}
             scores[number] = sum(share[v] * informative(v) for v in edge)
@@ -62,37 +59,44 @@ embeddings = st.lists(
 chosen = st.sets(st.integers(0, ENTITIES - 1), min_size=1, max_size=3)
 
 
-@given(edges, embeddings, chosen, st.sets(st.integers(0, ENTITIES - 1), max_size=3), st.booleans())
+@given(edges, embeddings, chosen, st.sets(st.integers(0, ENTITIES - 1), max_size=3))
 @example(
     [{0, 5}],
     [[0.0, 0.0], [-1.0, -3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [-3.0, 1.0]],
     {0, 1},
     set(),
-    False,
 )
 def test_scores_equal_a_plain_python_reference(
-    members: list[set[int]],
-    vectors: list[list[float]],
-    named: set[int],
-    further: set[int],
-    every: bool,
+    members: list[set[int]], vectors: list[list[float]], named: set[int], further: set[int]
 ) -> None:
     incidence = Incidence.of(members, ENTITIES)
     cosine = cosine_to_mean(np.array(vectors), sorted(named))
     values = np.abs(cosine(np.arange(ENTITIES)))
     assume(not np.any((values > 0) & (values < NEAR_ZERO)))
-    ranked_edges, scores = informativeness(
-        incidence, sorted(named), cosine, sorted(further), every=every
-    )
-    expected = reference(members, vectors, named, further, every)
-    ranked = dict(zip(ranked_edges.tolist(), scores.tolist(), strict=True))
-    assert list(ranked) == sorted(ranked)
-    assert ranked.keys() <= expected.keys()
-    for edge, score in expected.items():
-        # Hyperedges that ``every`` leaves out score 0, so eq. 10 over all of them ranks the same ones.
-        assert ranked.get(edge, 0.0) == pytest.approx(score, abs=1e-9)
-    if not every:
-        assert ranked.keys() == expected.keys()
+    ranked_edges, scores = informativeness(incidence, sorted(named), cosine, sorted(further))
+    expected = reference(members, vectors, named, further)
+    assert ranked_edges.tolist() == sorted(expected)
+    for edge, score in zip(ranked_edges.tolist(), scores.tolist(), strict=True):
+        assert score == pytest.approx(expected[edge], abs=1e-9)
+
+
+@given(edges, embeddings, chosen, st.integers(1, 4))
+def test_the_best_hyperedges_of_all_equal_a_plain_python_reference(
+    members: list[set[int]], vectors: list[list[float]], named: set[int], top_k: int
+) -> None:
+    """Only hyperedges with a score above 0 are compared; eq. 10 leaves the order of the others open."""
+    incidence = Incidence.of(members, ENTITIES)
+    cosine = cosine_to_mean(np.array(vectors), sorted(named))
+    values = np.abs(cosine(np.arange(ENTITIES)))
+    assume(not np.any((values > 0) & (values < NEAR_ZERO)))
+    ranked = informativeness_over_all(incidence, sorted(named), cosine, top_k=top_k)
+    found = [(edge, score) for edge, score in best_edges(*ranked, str, top_k) if score > NEAR_ZERO]
+    scored = reference(members, vectors, named, set(range(ENTITIES)))
+    positive = {edge: round(score, 9) for edge, score in scored.items() if score > NEAR_ZERO}
+    expected = sorted(positive.values(), reverse=True)[:top_k]
+    assert [round(score, 9) for _, score in found] == pytest.approx(expected, abs=1e-8)
+    for edge, score in found:
+        assert score == pytest.approx(scored[edge], abs=1e-9)
 
 
 def test_scores_of_a_case_solved_by_hand() -> None:
@@ -124,9 +128,21 @@ def test_a_hyperedge_without_an_entity_of_the_query_is_ranked_as_eq_10_prints_it
     similar = np.array([1.0, 0.98, 0.1])
     restricted, _ = informativeness(incidence, [u], similar.__getitem__)
     assert restricted.tolist() == [0]
-    ranked, scores = informativeness(incidence, [u], similar.__getitem__, every=True)
+    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
     assert ranked.tolist() == [0, 1]
     assert scores[1] == pytest.approx(0.368, abs=5e-4)
+
+
+def test_the_hyperedges_of_an_entity_that_cannot_matter_are_not_read() -> None:
+    """Hub h is in the query's hyperedge and in 50 others: I(h) = log(1 + 1 / 51) is below the best score."""
+    u, h, *others = range(52)
+    incidence = Incidence.of([[u, h], *([h, other] for other in others)], 52)
+    similar = np.ones(52)
+    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=1)
+    assert ranked.tolist() == [0]
+    assert scores[0] == pytest.approx((math.log(2) + math.log(1 + 1 / 51)) / 2)
+    ranked, _ = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
+    assert len(ranked) == 51
 
 
 def test_scores_equal_up_to_rounding_are_ordered_by_id() -> None:
