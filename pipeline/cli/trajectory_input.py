@@ -83,6 +83,7 @@ class TrajectoryView:
             evidence=self.evidence or [],
             grammar=self.grammar,
             output=self.output or "",
+            spans=self.spans,
             steps=steps,
             answer=answer,
             stop=self.stop,

@@ -300,6 +300,11 @@ class Retrieval(Block):
         "nodes",
         description="ppr: the best nodes, the best node of each passage, or only chunk nodes",
     )
+    hyperedge_candidates: Annotated[Literal["near", "all"], Later()] = Field(
+        "near",
+        description="prograph: hyperedges that are ranked: those that share an entity with the query or with "
+        "the 5 hyperedges nearest to it, or all, as eq. 10 prints it",
+    )
     tau: Share = Field(0.2, description="eq. 2: subtracted from a triplet's weight")
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping of the PageRank")
     service: Annotated[str | None, Execution()] = Field(

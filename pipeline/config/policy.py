@@ -193,8 +193,11 @@ class Dpo(Trainer):
     """
 
     beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
-    eta: AtLeastOne[Weight] = Field(
-        (1.0, 0.5, 0.25), description="weight of the SFT term, which is a mean over tokens"
+    eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
+    eta_of: Annotated[Literal["sum", "mean"], Later()] = Field(
+        "mean",
+        description="the SFT term: the sum over the tokens of a chosen trajectory, as eq. 15 prints it, or the "
+        "mean over the tokens of an optimizer step, which is smaller by the mean number of trained tokens",
     )
     round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
@@ -275,10 +278,24 @@ class TeaRagReward(MethodRewards):
         description="not in the paper: share of steps whose search was needed; above 0 the stage judge "
         "runs before score",
     )
+    single_outcome: Annotated[Literal["f1-per-step", "f1"], Later()] = Field(
+        "f1-per-step",
+        description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), or F1",
+    )
+    malformed_answer: Annotated[Literal["parsed", "last"], Later()] = Field(
+        "parsed",
+        description="answer of a malformed trajectory: what its parser reached, which is seldom any, or the "
+        "last `Final answer:`",
+    )
 
     @property
     def counts_verdicts(self) -> bool:
         return self.judged > 0
+
+    @property
+    def without_process(self) -> bool:
+        """Whether the process reward is always 0."""
+        return not any((self.consistency, self.subquery, self.context, self.summary, self.judged))
 
 
 class HiPragReward(MethodRewards):
@@ -345,9 +362,15 @@ class Rewards(Block):
 class Pairs(Block):
     """Thresholds of pairs: TeaRAG eq. 14, and margins for rewards that are a single number.
 
-    The first seven fields are TeaRAG's, with the paper's values. ``margin`` and ``decisions`` apply to
+    The first eight fields are TeaRAG's, with the paper's values. ``margin`` and ``decisions`` apply to
     the other methods.
     """
+
+    terms: Annotated[Literal["outcome", "outcome-format", "all"], Later()] = Field(
+        "all",
+        description="reward terms that TeaRAG's pairs are selected by (table 8): without format, malformed "
+        "trajectories can be chosen; without process, its two thresholds do not apply",
+    )
 
     single_outcome: Share = Field(
         1.0, description="single-hop: minimum outcome of a chosen trajectory"

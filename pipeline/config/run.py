@@ -166,6 +166,17 @@ class Config(Block):
                 f"pairs.step_margin is {self.pairs.step_margin}, and rewards.kind "
                 f"{self.rewards.kind} has no step rewards; set pairs.step_margin to null"
             )
+        if self.pairs.terms != "all" and not self.method.separate_terms:
+            raise ValueError(
+                f"pairs.terms is {self.pairs.terms}, and the reward of rewards.kind {self.rewards.kind} "
+                "is a single number; set pairs.terms to all"
+            )
+        if self._needs_process and self.rewards.tearag.without_process:
+            raise ValueError(
+                f"all weights of rewards.tearag are 0, and pairs.multi_process is "
+                f"{self.pairs.multi_process}, which no multi-hop trajectory reaches; set pairs.terms to "
+                "outcome-format, or to outcome to leave out the format too"
+            )
         if self.judges is None and self.rewards.judged:
             raise ValueError(
                 "judges is missing, and the rewards count judged steps; add the block judges"
@@ -189,7 +200,12 @@ class Config(Block):
         if self.objective == "dpo":
             return self
         if self.grpo is None:
-            raise ValueError("objective is grpo, which needs the block grpo; add it")
+            per = "" if self.method.step_rewards else " and per: trajectory"
+            raise ValueError(
+                "objective is grpo, which needs the block grpo; add it with at least learning_rate and "
+                f"batch_size{per}, for example grpo: {{learning_rate: 1.0e-5, batch_size: 128"
+                f"{', per: trajectory' if per else ''}}}"
+            )
         if self.until == "pair":
             raise ValueError(
                 "until is pair, and objective grpo makes no pairs; set objective to dpo"
@@ -262,6 +278,18 @@ class Config(Block):
         if self.retrieval.over_hypergraph:
             return self.hypergraph.source == "triplets"
         return self.retrieval.variant not in ("semantic", "none")
+
+    @property
+    def _needs_process(self) -> bool:
+        """Whether multi-hop trajectories need a process above 0 to be chosen for a pair."""
+        pairs = self.pairs
+        bounds = min(pairs.multi_process, pairs.multi_process_relaxed)
+        return (
+            self.objective == "dpo"
+            and self.method.separate_terms
+            and pairs.terms == "all"
+            and bounds > 0
+        )
 
     @property
     def trainer(self) -> Trainer:

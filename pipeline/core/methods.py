@@ -29,6 +29,8 @@ class MethodEntry:
     """Whether cold-start steps may answer from memory, without a search (``sft_data.memory``)."""
     similarity_rewards: bool = False
     """Whether its reward compares texts by a reranker."""
+    separate_terms: bool = False
+    """Whether pairs are selected by separate terms (outcome, format, process), which ``pairs.terms`` names."""
     single_retrieval: bool = False
     """Whether its grammar reads a first step that the rollout inserted (``retrieval.rounds: single``)."""
     judged_steps: bool = True
@@ -42,6 +44,7 @@ METHODS: Mapping[str, MethodEntry] = {
         "pipeline.grammars.tearag:TeaRag",
         "pipeline.methods.tearag",
         similarity_rewards=True,
+        separate_terms=True,
         single_retrieval=True,
     ),
     "hiprag": MethodEntry(

@@ -144,6 +144,18 @@ class _Scanner:
         return self.field("Final answer")
 
 
+def last_answer(output: str, spans: Sequence[Span]) -> str | None:
+    """The text after the last "Final answer:" of the model, also in a malformed output; None if it has none.
+
+    The answer is looked for after the last observation (without ``spans``: after the last closing tag), so
+    documents cannot answer. It ends at the end of its line.
+    """
+    observations = [end for _, end, writer in spans if writer == "observation"]
+    start = observations[-1] if observations else 0 if spans else output.rfind(CLOSE) + 1
+    answers = re.findall(r"Final answer:[ \t]*([^\n]*)", output[start:])
+    return (answers[-1].strip() or None) if answers else None
+
+
 def _parse_items(observation: str) -> list[ContextItem]:
     """Context items of an observation; an unlabeled line is a chunk without a title."""
     items = []

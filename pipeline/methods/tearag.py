@@ -5,22 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from pipeline.config.policy import Rewards
+from pipeline.config.policy import Rewards, TeaRagReward
 from pipeline.core.records import Step
 from pipeline.core.similarity import Similarity
 from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
 from pipeline.pairs.candidates import by_outcome_and_process
-from pipeline.rewards.tearag import PAPER, TeaRagWeights, score
+from pipeline.rewards.tearag import TeaRagWeights, score
 from pipeline.sft_data.steps import Fact, Hop, build_step
 
 
-def knowledge_scorer(similarity: Similarity, weights: TeaRagWeights = PAPER) -> Scorer:
-    """The scorer that matches evidence by ``similarity``."""
-    return lambda trajectories, verdicts: score(trajectories, similarity, weights, verdicts)
+def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = None) -> Scorer:
+    """The scorer that matches evidence by ``similarity``; without ``settings`` as in the paper."""
+    block = settings or TeaRagReward()
+    weights = TeaRagWeights(**{name: getattr(block, name) for name in TeaRagWeights._fields})
+    return lambda trajectories, verdicts: score(
+        trajectories,
+        similarity,
+        weights,
+        verdicts,
+        single_per_step=block.single_outcome == "f1-per-step",
+        malformed_answer=block.malformed_answer,
+    )
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    return knowledge_scorer(inputs.similarity(), TeaRagWeights(**settings.tearag.model_dump()))
+    return knowledge_scorer(inputs.similarity(), settings.tearag)
 
 
 def _build_step(

@@ -12,6 +12,10 @@ trajectory that qualifies becomes its rejected partner:
 - hard (multi-hop only): well-formed, 0.3 < outcome <= chosen outcome - 0.3, and its process is not
   above the chosen one's.
 
+For table 8, ``pairs.terms`` leaves terms out, of the sum and of every condition. Without the process, a
+multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of eq. 14. Without
+the format too, malformed trajectories are chosen and rejected by their outcomes.
+
 Every trajectory ends in exactly one bin of the funnel.
 """
 
@@ -124,13 +128,12 @@ def select(
     distinct = _distinct(candidates, bins)
     if True in single_number:
         return _select_by_margin(distinct, thresholds, bins), bins
-    ascending = sorted(
-        distinct, key=lambda candidate: (round(candidate.total, 9), candidate.sample)
-    )
+    total = {candidate.id: round(_total(candidate, thresholds), 9) for candidate in distinct}
+    ascending = sorted(distinct, key=lambda candidate: (total[candidate.id], candidate.sample))
     chosen_ids = {candidate.id for candidate in distinct if _is_chosen(candidate, thresholds)}
     best_first = sorted(
         (candidate for candidate in distinct if candidate.id in chosen_ids),
-        key=lambda candidate: (-round(candidate.total, 9), candidate.sample),
+        key=lambda candidate: (-total[candidate.id], candidate.sample),
     )
     pairs = []
     position = 0
@@ -240,29 +243,44 @@ def _distinct(candidates: Sequence[Candidate], bins: dict[str, Bin]) -> list[Can
     return distinct
 
 
+def _total(candidate: Candidate, thresholds: Pairs) -> float:
+    """The sum of the terms that count."""
+    total = candidate.outcome
+    if thresholds.terms != "outcome":
+        total += candidate.format
+    if thresholds.terms == "all":
+        total += candidate.process
+    return total
+
+
 def _is_chosen(candidate: Candidate, thresholds: Pairs) -> bool:
-    if candidate.format < 1:
+    if _malformed(candidate, thresholds):
         return False
     if candidate.hop == "single":
         return _at_least(candidate.outcome, thresholds.single_outcome)
-    strict = _at_least(candidate.outcome, thresholds.multi_outcome) and _at_least(
-        candidate.process, thresholds.multi_process
+    any_process = thresholds.terms != "all"
+    strict = _at_least(candidate.outcome, thresholds.multi_outcome) and (
+        any_process or _at_least(candidate.process, thresholds.multi_process)
     )
     return strict or (
         _at_least(candidate.outcome, thresholds.multi_outcome_relaxed)
-        and _at_least(candidate.process, thresholds.multi_process_relaxed)
+        and (any_process or _at_least(candidate.process, thresholds.multi_process_relaxed))
     )
 
 
 def _kind(chosen: Candidate, rejected: Candidate, thresholds: Pairs) -> Kind | None:
-    if rejected.format < 1:
+    if _malformed(rejected, thresholds):
         return "format"
     if _at_least(thresholds.easy_outcome, rejected.outcome):
         return "easy"
     margin = _at_least(chosen.outcome - thresholds.hard_margin, rejected.outcome)
-    if rejected.hop == "multi" and margin and _at_least(chosen.process, rejected.process):
-        return "hard"
-    return None
+    no_better = thresholds.terms != "all" or _at_least(chosen.process, rejected.process)
+    return "hard" if rejected.hop == "multi" and margin and no_better else None
+
+
+def _malformed(candidate: Candidate, thresholds: Pairs) -> bool:
+    """Whether the format counts and is not followed."""
+    return thresholds.terms != "outcome" and candidate.format < 1
 
 
 def _at_least(value: float, bound: float) -> bool:

@@ -179,6 +179,7 @@ def _open_hypergraph(
         indexes["hyperedges"],
         embedder,
         top_k=settings.top_k,
+        every_candidate=settings.hyperedge_candidates == "all",
     )
 
 

@@ -11,7 +11,8 @@ Input: queries. Output: scored hyperedges with their entities.
   when there are none, the 5 entities nearest to the query. Mentions must look like names
   (`graph.names`): extracted entities include "it" and "film", and with every literal match in V_q,
   recall@5 of MuSiQue's questions falls from .51 to .37. Candidates are the hyperedges that share an
-  entity with V_q or with the 5 hyperedges nearest to the query.
+  entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` all that can be
+  among the best, as eq. 10 ranks them.
 
 Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
 hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
@@ -20,6 +21,7 @@ hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -37,6 +39,7 @@ from pipeline.retrieval.informativeness import (
     best_edges,
     cosine_to_mean,
     informativeness,
+    informativeness_over_all,
 )
 
 HypergraphVariant = Literal["hyperedges", "graph-r1", "prograph"]
@@ -77,6 +80,7 @@ class HypergraphRetrieval:
         embedder: Embedder,
         *,
         top_k: int = 5,
+        every_candidate: bool = False,
     ) -> None:
         """Columns of ``hyperedges``: id, text, chunk_id; ``names`` are those of the entities.
 
@@ -93,6 +97,7 @@ class HypergraphRetrieval:
         self._hyperedge_index = hyperedge_index
         self._embedder = embedder
         self._top_k = top_k
+        self._every_candidate = every_candidate
 
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
         """At most ``top_k`` hyperedges per query, best first."""
@@ -126,7 +131,10 @@ class HypergraphRetrieval:
         query_entities = self.query_entities(query) or near_entities.tolist()
         further_entities = self._incidence.members.gather(near_edges)[0].tolist()
         cosine = cosine_to_mean(self._entity_VD, query_entities)
-        edges, scores = informativeness(
+        rank = informativeness
+        if self._every_candidate:
+            rank = partial(informativeness_over_all, top_k=self._top_k)
+        edges, scores = rank(
             self._incidence,
             query_entities,
             lambda rows: np.round(cosine(rows), DECIMALS),

@@ -9,11 +9,13 @@ hyperedges that contain an entity of V_q::
     S^(v, e) = max(s_v, 0) / sum over u in V_e of max(s_u, 0), 0 when all are 0
     score(e) = sum over v in V_e of S^(v, e) I(v)                                    eq. 8, 9
 
-Only candidates are scored: the hyperedges that share an entity with V_q (E_q itself) or with
-further entities that the caller names. This leaves out hyperedges that eq. 9 scores above 0. I(v)
-is positive for every entity v of a hyperedge in E_q, so a hyperedge {v, w} outside E_q has a
-positive score when s_v > 0, and eq. 10 over all of E could rank it. It is left out unless v or w is
-among the further entities. All other hyperedges outside the candidates score 0.
+Eq. 10 ranks all hyperedges E. Those with a score above 0 share an entity with some hyperedge of E_q,
+because I(v) is 0 for all other entities: E_q itself, and hyperedges outside it. With V_q = {u} and the
+hyperedges {u, v} and f = {v, w}, I(v) is log 1.5, so f has a score although no entity of the query is in
+it. `informativeness` scores only E_q and the hyperedges of entities that the caller names.
+`informativeness_over_all` scores as many more as the best k of E need. S^ sums to 1 within a hyperedge,
+so no score exceeds the largest I(v) of its entities. Entities are therefore followed in the order of I(v)
+until the next one is below the k-th best score. Frequent entities, whose hyperedges are many, come last.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from pipeline.graph.adjacency import Adjacency, Rows
 
 Doubles = NDArray[np.float64]
+FIRST_PASS = 256  # hyperedges that `informativeness_over_all` adds to few candidates at once
 DECIMALS = 12  # scores that agree to 12 decimals are ties: the order of a sum changes the last bits
 
 
@@ -62,8 +65,7 @@ def informativeness(
     [edge_C] = incidence.neighbours.union([sorted({*query_entities, *further_entities})])
     if not len(edge_C):
         return edge_C, np.zeros(0)
-    [query_edges] = incidence.neighbours.union([sorted(set(query_entities))])
-    inside, count = np.unique(incidence.members.gather(query_edges)[0], return_counts=True)
+    inside, count = _inside(incidence, query_entities)
     member_M, length_C = incidence.members.gather(edge_C)
     entity_U, place_M = np.unique(member_M, return_inverse=True)
     shared_U = np.zeros(len(entity_U))
@@ -75,6 +77,40 @@ def informativeness(
     sum_C = np.add.reduceat((similar_U * informative_U)[place_M], first_C)
     score_C = np.divide(sum_C, weight_C, out=np.zeros_like(sum_C), where=weight_C > 0)
     return edge_C, score_C
+
+
+def informativeness_over_all(
+    incidence: Incidence,
+    query_entities: Sequence[int],
+    cosine: Callable[[Rows], NDArray[np.floating]],
+    further_entities: Sequence[int] = (),
+    *,
+    top_k: int,
+) -> tuple[Rows, Doubles]:
+    """As `informativeness`, with all hyperedges that can be among the ``top_k`` best of E (eq. 10).
+
+    Hyperedges with a score of 0 are candidates only as in `informativeness`.
+    """
+    inside, count = _inside(incidence, query_entities)
+    degree = incidence.neighbours.degrees(inside)
+    bound = np.log1p(count / degree)
+    order = np.argsort(-bound, kind="stable")
+    entities, bounds, hyperedges = inside[order].tolist(), bound[order], np.cumsum(degree[order])
+    followed = 0
+    while True:
+        edges, scores = informativeness(
+            incidence, query_entities, cosine, [*further_entities, *entities[:followed]]
+        )
+        lowest = np.partition(scores, -top_k)[-top_k] if len(scores) >= top_k else 0.0
+        # Scores within the rounding of `best_edges` are ties, which its ids decide.
+        needed = int(np.count_nonzero(bounds >= lowest - 10.0**-DECIMALS))
+        if followed >= needed:
+            return edges, scores
+        # All hyperedges are scored again, so each pass at most triples them: later bounds are tighter.
+        before = hyperedges[followed - 1] if followed else 0
+        room = before + max(2 * len(edges), FIRST_PASS)
+        affordable = int(np.searchsorted(hyperedges, room, side="right"))
+        followed = min(max(affordable, followed + 1), needed)
 
 
 def cosine_to_mean(
@@ -108,6 +144,12 @@ def best_edges(
     rows = zip(edges.tolist(), scores.tolist(), rounded.tolist(), strict=True)
     order = sorted(rows, key=lambda row: (-row[2], ids(row[0])))[:top_k]
     return [(edge, score) for edge, score, _ in order]
+
+
+def _inside(incidence: Incidence, query_entities: Sequence[int]) -> tuple[Rows, Rows]:
+    """The entities of E_q, ascending, and the number of hyperedges of E_q that each is in."""
+    [query_edges] = incidence.neighbours.union([sorted(set(query_entities))])
+    return np.unique(incidence.members.gather(query_edges)[0], return_counts=True)
 
 
 def _adjacency(rows: Sequence[Sequence[int]]) -> Adjacency:

@@ -3,8 +3,8 @@
 Outcome (eq. 5) is the token F1 of the answer; format (eq. 6) is 1 or 0; consistency (eq. 7-8) is
 the fraction of steps whose subquery names every key entity; subquery, context and summary are
 r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighted sum and may exceed
-1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k and the
-process 0. A malformed trajectory is scored on the steps that could be parsed. Input: trajectories and
+1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k, or F1 for
+ablations, and the process is 0. A malformed trajectory is scored on the steps that could be parsed. Input: trajectories and
 a similarity model. Output: every term of every trajectory.
 
 Beyond the paper, off by default: with verdicts of judges (`pipeline.judges`) the process reward has a
@@ -14,12 +14,13 @@ fifth term, the share of steps whose search was needed, over the steps whose ver
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from pipeline.core.answer_metrics import f1, normalize
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict, optimal_share
+from pipeline.grammars.tearag import last_answer
 from pipeline.rewards.evidence_match import EvidenceMatches, match_evidence
 
 
@@ -60,10 +61,16 @@ def score(
     similarity: Similarity,
     weights: TeaRagWeights = PAPER,
     verdicts: Sequence[Sequence[Verdict]] | None = None,
+    *,
+    single_per_step: bool = True,
+    malformed_answer: Literal["parsed", "last"] = "parsed",
 ) -> list[TeaRagRewards]:
     """Every reward term of every trajectory, in order, in the layout of ``steep score``.
 
-    Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``. ``verdicts``
+    Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``.
+    ``single_per_step`` divides the outcome of single-hop questions by the steps. With
+    ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for which
+    ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts``
     on the steps of every trajectory add the terms ``judged`` (None and without weight where no
     verdict is known) and ``steps``. Raises RetrievalError when the similarity model fails; a failure
     is never turned into a reward.
@@ -73,7 +80,13 @@ def score(
     )
     judged = [None] * len(trajectories) if verdicts is None else verdicts
     return [
-        _terms(trajectory, trajectory_matches, weights, trajectory_verdicts)
+        _terms(
+            trajectory,
+            trajectory_matches,
+            weights,
+            trajectory_verdicts,
+            _outcome(trajectory, single_per_step, malformed_answer),
+        )
         for trajectory, trajectory_matches, trajectory_verdicts in zip(
             trajectories, matches, judged, strict=True
         )
@@ -95,16 +108,27 @@ def _consistent(step: Step) -> bool:
     return all(name and name in subquery for name in names)
 
 
+def _outcome(
+    trajectory: Trajectory, single_per_step: bool, malformed_answer: Literal["parsed", "last"]
+) -> float:
+    """Eq. 5, and the division by k for single-hop questions."""
+    answer, k = trajectory.answer, len(trajectory.steps)
+    if malformed_answer == "last" and not trajectory.format_ok:
+        answer, k = last_answer(trajectory.output, trajectory.spans), max(k, 1)
+    outcome = f1(answer, trajectory.answers)
+    if trajectory.hop == "single" and single_per_step:
+        return outcome / k if k else 0.0
+    return outcome
+
+
 def _terms(
     trajectory: Trajectory,
     matches: EvidenceMatches,
     weights: TeaRagWeights,
     verdicts: Sequence[Verdict] | None,
+    outcome: float,
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
-    outcome = f1(trajectory.answer, trajectory.answers)
-    if trajectory.hop == "single":
-        outcome = outcome / k if k else 0.0
     share = optimal_share(verdicts or ())
     subquery, context, summary = (
         sum(values) / k if k else 0.0

@@ -6,10 +6,11 @@ model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected,
     L_DPO = -1/B sum log sigmoid(beta [(log p(w) - log ref(w)) - (log p(l) - log ref(l))])
     L     = L_DPO + eta L_SFT(w)
 
-where log p is the sum over model-written tokens only, in both terms and on both sides. L_SFT is the
-mean over those tokens of an optimizer step; the paper sums them, which is a recorded departure. TRL's
-"sft" is a mean over those of a micro-batch, so its weight here is the share of the micro-batch in the
-step (`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
+where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of`` chooses
+L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean over the same
+tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is a mean over those of
+a micro-batch, so its weight here holds the share of the micro-batch in the step
+(`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
 none.
 
 The reference's log-probabilities are computed once, before training (`pipeline.training.reference`),
@@ -102,7 +103,7 @@ def dpo_trainer(
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
-    trainer.eta = eta
+    trainer.eta, trainer.eta_of = eta, settings.eta_of
     install_lean_forward(trainer)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
@@ -153,7 +154,10 @@ def _recorded_ids_trainer() -> TrainerClass:
             pairs, chosen_tokens = _count(inputs)
             step = self.step_counts
             of_pairs = 1.0 if step is None else step.share_of_records(pairs)
-            of_tokens = 1.0 if step is None else step.share_of_tokens(chosen_tokens)
+            if self.eta_of == "sum":  # TRL's mean over tokens, times the tokens of a pair
+                of_tokens = of_pairs * chosen_tokens / pairs
+            else:
+                of_tokens = 1.0 if step is None else step.share_of_tokens(chosen_tokens)
             self.loss_weights = [of_pairs, self.eta * of_tokens]
             recorder = _OutputRecorder(model)
             result: torch.Tensor | tuple[torch.Tensor, object] = super()._compute_loss(

@@ -178,6 +178,7 @@ class DpoTrainer(TrlTrainer, Protocol):
 
     precompute_ref_logps: bool
     eta: float  # the weight of the SFT term
+    eta_of: str  # "sum" over the tokens of a chosen trajectory, or "mean"
 
     def compute_ref_log_probs(
         self, model: PeftModel, inputs: Batch

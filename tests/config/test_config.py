@@ -235,3 +235,19 @@ def test_evaluated_policies_can_have_other_judges_than_the_rounds():
         ConfigError, match=r"evaluation\.judges has backend closed-world, which needs"
     ):
         load(CONFIGS / "musique-sample.yaml", (override,))
+
+
+def test_terms_of_pairs_are_refused_for_a_reward_that_is_one_number():
+    for name in ("embedded-hiprag", "embedded-prograph", "embedded-search-r1"):
+        with pytest.raises(ConfigError, match=r"pairs\.terms is outcome, and the reward of"):
+            load(CONFIGS / f"{name}.yaml", ("pairs.terms=outcome",))
+
+
+def test_the_block_that_grpo_asks_for_is_enough():
+    block = "grpo={learning_rate: 1.0e-5, batch_size: 128, per: trajectory}"
+    for name in ("embedded", "embedded-hiprag"):
+        overrides = ("objective=grpo", "sampling.temperature=1")
+        with pytest.raises(ConfigError) as refused:
+            load(CONFIGS / f"{name}.yaml", overrides)
+        assert block.replace("=", ": ", 1) in str(refused.value)
+        assert load(CONFIGS / f"{name}.yaml", (*overrides, block)).trainer.batch_size == 128

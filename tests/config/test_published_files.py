@@ -44,3 +44,18 @@ def test_every_listed_file_can_be_downloaded() -> None:
 
 def test_the_table_of_docs_is_that_of_the_list() -> None:
     assert markdown_table() in (ROOT / "docs/data.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configurations_weigh_the_sft_term_as_it_is_printed(name: str) -> None:
+    """The embedded ones weigh TRL's mean by the mean number of trained tokens instead."""
+    dpo = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",)).dpo
+    assert (dpo.eta_of, dpo.eta) == ("sum", (1.0, 0.5, 0.25))
+    embedded = config.load(ROOT / "configs/embedded.yaml").dpo
+    assert (embedded.eta_of, embedded.eta) == ("mean", (130.0,))
+
+
+def test_hiprag_is_evaluated_at_the_default_temperature_of_its_models() -> None:
+    for name in ("hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b"):
+        settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+        assert settings.evaluation.temperature == 0.7

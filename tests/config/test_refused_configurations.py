@@ -78,6 +78,10 @@ def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: 
         ('data.root="a\\0b"', r"data\.root: the text holds the character U\+0000; remove it"),
         ("dpo={learning_rate: 1, learning_rate: 2}", r"--set dpo: the key learning_rate is also"),
         ("retrieval.service=http://x:99999", r"retrieval\.service: expected an address"),
+        ("pairs.terms=process", r"pairs\.terms is 'process'"),
+        ("rewards.tearag={consistency: 0, subquery: 0, context: 0, summary: 0}",
+         r"all weights of rewards\.tearag are 0, and pairs\.multi_process is 0\.7, which no multi-hop "
+         r"trajectory reaches; set pairs\.terms to outcome-format"),
         ("=", r"--set '': expected key\.key=value"),
         ("a", r"--set a: expected key\.key=value"),
         ("retrieval..tau=1", r"expected key\.key=value"),

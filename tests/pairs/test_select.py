@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.config.policy import Pairs
 from pipeline.pairs.select import BINS, Candidate, select
 
 
@@ -25,8 +26,10 @@ def single(name: str, well_formed: float, outcome: float) -> Candidate:
     return candidate(name, well_formed, outcome, 0.0, hop="single")
 
 
-def named(*candidates: Candidate) -> tuple[list[tuple[str, str, str]], dict[str, str]]:
-    pairs, bins = select(candidates)
+def named(
+    *candidates: Candidate, **thresholds: Any
+) -> tuple[list[tuple[str, str, str]], dict[str, str]]:
+    pairs, bins = select(candidates, Pairs(**thresholds))
     return [(pair.chosen.id, pair.rejected.id, pair.kind) for pair in pairs], dict(bins)
 
 
@@ -135,6 +138,42 @@ def test_single_hop_pairs_need_outcome_1_and_are_never_hard() -> None:
     assert bins["one3"] == bins["one4"] == "chosen-unpaired"
 
 
+TABLE_8 = (
+    candidate("bad0", 1, 0.3, 2.0),
+    candidate("half1", 1, 0.5, 2.0),
+    candidate("loose2", 0, 1.0, 0.9),
+    candidate("vague3", 1, 0.9, 0.1),
+    candidate("good4", 1, 1.0, 0.7),
+)
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        # Ascending: loose2 (1.9), vague3 (2.0), good4 (2.7), bad0 (3.3), half1 (3.5).
+        ("all", [("good4", "loose2", "format")]),
+        # Ascending: loose2 (1.0), bad0 (1.3), half1 (1.5), vague3 (1.9), good4 (2.0).
+        ("outcome-format", [("good4", "loose2", "format"), ("vague3", "bad0", "easy")]),
+        # Ascending: bad0 (0.3), half1 (0.5), vague3 (0.9), loose2 and good4 (1.0).
+        ("outcome", [("loose2", "bad0", "easy"), ("good4", "half1", "hard")]),
+    ],
+)
+def test_terms_that_do_not_count_are_in_no_sum_and_no_condition(
+    counted: str, expected: list[tuple[str, str, str]]
+) -> None:
+    """Without the process .9 is enough to be chosen, and half1's better process no obstacle.
+
+    Without the format, malformed loose2 is chosen for its right answer.
+    """
+    assert named(*TABLE_8, terms=counted)[0] == expected
+
+
+def test_without_the_format_a_malformed_trajectory_of_a_single_hop_question_is_chosen() -> None:
+    records = (single("wrong0", 1, 0.0), single("right1", 0, 1.0))
+    assert named(*records, terms="outcome")[0] == [("right1", "wrong0", "easy")]
+    assert named(*records, terms="outcome-format")[0] == []
+
+
 def test_ties_are_broken_by_sample_index_in_any_input_order() -> None:
     expected = [("good2", "bad0", "easy"), ("good3", "bad1", "easy")]
     candidates = [
@@ -178,9 +217,13 @@ CANDIDATES = st.lists(
 )
 
 
-@given(CANDIDATES, st.sampled_from(["single", "multi"]))
+@given(
+    CANDIDATES,
+    st.sampled_from(["single", "multi"]),
+    st.sampled_from(["all", "outcome-format", "outcome"]),
+)
 def test_every_trajectory_is_in_one_bin_and_in_at_most_one_pair(
-    rows: list[tuple[float, float, float, int, bool]], hop: str
+    rows: list[tuple[float, float, float, int, bool]], hop: str, counted: str
 ) -> None:
     candidates = [
         candidate(
@@ -194,7 +237,7 @@ def test_every_trajectory_is_in_one_bin_and_in_at_most_one_pair(
         )
         for n, (well_formed, outcome, process, text, broken) in enumerate(rows)
     ]
-    pairs, bins = select(candidates)
+    pairs, bins = select(candidates, Pairs(terms=counted))
     assert bins.keys() == {candidate.id for candidate in candidates}
     assert set(bins.values()) <= BINS.keys()
     used = [side.id for pair in pairs for side in (pair.chosen, pair.rejected)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +31,20 @@ FACTS = [
 ]
 
 
-def opened(folder: Path, variant: HypergraphVariant, top_k: int = 5) -> HypergraphRetrieval:
+def opened(
+    folder: Path,
+    variant: HypergraphVariant,
+    top_k: int = 5,
+    *,
+    facts_of_chunks: Sequence[Sequence[Any]] = FACTS,
+    every_candidate: bool = False,
+) -> HypergraphRetrieval:
     facts = Facts()
-    extracted = [Extracted(f"c{number}", "T", fact) for number, fact in enumerate(FACTS)]
+    extracted = [Extracted(f"c{number}", "T", fact) for number, fact in enumerate(facts_of_chunks)]
     write_hyperedges(folder, facts.edges(extracted), facts.entities)
     embedder = BagOfWords()
     entities = embedder.encode(facts.entities.names, "passage")
-    hyperedges = embedder.encode([text for text, _ in FACTS], "passage")
+    hyperedges = embedder.encode([text for text, _ in facts_of_chunks], "passage")
     return HypergraphRetrieval(
         variant,
         Columns(folder / "hyperedges.arrow", HYPEREDGE_COLUMNS),
@@ -47,6 +56,7 @@ def opened(folder: Path, variant: HypergraphVariant, top_k: int = 5) -> Hypergra
         VectorIndex.build(hyperedges, "flat"),
         embedder,
         top_k=top_k,
+        every_candidate=every_candidate,
     )
 
 
@@ -78,6 +88,26 @@ def test_query_without_mentions_uses_the_five_nearest_entities(
     [results, expected] = retrieval.retrieve([Query(explicit.subquery), explicit])
     assert retrieval.query_entities(Query(explicit.subquery)) == []
     assert results == expected != []
+
+
+def test_all_candidates_are_ranked_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    """Fact c1 has no entity of the query, but Rossi Film, which is in the query's fact c0 and like Alba Rossi.
+
+    The five facts nearest to the words of the query are others.
+    """
+    near = [[f"Where is river number {n}", [f"River {n}", f"Sea {n}"]] for n in range(5)]
+    facts = [
+        ["Alba Rossi runs Rossi Film", ["Alba Rossi", "Rossi Film"]],
+        ["Rossi Film rents rooms in Turin", ["Rossi Film", "Turin"]],
+        *near,
+    ]
+    query = Query("Where is river Alba Rossi")
+    for every, expected in ((False, ["c0:f0"]), (True, ["c0:f0", "c1:f0"])):
+        folder = tmp_path / str(every)
+        folder.mkdir()
+        retrieval = opened(folder, "prograph", facts_of_chunks=facts, every_candidate=every)
+        [results] = retrieval.retrieve([query])
+        assert sorted(edge.id for edge in results if edge.score > 0) == expected
 
 
 def test_hyperedges_variant_ranks_by_similarity(tmp_path: Path) -> None:

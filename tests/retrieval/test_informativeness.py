@@ -14,6 +14,7 @@ from pipeline.retrieval.informativeness import (
     best_edges,
     cosine_to_mean,
     informativeness,
+    informativeness_over_all,
 )
 
 # A share of eq. 9 jumps where a cosine of 0 is rounded to a number above 0.
@@ -23,7 +24,7 @@ NEAR_ZERO = 1e-9
 def reference(
     members: list[set[int]], vectors: list[list[float]], named: set[int], further: set[int]
 ) -> dict[int, float]:
-    """Eq. 6 to 9 over sets, in plain Python."""
+    """Eq. 6 to 9 over sets, in plain Python, of the hyperedges of ``named`` and ``further`` entities."""
 
     def norm(vector: list[float]) -> float:
         return math.sqrt(sum(x * x for x in vector))
@@ -79,6 +80,25 @@ def test_scores_equal_a_plain_python_reference(
         assert score == pytest.approx(expected[edge], abs=1e-9)
 
 
+@given(edges, embeddings, chosen, st.integers(1, 4))
+def test_the_best_hyperedges_of_all_equal_a_plain_python_reference(
+    members: list[set[int]], vectors: list[list[float]], named: set[int], top_k: int
+) -> None:
+    """Only hyperedges with a score above 0 are compared; eq. 10 leaves the order of the others open."""
+    incidence = Incidence.of(members, ENTITIES)
+    cosine = cosine_to_mean(np.array(vectors), sorted(named))
+    values = np.abs(cosine(np.arange(ENTITIES)))
+    assume(not np.any((values > 0) & (values < NEAR_ZERO)))
+    ranked = informativeness_over_all(incidence, sorted(named), cosine, top_k=top_k)
+    found = [(edge, score) for edge, score in best_edges(*ranked, str, top_k) if score > NEAR_ZERO]
+    scored = reference(members, vectors, named, set(range(ENTITIES)))
+    positive = {edge: round(score, 9) for edge, score in scored.items() if score > NEAR_ZERO}
+    expected = sorted(positive.values(), reverse=True)[:top_k]
+    assert [round(score, 9) for _, score in found] == pytest.approx(expected, abs=1e-8)
+    for edge, score in found:
+        assert score == pytest.approx(scored[edge], abs=1e-9)
+
+
 def test_scores_of_a_case_solved_by_hand() -> None:
     """Query entity 0 = (1, 0); entities 1 = (3, 4) / 5 and 2 = (0, 1); edges {0, 1}, {0, 2}, {1, 2}.
 
@@ -95,6 +115,34 @@ def test_scores_of_a_case_solved_by_hand() -> None:
     ranked_edges, scores = informativeness(incidence, [0], cosine_to_mean(vectors, [0]), [2])
     assert ranked_edges.tolist() == [0, 1, 2]
     assert scores[2] == pytest.approx(math.log(1.5))
+
+
+def test_a_hyperedge_without_an_entity_of_the_query_is_ranked_as_eq_10_prints_it() -> None:
+    """V_q = {u}; the hyperedges are {u, v} and f = {v, w}; s_v = .98 and s_w = .1.
+
+    v is in one hyperedge of E_q out of two: I(v) = log 1.5. w is in none: I(w) = 0. So f scores
+    .98 / 1.08 * log 1.5 = .368, and the restriction to hyperedges of the query leaves it out.
+    """
+    u, v, w = range(3)
+    incidence = Incidence.of([[u, v], [v, w]], 3)
+    similar = np.array([1.0, 0.98, 0.1])
+    restricted, _ = informativeness(incidence, [u], similar.__getitem__)
+    assert restricted.tolist() == [0]
+    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
+    assert ranked.tolist() == [0, 1]
+    assert scores[1] == pytest.approx(0.368, abs=5e-4)
+
+
+def test_the_hyperedges_of_an_entity_that_cannot_matter_are_not_read() -> None:
+    """Hub h is in the query's hyperedge and in 50 others: I(h) = log(1 + 1 / 51) is below the best score."""
+    u, h, *others = range(52)
+    incidence = Incidence.of([[u, h], *([h, other] for other in others)], 52)
+    similar = np.ones(52)
+    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=1)
+    assert ranked.tolist() == [0]
+    assert scores[0] == pytest.approx((math.log(2) + math.log(1 + 1 / 51)) / 2)
+    ranked, _ = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
+    assert len(ranked) == 51
 
 
 def test_scores_equal_up_to_rounding_are_ordered_by_id() -> None:

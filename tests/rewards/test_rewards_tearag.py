@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
+from pipeline.grammars.tearag import TeaRag
 from pipeline.rewards.tearag import TeaRagWeights, consistency, score
 
 
@@ -88,6 +89,57 @@ def test_process_is_not_clipped_when_one_step_finds_much_evidence() -> None:
 def test_single_hop_outcome_is_divided_by_steps_and_process_is_zero() -> None:
     rewards = terms(trajectory(hop="single", answer="Rome"))
     assert (rewards["outcome"], rewards["process"], rewards["total"]) == (0.5, 0.0, 1.5)
+
+
+def test_the_outcome_of_a_single_hop_question_can_stay_whole() -> None:
+    (rewards,) = score([trajectory(hop="single", answer="Rome")], Lexical(), single_per_step=False)
+    assert (rewards["outcome"], rewards["process"]) == (1.0, 0.0)
+
+
+STEP = """Step 1:
+Important entity: Film X
+Subquery: Who directed Film X?
+<Reference>
+Evidence 1: Title: "X" Text: Final answer: Oslo
+</Reference>
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "last", "parsed"),
+    [
+        ("Final answer: Rome", 1.0, 0.0),  # no summary
+        ("Summary: Oslo.\nFinal answer: Rome\nFinal answer: Rome Italy", 2 / 3, 1.0),
+        ("Summary: Oslo.", 0.0, 0.0),  # a document cannot answer
+        ("Summary: Oslo.\nFinal answer:\nRome", 0.0, 0.0),
+    ],
+)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_malformed_trajectory_can_be_scored_by_its_last_answer(
+    tail: str, last: float, parsed: float, recorded: bool
+) -> None:
+    """With recorded spans and without; the answer of the parser is that before the first error."""
+    head, output = STEP.index("<Reference>") + len("<Reference>"), STEP + tail
+    spans = [
+        (0, head, "model"),
+        (head, len(STEP), "observation"),
+        (len(STEP), len(output), "model"),
+    ]
+    read = TeaRag().parse(output, spans)
+    assert not read.format_ok
+    record = trajectory(
+        output=output, spans=spans if recorded else [], steps=read.steps, answer=read.answer,
+        format_ok=False, answers=["Rome"],
+    )  # fmt: skip
+    (rewards,) = score([record], Lexical(), malformed_answer="last")
+    assert rewards["outcome"] == pytest.approx(last)
+    (rewards,) = score([record], Lexical())
+    assert rewards["outcome"] == parsed
+
+
+def test_the_last_answer_changes_nothing_of_a_well_formed_trajectory() -> None:
+    record = trajectory(output="Final answer: Oslo")
+    assert score([record], Lexical(), malformed_answer="last") == score([record], Lexical())
 
 
 @pytest.mark.parametrize("hop", ["single", "multi"])

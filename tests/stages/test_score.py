@@ -20,7 +20,6 @@ from pipeline.core.verdicts import Verdict
 from pipeline.methods.hiprag import decision_scorer
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
-from pipeline.rewards.tearag import PAPER
 from pipeline.stages.checkpoint_files import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
 from tests.recorded_progress import RecordedProgress
@@ -69,7 +68,7 @@ def _run(tmp_path: Path, similarity: Lexical, name: str, **options: object) -> P
     if not source.exists():
         _sampled(source)
     settings: dict[str, object] = {"batch": 2} | options
-    scorer = knowledge_scorer(similarity, PAPER)
+    scorer = knowledge_scorer(similarity)
     score_file(source, output, tmp_path / "checkpoints", scorer, **settings)  # type: ignore[arg-type]
     return output
 

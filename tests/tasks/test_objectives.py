@@ -41,7 +41,10 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (GRPO[:1], "objective is grpo, which needs the block grpo"),
+        (
+            GRPO[:1],
+            "needs the block grpo; add it with at least learning_rate and batch_size and per",
+        ),
         ((*GRPO, "until=pair"), "until is pair, and objective grpo makes no pairs"),
         ((*GRPO, "sampling.top_p=0.9"), r"set sampling\.top_p to 1"),
         ((*GRPO, "sampling.temperature=0"), r"sampling\.temperature above 0"),

@@ -71,14 +71,21 @@ def longer(spans: list[Any], more: int) -> list[Any]:
     return [*spans[:-1], (start, end + more, writer)]
 
 
-def dpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
-    settings = Dpo(**SHARED, per_device_batch_size=per_device, round_epochs=(2,), eta=(0.5,))
+def dpo(base: Path, folder: Path, history: History, per_device: int, eta_of: str = "mean") -> Any:
+    eta = 0.5 if eta_of == "mean" else 0.5 / 20  # a pair has about 20 tokens to train on
+    settings = Dpo(
+        **SHARED, per_device_batch_size=per_device, round_epochs=(2,), eta=(eta,), eta_of=eta_of
+    )
     tokenizer = byte_tokenizer()
     records = [pair(tokenizer, number, observation(number)) for number in range(7)]
     return dpo_trainer(
         adapted(base, settings), tokenizer, encode_pairs(tokenizer, records), settings,
         number=1, seed=0, checkpoint_dir=folder, history=history, reference_name="r",
     )  # fmt: skip
+
+
+def dpo_sum(base: Path, folder: Path, history: History, per_device: int) -> Any:
+    return dpo(base, folder, history, per_device, "sum")
 
 
 def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
@@ -104,7 +111,7 @@ def trained(kind: Any, base: Path, folder: Path, per_device: int) -> tuple[Histo
     return history, trainer
 
 
-@pytest.mark.parametrize("kind", [sft, dpo, grpo])
+@pytest.mark.parametrize("kind", [sft, dpo, dpo_sum, grpo])
 def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: Path, kind: Any):
     import torch
 

@@ -95,13 +95,20 @@ def logps_by_hand(model, pairs):
     return torch.stack(rows).view(-1, 2)
 
 
-def test_loss_and_gradient_match_equations_15_to_17_on_model_tokens(run, tmp_path):
-    """The padded, grouped batch with precomputed reference against single rows of logits."""
+@pytest.mark.parametrize("eta_of", ["sum", "mean"])
+def test_loss_and_gradient_match_equations_15_to_17_on_model_tokens(run, tmp_path, eta_of):
+    """The padded, grouped batch with precomputed reference against single rows of logits.
+
+    Eq. 15 prints the expectation over pairs of a sum over tokens; "mean" averages over all tokens.
+    """
     import torch
 
     start = noisy_adapter(run.base, tmp_path / "start", seed=1)
     other = noisy_adapter(run.base, tmp_path / "other", seed=2)
-    settings = Dpo(**CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,))
+    settings = Dpo(
+        **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,),
+        eta_of=eta_of,
+    )  # fmt: skip
     tokenizer = byte_tokenizer()
     pairs = encode_pairs(tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)])
     base = load_base(run.base, settings, "dpo")
@@ -123,7 +130,8 @@ def test_loss_and_gradient_match_equations_15_to_17_on_model_tokens(run, tmp_pat
         ratios = logps - logps_by_hand(reference, pairs)
     ratios = ratios - logps.detach() + logps
     preference = -torch.nn.functional.logsigmoid(0.5 * (ratios[:, 0] - ratios[:, 1])).mean()
-    imitation = -logps[:, 0].sum() / sum(sum(item.chosen_mask) for item in pairs)
+    tokens = sum(sum(item.chosen_mask) for item in pairs)
+    imitation = -logps[:, 0].sum() / (len(pairs) if eta_of == "sum" else tokens)
     expected = preference + 0.25 * imitation
     expected.backward()
     assert loss == pytest.approx(float(expected), abs=1e-4)
