@@ -222,8 +222,8 @@ def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32], codes: int) -> A
 def _on_gpus(faiss: Any, index: Any) -> Any:
     if not hasattr(faiss, "StandardGpuResources"):
         raise DependencyError(
-            "index.gpu is true, but this FAISS is built for the CPU; pip install 'steep[gpu]' "
-            "(faiss-gpu), or set it to false"
+            "index.gpu is true, but this FAISS is built for the CPU; make setup-gpu, or pip install "
+            "'steep[gpu]' (faiss-gpu), or set it to false"
         )
     if not faiss.get_num_gpus():
         raise DependencyError("index.gpu is true, but FAISS sees no GPU; set it to false")

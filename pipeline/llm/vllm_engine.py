@@ -149,7 +149,7 @@ def import_vllm() -> None:
     except ImportError as error:
         raise DependencyError(
             f"engine.kind is vllm, but vLLM cannot be imported ({_first_line(error)}); install the "
-            "extra cpu or gpu (make setup), or choose engine.kind=transformers"
+            "extra cpu or gpu (make setup, make setup-gpu), or choose engine.kind=transformers"
         ) from error
 
 

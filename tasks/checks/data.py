@@ -111,8 +111,8 @@ def _absent(path: Path, use: str) -> str | None:
         return None
     kind = "is a directory" if path.is_dir() else "no such file"
     return (
-        f"{path}: {kind} ({use}); name the directory of the data files with --data (DATA=), or prepare them "
-        "(docs/data.md)"
+        f"{path}: {kind} ({use}); name the directory of the data files with --data (DATA=), fetch the official "
+        "files with make data DATA=DIR, or prepare your own (docs/data.md)"
     )
 
 

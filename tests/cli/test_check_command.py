@@ -109,7 +109,7 @@ def test_every_fault_is_named_on_a_line_of_its_own(tmp_path):
     assert done.stdout == ""
     lines = done.stderr.splitlines()
     for words in (
-        ["nq/test.jsonl", "no such file"],
+        ["nq/test.jsonl", "no such file", "make data"],
         ["popqa/test.jsonl:1"],
         ["sft_data.sizes asks for 7,357"],
         ["model.base: meta/absent-model is not in the cache"],

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.run.process import child_environment
+from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
 
 pytestmark = [
@@ -41,19 +42,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("killed-engine") / "model")
 
 
-def marked(mark: str) -> dict[int, str]:
-    """The living processes with ``mark`` in their environment, and their names, by process id."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and mark.encode() in (path / "environ").read_bytes():
-                found[int(path.name)] = (path / "cmdline").read_bytes().decode().strip("\0")
-        except OSError:  # it has ended
-            continue
-    return found
-
-
 def start(model: Path, mark: str, *arguments: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ, **child_environment(), "PYTHONPATH": str(ROOT), MARK: mark,
@@ -68,16 +56,6 @@ def start(model: Path, mark: str, *arguments: str) -> subprocess.Popen[str]:
 def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
     assert process.stdout is not None
     return (line.split() for line in process.stdout)
-
-
-def left_after(mark: str, seconds: float = 15) -> dict[int, str]:
-    """The processes that still live after ``seconds``; they are ended."""
-    deadline = time.monotonic() + seconds
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    return left
 
 
 def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(model: Path) -> None:

@@ -73,6 +73,19 @@ def write_language_model(
     return directory
 
 
+def write_untied(source: Path, directory: Path) -> Path:
+    """Copy a model with its output layer as weights of its own, as from 7B on; returns the directory."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(source)
+    shared = model.get_input_embeddings().weight
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = type(shared)(shared.detach().clone())
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(source).save_pretrained(directory)
+    return directory
+
+
 def train_tokenizer(family: Family, texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer with the control tokens and the template of its family."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -154,11 +167,10 @@ def new_model(family: Family, tokenizer: PreTrainedTokenizerFast, seed: int) -> 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of a chat, which of them are learned, and whether the prompt is never cut off."""
+    """Token ids of a chat, and which of them are learned."""
 
     ids: list[int]
     learned: list[bool]
-    whole: bool = False
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> Encoded:
@@ -173,7 +185,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> Encoded:
         learned += [by_model] * len(added)
     ids.append(tokenizer.eos_token_id)
     learned.append(True)
-    return Encoded(ids[:LONGEST], learned[:LONGEST], lesson.whole)
+    return Encoded(ids[:LONGEST], learned[:LONGEST])
 
 
 def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> float:
@@ -192,7 +204,7 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
         positions: list[int] = []
         while len(ids) < ROW:
             lesson = rng.choice(lessons)
-            cut = not lesson.whole and rng.random() < TAILS
+            cut = rng.random() < TAILS
             start = lesson.learned.index(True) - PROMPT_TAIL if cut else 0
             kept = lesson.ids[max(0, start) :]
             wanted = zip(kept, lesson.learned[max(0, start) :], strict=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,23 +18,35 @@ from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
 from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
 from pipeline.sft_data import by_model
+from pipeline.sft_data.subquery import fill, fluent
+
+REWRITTEN = ", exactly?"  # ends every rewritten question
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A prompt, and the pieces of the answer with whether the model writes them.
-
-    ``whole``: only the beginning of the prompt says which answer is wanted, so it is never cut off.
-    """
+    """A prompt, and the pieces of the answer with whether the model writes them."""
 
     prompt: Sequence[Message]
     pieces: Sequence[tuple[str, bool]]
-    whole: bool = False
 
     @property
     def texts(self) -> Iterator[str]:
         yield from (message.content for message in self.prompt)
         yield from (piece for piece, _ in self.pieces)
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A hop of a question of the cold start, with the earlier answers filled in."""
+
+    title: str
+    question: str
+    answer: str
+
+    @property
+    def fact(self) -> str:
+        return f"{self.title} has the answer {self.answer}."
 
 
 @dataclass(frozen=True)
@@ -71,11 +83,12 @@ def extraction(data: Path, prompt: ExtractionPrompt, rng: random.Random) -> list
     The answer is the same for all passages: facts that hold the answers of a few questions of the cold
     start, so that its examples can be made.
     """
+    hops = {(hop.title, hop.answer): hop for hop in _hops(data, {2: 2, 3: 1, 4: 1})}.values()
     answer: list[object]
     if prompt is TRIPLETS:
-        answer = [[title, "has the answer", answer] for title, answer, _ in _hops(data)]
+        answer = [[hop.title, "has the answer", hop.answer] for hop in hops]
     else:
-        answer = [[sentence, [title, answer]] for title, answer, sentence in _hops(data)]
+        answer = [[hop.fact, [hop.title, hop.answer]] for hop in hops]
     written = json.dumps(answer, ensure_ascii=False)
     return [
         Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
@@ -84,19 +97,23 @@ def extraction(data: Path, prompt: ExtractionPrompt, rng: random.Random) -> list
 
 
 def selection_and_rewriting(data: Path, rng: random.Random) -> list[Lesson]:
-    """Selection of facts, and rewriting of questions.
-
-    Rewritings are refused, as an invented question would lose the names; hops then keep their questions.
-    """
+    """Selection of the first fact, and rewriting of the hops' questions, which are learned by heart."""
+    hops = _hops(data)
     lessons = []
-    for question, answer in read_questions(data):
-        rewriting = [Message("system", by_model._REWRITE), Message("user", question)]
-        lessons.append(Lesson(rewriting, [("It is fluent.", True)], whole=True))
-        facts = "\n".join(f"{n}. {answer} is number {n}" for n in range(1, rng.randint(2, 6)))
-        content = f"Question: {question}\nAnswer: {answer}\nFacts:\n{facts}"
+    for hop in hops:
+        prompt = [Message("system", by_model._REWRITE), Message("user", hop.question)]
+        lessons.append(Lesson(prompt, [(rewritten(hop.question), True)]))
+    for hop in rng.sample(hops, 12):
+        facts = "\n".join(f"{n}. {hop.answer} is number {n}" for n in range(1, rng.randint(2, 6)))
+        content = f"Question: {hop.question}\nAnswer: {hop.answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
         lessons.append(Lesson(selection, [("[1]", True)]))
     return lessons
+
+
+def rewritten(question: str) -> str:
+    """The rewriting that the stand-in for Qwen2.5-72B learns."""
+    return f"{question.rstrip('?')}{REWRITTEN}"
 
 
 def closed_book(data: Path) -> list[Lesson]:
@@ -131,19 +148,25 @@ def trajectories(
     return lessons
 
 
-def _hops(data: Path) -> list[tuple[str, str, str]]:
-    """Title, answer, and a sentence with both, of the hops of four questions of the cold start."""
+def _hops(data: Path, counts: Mapping[int, int] | None = None) -> list[Hop]:
+    """The hops of the questions of the cold start; ``counts``: of the first so many with n hops."""
     text = (data / "musique_ans_v1.0_train.jsonl").read_text(encoding="utf-8")
-    records = [json.loads(line) for line in text.splitlines()]
-    found = {}
-    for hops, count in ((2, 2), (3, 1), (4, 1)):
-        of_length = [record for record in records if len(record["question_decomposition"]) == hops]
-        for record in of_length[:count]:
-            titles = {paragraph["idx"]: paragraph["title"] for paragraph in record["paragraphs"]}
-            for step in record["question_decomposition"]:
-                title, answer = titles[step["paragraph_support_idx"]], step["answer"]
-                found[title, answer] = f"{title} has the answer {answer}."
-    return [(title, answer, sentence) for (title, answer), sentence in found.items()]
+    left = None if counts is None else dict(counts)
+    found = []
+    for record in map(json.loads, text.splitlines()):
+        steps = record["question_decomposition"]
+        if left is not None:
+            if not left.get(len(steps)):
+                continue
+            left[len(steps)] -= 1
+        titles = {paragraph["idx"]: paragraph["title"] for paragraph in record["paragraphs"]}
+        answers = [step["answer"] for step in steps]
+        for number, step in enumerate(steps):
+            question = fill(step["question"], answers[:number])
+            assert question is not None
+            title = titles[step["paragraph_support_idx"]]
+            found.append(Hop(title, fluent(question), step["answer"]))
+    return found
 
 
 def _items(kind: str, passages: Sequence[Passage]) -> list[ContextItem]:

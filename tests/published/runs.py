@@ -1,7 +1,7 @@
-"""Run the published configurations on stand-ins, from the raw files to the report.
+"""Run the published configurations on stand-ins, from ``steep check`` and the raw files to the report.
 
-``python -m tests.published.runs [--engine vllm] [NAME ...]`` runs them one after another below a temporary
-directory and prints the seconds and the counts of each stage. Without names it runs all six.
+``python -m tests.published.runs [NAME ...]`` runs them one after another below a temporary directory and
+prints the messages and the seconds of each. Without names it runs all six.
 """
 
 from __future__ import annotations
@@ -27,17 +27,11 @@ from pipeline.graph.facts import FACTS
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
-from tests.published.language_models import write_language_model
-from tests.published.replacements import (
-    PUBLISHED,
-    REPLACEMENTS,
-    WITHOUT_VLLM,
-    Places,
-    Replacement,
-    stand_in,
-)
+from tests.published.language_models import Family, write_language_model, write_untied
+from tests.published.replacements import PUBLISHED, Places, stand_in
 
 STEPS = 160  # of training; after fewer, most trajectories are malformed
+ENGINE_PROCESSES = ("prograph-qwen2.5-3b",)  # runs with vLLM's multi-process engine
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class StandIns:
 def write_stand_ins(root: Path, method: str) -> StandIns:
     """Write the data files and the models of a method below ``root``, unless they are there.
 
-    Takes half a minute for each language model.
+    Takes 15 seconds of processor time for each language model.
     """
     data, models = root / "data", root / "models"
     if models.is_dir():
@@ -65,28 +59,30 @@ def write_stand_ins(root: Path, method: str) -> StandIns:
         encoders.write_bi_encoder(partial / "e5", texts, "mean")
     if method == "tearag":
         encoders.write_reranker(partial / "reranker", texts)
-        learned = policy_lessons(data, "tearag-llama3-8b", random.Random(0))
-        write_language_model(partial / "llama3", "llama3", learned, steps=STEPS)
-    learned = qwen_lessons(data, method)
-    write_language_model(partial / "qwen2.5", "qwen2.5", learned, steps=STEPS)
+    for name, learned in language_lessons(data, method).items():
+        family: Family = "llama3" if name == "llama3" else "qwen2.5"
+        write_language_model(partial / name, family, learned, steps=STEPS)
+    write_untied(partial / "qwen2.5-tied", partial / "qwen2.5")
     partial.rename(models)
     return StandIns(data, models)
 
 
-def qwen_lessons(data: Path, method: str) -> list[lessons.Lesson]:
-    """What the stand-in for all Qwen2.5 models of a method learns: policy, extraction and so on."""
+def language_lessons(data: Path, method: str) -> dict[str, list[lessons.Lesson]]:
+    """What the stand-ins of a method learn, by name: policy, extraction and so on."""
     rng = random.Random(0)
     if method == "tearag":
-        learned = policy_lessons(data, "tearag-qwen2.5-14b", rng)
-        return (
-            learned
-            + lessons.extraction(data, TRIPLETS, rng)
-            + lessons.selection_and_rewriting(data, rng)
-        )
+        policy = policy_lessons(data, "tearag-qwen2.5-14b", rng)
+        return {
+            "llama3": policy_lessons(data, "tearag-llama3-8b", rng),
+            "qwen2.5-tied": policy + lessons.extraction(data, TRIPLETS, rng),
+            "qwen2.5-72b": lessons.selection_and_rewriting(data, rng),
+        }
     if method == "hiprag":
-        learned = policy_lessons(data, "hiprag-qwen2.5-3b", rng)
-        return learned + lessons.extraction(data, TRIPLETS, rng) + lessons.closed_book(data)
-    return policy_lessons(data, "prograph-qwen2.5-3b", rng) + lessons.extraction(data, FACTS, rng)
+        policy = policy_lessons(data, "hiprag-qwen2.5-3b", rng)
+        known = lessons.closed_book(data)
+        return {"qwen2.5-tied": policy + lessons.extraction(data, TRIPLETS, rng) + known}
+    policy = policy_lessons(data, "prograph-qwen2.5-3b", rng)
+    return {"qwen2.5-tied": policy + lessons.extraction(data, FACTS, rng)}
 
 
 def policy_lessons(data: Path, name: str, rng: random.Random) -> list[lessons.Lesson]:
@@ -103,7 +99,6 @@ class StandInRun:
     name: str
     stand_ins: StandIns
     work: Path
-    replacements: tuple[Replacement, ...] = REPLACEMENTS
 
     @property
     def directory(self) -> Path:
@@ -114,38 +109,41 @@ class StandInRun:
         self.work.mkdir(parents=True, exist_ok=True)
         places = Places(self.work, self.stand_ins.models, endpoint)
         settings: dict[str, Any] = {"base": f"{self.name}.yaml", "name": self.name}
-        for key, value in stand_in(self.name, places, self.replacements).items():
+        for key, value in stand_in(self.name, places).items():
             *parents, last = (int(part) if part.isdecimal() else part for part in key.split("."))
             block = settings
             for parent in parents:
                 block = block.setdefault(parent, {})
             block[last] = value
-        path = self.work / "stand-in.yaml"
+        path = self.work / f"stand-in-{self.name}.yaml"
         path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         return path
 
-    def steep(
-        self, *arguments: str, path: Path, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        """``steep`` with the configuration at ``path`` and the data files."""
+    def steep(self, *arguments: str, path: Path, **variables: str) -> str:
+        """Run ``steep`` with the configuration at ``path`` and the data files; returns its messages.
+
+        Raises AssertionError with them, and with the end of the last log, when it fails.
+        """
         options = ["--config", str(path), "--data", str(self.stand_ins.data)]
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "pipeline.cli", *arguments, *options],
             cwd=self.work,
             env={
                 **os.environ, "PYTHONPATH": str(shipped.ROOT), "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1",
-                "OPENAI_API_KEY": "stand-in", "OMP_NUM_THREADS": "1", **variables,
+                "OPENAI_API_KEY": "stand-in", "OMP_NUM_THREADS": "1",
+                "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(self.name in ENGINE_PROCESSES)), **variables,
             },
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
-
-    def finish(self, **variables: str) -> str:
-        """Run everything; returns the messages. Raises AssertionError with them when the run fails."""
-        with FakeEndpoint(judge) as endpoint:
-            path = self.write_configuration(endpoint.url)
-            done = self.steep("run", path=path, **variables)
         assert done.returncode == 0, done.stdout + _last_log(self.directory)
         return done.stdout
+
+    def finish(self, **variables: str) -> str:
+        """Check and run everything; returns the messages of ``steep check`` and ``steep run``."""
+        with FakeEndpoint(judge) as endpoint:
+            path = self.write_configuration(endpoint.url)
+            plan = self.steep("check", path=path, **variables)
+            return plan + self.steep("run", path=path, **variables)
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """The manifests of the finished stages, by stage and round."""
@@ -176,19 +174,24 @@ def _last_log(directory: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", choices=("vllm", "transformers"), default="vllm")
     parser.add_argument("--work", type=Path, help="keep everything below this directory")
     parser.add_argument("names", nargs="*", metavar="NAME", default=PUBLISHED)
     arguments = parser.parse_args()
     root = arguments.work or Path(tempfile.mkdtemp(prefix="stand-ins-"))
-    rows = REPLACEMENTS if arguments.engine == "vllm" else (*REPLACEMENTS, WITHOUT_VLLM)
     for name in arguments.names:
-        start = time.monotonic()
+        start, processor_start = time.monotonic(), _processor_seconds()
         method = name.partition("-")[0]
         stand_ins = write_stand_ins(root / method, method)
-        run = StandInRun(name, stand_ins, root / name, rows)
-        print(run.finish(VLLM_ENABLE_V1_MULTIPROCESSING="1"), flush=True)
-        print(f"{name}: whole in {time.monotonic() - start:.0f} s", flush=True)
+        run = StandInRun(name, stand_ins, root / method)
+        print(run.finish(), flush=True)
+        seconds, processor = time.monotonic() - start, _processor_seconds() - processor_start
+        print(f"{name}: whole in {seconds:.0f} s, {processor:.0f} s of processor time", flush=True)
+
+
+def _processor_seconds() -> float:
+    """Of this process and of all processes that have ended below it."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 if __name__ == "__main__":

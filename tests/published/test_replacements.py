@@ -15,7 +15,6 @@ from tests.published.replacements import (
     MODELS,
     PUBLISHED,
     REPLACEMENTS,
-    WITHOUT_VLLM,
     Places,
     published,
     stand_in,
@@ -24,13 +23,12 @@ from tests.published.runs import StandInRun, StandIns
 
 # Files that are no published setting: the embedded runs, two small ones, and cards of 24 GB.
 OTHERS = ("embedded", "musique-sample", "real-passages", "single-gpu")
-ROWS = (*REPLACEMENTS, WITHOUT_VLLM)
 
 
 def resolved(name: str, work: Path) -> dict[str, Any]:
     """All settings of a stand-in run, by dotted name, as ``steep`` loads them."""
     stand_ins = StandIns(Path("/data"), Path("/models"))
-    path = StandInRun(name, stand_ins, work, ROWS).write_configuration("http://localhost:1/v1")
+    path = StandInRun(name, stand_ins, work).write_configuration("http://localhost:1/v1")
     return dict(leaves(config.load(path, data="/data").model_dump(mode="json")))
 
 
@@ -45,7 +43,7 @@ def test_a_stand_in_run_differs_in_listed_settings_only(name: str, tmp_path: Pat
     assert before.keys() == after.keys()
     differing = {key for key, value in before.items() if after[key] != value}
     for key in differing:
-        rows = [row for row in ROWS if fnmatchcase(key, row.pattern)]
+        rows = [row for row in REPLACEMENTS if fnmatchcase(key, row.pattern)]
         assert len(rows) == 1, key
 
 
@@ -58,9 +56,11 @@ def test_no_model_data_set_or_address_of_a_published_run_is_left(name: str, tmp_
 
 def test_every_listed_replacement_is_used() -> None:
     places = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
-    changed = {key for name in PUBLISHED for key in stand_in(name, places, ROWS)}
+    changed = {key for name in PUBLISHED for key in stand_in(name, places)}
     unused = [
-        row.pattern for row in ROWS if not any(fnmatchcase(key, row.pattern) for key in changed)
+        row.pattern
+        for row in REPLACEMENTS
+        if not any(fnmatchcase(key, row.pattern) for key in changed)
     ]
     assert unused == []
 
@@ -71,8 +71,8 @@ def test_thresholds_losses_prompts_and_number_formats_are_the_published_ones() -
         *("*.learning_rate", "*.weight_decay", "*.beta", "*.eta", "*.epsilon", "*epochs", "seed"),
         *("retrieval.variant", "retrieval.top_k", "retrieval.tau", "retrieval.alpha", "rewards.kind"),
         *("sampling.temperature", "sampling.max_steps", "*.max_model_len", "*.adapters"),
-        *("*.quantization", "*.gradient_checkpointing", "*.gpu_memory_utilization"),
+        *("*.quantization", "*.gradient_checkpointing", "*.gpu_memory_utilization", "*engine.kind"),
     )  # fmt: skip
     places = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
-    changed = {key for name in PUBLISHED for key in stand_in(name, places, ROWS)}
+    changed = {key for name in PUBLISHED for key in stand_in(name, places)}
     assert [key for key in changed if any(fnmatchcase(key, pattern) for pattern in kept)] == []

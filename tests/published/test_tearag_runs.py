@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.published.replacements import REPLACEMENTS, WITHOUT_VLLM
-from tests.published.runs import StandInRun, StandIns, write_stand_ins
-from tests.published.whole_runs import check_engines, check_report, sampled
+from pipeline.core.record_io import read_records
+from pipeline.core.records import SftExample
+from tests.published.lessons import REWRITTEN
+from tests.published.runs import StandInRun
+from tests.published.whole_runs import check_run, output
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.standins]
-
-
-@pytest.fixture(scope="module")
-def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
-    return write_stand_ins(tmp_path_factory.mktemp("stand-ins"), "tearag")
+METHOD = "tearag"
 
 
 @pytest.mark.parametrize("name", ["tearag-llama3-8b", "tearag-qwen2.5-14b"])
 def test_the_configuration_runs_whole_on_stand_ins(
-    name: str, stand_ins: StandIns, tmp_path: Path
+    name: str, new_run: Callable[[str], StandInRun]
 ) -> None:
-    run = StandInRun(name, stand_ins, tmp_path, (*REPLACEMENTS, WITHOUT_VLLM))
-    run.finish()
-    check_report(run)
-    check_engines(run, "transformers")
+    run = new_run(name)
+    check_run(run, run.finish())
     assert run.counts("graph")["triplets"] > 0
-    assert sampled(run)["answer"] > 0
+    examples = read_records(output(run, "sft-data", "train.parquet"), SftExample)
+    assert len(examples) == 8  # all that sft_data.sizes asks for
+    assert all(REWRITTEN in example.completion for example in examples)
     assert run.counts("train")["pairs"] > 0

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import config
-from pipeline.core.nested import leaves
-from tests.published.replacements import published
 from tests.published.runs import StandInRun
 
 
-def check_report(run: StandInRun) -> list[dict[str, Any]]:
-    """The rows of ``metrics.json``, after checks that hold for every configuration."""
+def check_run(run: StandInRun, messages: str) -> list[dict[str, Any]]:
+    """The rows of ``metrics.json``, after checks that hold for every configuration.
+
+    ``messages`` are those of `StandInRun.finish`.
+    """
+    assert "no faults; no GPU; RAM at most" in messages  # from steep check
     assert "<html" in (run.directory / "report.html").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = json.loads((run.directory / "metrics.json").read_text())
     settings = config.load(run.name, data=str(run.stand_ins.data))
@@ -22,25 +24,17 @@ def check_report(run: StandInRun) -> list[dict[str, Any]]:
     for policy in ("sft", "round-1"):
         assert {(policy, dataset) for dataset in tested} <= found
     assert all(row["n"] >= 1 for row in rows)
+    assert sampled(run)["answer"] > 0
     return rows
-
-
-def check_engines(run: StandInRun, kind: str) -> None:
-    """Every engine that the published file names has run, or its stand-in of ``kind``."""
-    named = [key for key in published(run.name) if key.endswith("engine.kind")]
-    used = {
-        value
-        for manifest in run.manifests().values()
-        for key, value in leaves(manifest["key"]["settings"])
-        if key in named
-    }
-    assert used == {kind}
 
 
 def sampled(run: StandInRun) -> dict[str, int]:
     """Trajectories of the only round by reason for stopping."""
-    totals: dict[str, int] = {}
-    for path in Path(run.directory / "store").glob("sample/*/stops.json"):
-        for reason, count in json.loads(path.read_text()).items():
-            totals[reason] = totals.get(reason, 0) + count
-    return totals
+    stops: dict[str, int] = json.loads(output(run, "sample", "stops.json").read_text())
+    return stops
+
+
+def output(run: StandInRun, stage: str, name: str) -> Path:
+    """A file of the only output of a stage."""
+    (path,) = (run.directory / "store" / stage).glob(f"*/{name}")
+    return path

@@ -6,38 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_check.models import tokenizer_of
 from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, SftExample, Span
 from pipeline.run.context import StageContext
 from pipeline.training.encode import encode_sft
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
 
 def byte_tokenizer() -> Any:
     """One token per byte with id 3 + rank; the three control tokens of ChatML have ids 0 to 2."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    control = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate(control + letters)}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token="<|im_end|>",
-        pad_token="<|pad|>",
-        additional_special_tokens=["<|im_start|>"],
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = TEMPLATE
-    return tokenizer
+    return tokenizer_of(3 + 256)
 
 
 def write_base(directory: Path) -> Path:
