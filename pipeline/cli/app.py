@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from pipeline.cli import (
+    browse,
     calibrate,
     check,
     data,
@@ -52,6 +53,7 @@ RUN: Commands = {
     "plan": plan.plan,
     "verify": verify.verify,
     "view": view.view,
+    "browse": browse.browse,
     "serve-retrieval": runs.serve_retrieval,
     "gc": gc.gc,
     "clean-tmp": runs.clean_tmp,
