@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 from pipeline.browse.figures import category_bars
 from pipeline.browse.filters import PAGE_SIZE, Filters, page_number
@@ -41,16 +42,14 @@ class Side:
     group: Group
 
 
-@dataclass(frozen=True)
-class _Samples:
+class _Samples(NamedTuple):
     question: str
     dataset: str
     right: int
     samples: int
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """One question on both sides; ``right`` and ``samples`` are counts, first side first."""
 
     question_id: str
@@ -59,41 +58,44 @@ class Compared:
     right: tuple[int, int]
     samples: tuple[int, int]
     pairs: tuple[list[str], list[str]]
+    outcome: Outcome
     change: Change
 
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the second side answers a larger share of its samples right."""
-        before = self.right[0] * self.samples[1]
-        after = self.right[1] * self.samples[0]
-        return "won" if after > before else "lost" if after < before else "same"
 
-
+@lru_cache(maxsize=4)
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions of both sides, and the number of those that only one side has."""
     samples = _samples(first), _samples(second)
     pairs = _pairs(first), _pairs(second)
     rows = []
-    for question_id in samples[0]:
-        if question_id not in samples[1]:
+    for question_id, before in samples[0].items():
+        after = samples[1].get(question_id)
+        if after is None:
             continue
-        a, b = samples[0][question_id], samples[1][question_id]
-        of_pairs = pairs[0].get(question_id, []), pairs[1].get(question_id, [])
+        kinds_a, ids_a = pairs[0].get(question_id, ([], []))
+        kinds_b, ids_b = pairs[1].get(question_id, ([], []))
         rows.append(
             Compared(
                 question_id,
-                a.question,
-                a.dataset,
-                (a.right, b.right),
-                (a.samples, b.samples),
-                ([kind for kind, *_ in of_pairs[0]], [kind for kind, *_ in of_pairs[1]]),
-                _change(*of_pairs),
+                before.question,
+                before.dataset,
+                (before.right, after.right),
+                (before.samples, after.samples),
+                (kinds_a, kinds_b),
+                _outcome(before, after),
+                _change(ids_a, ids_b),
             )
         )
     return rows, (len(samples[0]) - len(rows), len(samples[1]) - len(rows))
 
 
-def _change(before: Sequence[tuple[str, ...]], after: Sequence[tuple[str, ...]]) -> Change:
+def _outcome(before: _Samples, after: _Samples) -> Outcome:
+    """Whether the second side answers a larger share of its samples right."""
+    was, now = before.right * after.samples, after.right * before.samples
+    return "won" if now > was else "lost" if now < was else "same"
+
+
+def _change(before: Sequence[str], after: Sequence[str]) -> Change:
     if not before or not after:
         return "gone" if before else "new" if after else "none"
     return "kept" if set(before) == set(after) else "changed"
@@ -101,7 +103,7 @@ def _change(before: Sequence[tuple[str, ...]], after: Sequence[tuple[str, ...]])
 
 def _samples(side: Side) -> dict[str, _Samples]:
     rows = side.run.queries.rows_of(
-        "SELECT question_id, first(question ORDER BY n), first(dataset ORDER BY n), "
+        "SELECT question_id, any_value(question), any_value(dataset), "
         'count(*) FILTER (correct), count(*) FROM trajectories WHERE "group" = ? '
         "GROUP BY question_id ORDER BY min(n)",
         [side.group.key],
@@ -109,17 +111,14 @@ def _samples(side: Side) -> dict[str, _Samples]:
     return {question_id: _Samples(*facts) for question_id, *facts in rows}
 
 
-def _pairs(side: Side) -> dict[str, list[tuple[str, ...]]]:
-    """(kind, chosen id, rejected id) of the pairs of every question."""
+def _pairs(side: Side) -> dict[str, tuple[list[str], list[str]]]:
+    """The kinds and the ids (chosen and rejected) of the pairs of every question."""
     rows = side.run.queries.rows_of(
-        'SELECT question_id, kind, chosen_id, rejected_id FROM pairs WHERE "group" = ? '
-        'ORDER BY "row"',
+        """SELECT question_id, list(kind ORDER BY "row"), list(chosen_id || ' ' || rejected_id)
+        FROM pairs WHERE "group" = ? GROUP BY question_id""",
         [side.group.key],
     )
-    pairs: dict[str, list[tuple[str, ...]]] = {}
-    for question_id, *pair in rows:
-        pairs.setdefault(question_id, []).append(tuple(pair))
-    return pairs
+    return {question_id: (kinds, ids) for question_id, kinds, ids in rows}
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:

@@ -16,7 +16,6 @@ from pipeline.core.errors import InputError
 
 PAGE_SIZE = 50
 _LAYOUT = ("sort", "order", "page", "chart")  # parameters that filter nothing
-_MOST_WORDS = 12
 _VERDICTS = {
     "over": "{over} > 0",
     "under": "{under} > 0",
@@ -104,12 +103,13 @@ def parse(
     table: Table,
     parameters: Mapping[str, str],
     terms: Collection[str],
-    words: Callable[[str], list[str]],
+    search: Callable[[str], str | None],
 ) -> Filters:
     """The filters of an address.
 
-    ``terms`` are the columns of reward terms that the table has; ``words`` splits a search text into
-    words as the index does. Raises InputError for an unknown parameter or an impossible value.
+    ``terms`` are the columns of reward terms that the table has; ``search`` gives the table of the
+    trajectories that have all words of a text, or None for a text without words. Raises InputError
+    for an unknown parameter or an impossible value.
     """
     given = {name: value.strip() for name, value in parameters.items() if value.strip()}
     conditions = _Conditions()
@@ -121,7 +121,7 @@ def parse(
             conditions.add(_bound(column, name), _number(name, value))
         elif not (name in _OTHERS or name in _LAYOUT):
             raise InputError(f"unknown filter {name!r:.60}; expected one of {_known(table)}")
-    _add_others(conditions, table, given, terms, words)
+    _add_others(conditions, table, given, terms, search)
     page_number(given.get("page", "1"))
     return Filters(given, " AND ".join(conditions.parts) or "TRUE", tuple(conditions.values))
 
@@ -139,12 +139,14 @@ def _add_others(
     table: Table,
     given: Mapping[str, str],
     terms: Collection[str],
-    words: Callable[[str], list[str]],
+    search: Callable[[str], str | None],
 ) -> None:
-    for word in words(given.get("q", ""))[:_MOST_WORDS]:
-        conditions.add(_among(table, "words", "starts_with(word, ?)"), *[word] * len(table.ids))
+    if (text := given.get("q")) and (found := search(text)) is not None:
+        conditions.add(_among(table, f"SELECT n FROM {found}"))
     if item := given.get("item"):
-        conditions.add(_among(table, "items", "item = ?"), *[item] * len(table.ids))
+        conditions.add(
+            _among(table, "SELECT n FROM items WHERE item = ?"), *[item] * len(table.ids)
+        )
     if verdict := given.get("verdict"):
         if verdict not in _VERDICTS:
             raise InputError(f"verdict is {verdict!r:.60}; expected {', '.join(_VERDICTS)}")
@@ -164,9 +166,9 @@ def _add_others(
             conditions.add(_bound(f'"{term}"', f"_{end}"), _number(end, given[end]))
 
 
-def _among(table: Table, side: str, condition: str) -> str:
-    chosen = f"(SELECT n FROM {side} WHERE {condition})"
-    return "(" + " OR ".join(f"{column} IN {chosen}" for column in table.ids) + ")"
+def _among(table: Table, chosen: str) -> str:
+    """Whether one of the trajectories of a row is among those that a statement selects."""
+    return "(" + " OR ".join(f"{column} IN ({chosen})" for column in table.ids) + ")"
 
 
 def _bound(column: str, name: str) -> str:

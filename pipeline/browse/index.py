@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
+TABLES = ("trajectories", "pairs", "words", "items", "verdicts")
 _TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -55,7 +56,11 @@ def open_index(
             with replacing(path) as temporary:
                 _build(temporary, sources)
             _remove_older(path, sources.name)
-        connection: DuckDBPyConnection = library.connect(str(path), read_only=True)
+        connection: DuckDBPyConnection = library.connect()
+        quoted = str(path).replace("'", "''")
+        connection.execute(f"ATTACH '{quoted}' AS side (READ_ONLY)")
+        for name in TABLES:  # the database itself is in memory and takes the tables of searches
+            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM side.{name}")
     except library.Error as error:
         raise StoreError(f"{sources.name}: {str(error).splitlines()[0]}") from None
     return connection

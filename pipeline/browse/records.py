@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from pipeline.browse.index import duckdb
 from pipeline.browse.sources import CALLS, RunSources
 from pipeline.core.columns import Records
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import parquet_row
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
 
@@ -23,14 +24,14 @@ R = TypeVar("R", Trajectory, Pair)
 def read_row(path: Path, row: int, kind: type[R]) -> R | None:
     """The record in row ``row`` (from 0) of a Parquet file, or None.
 
-    Raises StoreError when the file cannot be read, InputError when the record does not fit ``kind``.
+    Raises StoreError when the file cannot be read or the record does not fit ``kind``.
     """
-    found = _select(
-        "SELECT * EXCLUDE (file_row_number) FROM read_parquet(?, file_row_number = true) "
-        "WHERE file_row_number = ?",
-        [str(path), row],
-    )
-    return parse_record(kind, from_arrow(found[0], kind), path, row + 1) if found else None
+    try:
+        found = parquet_row(path, row)
+        record = None if found is None else from_arrow(found, kind)
+        return None if record is None else parse_record(kind, record, path, row + 1)
+    except InputError as error:
+        raise StoreError(str(error)) from None
 
 
 def read_call(judged: Path, key: str) -> dict[str, Any] | None:

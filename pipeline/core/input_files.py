@@ -225,6 +225,36 @@ def iterate_parquet(
         raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
 
 
+def parquet_row(path: Path | str, row: int) -> dict[str, Any] | None:
+    """Row ``row`` (from 0) of a Parquet file as JSON values, or None if the file has fewer rows.
+
+    Only the row group that has it is read. Raises InputError as `iterate_parquet` does.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).is_file():
+        raise InputError.at(path, None, "no such file")
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for name in file.schema_arrow.names:
+                _check_type(file.schema_arrow.field(name).type, name, path)
+            first = 0
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if first <= row < first + rows:
+                    table = file.read_row_group(group).slice(row - first, 1)
+                    for batch in table.to_batches():
+                        _check_finite(batch, row, path)
+                    values: dict[str, Any] = table.to_pylist()[0]
+                    return values
+                first += rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
+    return None
+
+
 def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
     """Raise InputError when JSON has no value for an Arrow type."""
     import pyarrow.types as is_type
