@@ -33,6 +33,8 @@ NAMES  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 HOST   ?=
 PORT   ?=
+EXPORT ?=
+FILTER ?=
 
 OPTIONS = --config $(CONFIG) $(if $(DATA),--data $(DATA)) $(foreach s,$(SET),--set $(s))
 RUN     = $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(FORCE),--force)
@@ -45,7 +47,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
+        view browse status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -97,6 +99,10 @@ endif
 
 view: $(STAMP) ## show preference pairs in the terminal (ROUND=n)
 	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))
+
+browse: $(STAMP) ## show pairs, trajectories and runs in the web browser (HOST, PORT, EXPORT=FILE, FILTER="kind=hard", LIMIT)
+	@$(STEEP) browse $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
+	  $(if $(EXPORT),--export $(EXPORT)) $(if $(FILTER),--filter '$(FILTER)') $(if $(LIMIT),--limit $(LIMIT))
 
 data: $(STAMP) ## fetch the official data sets into DATA (DATASETS="nq hotpotqa"; JSON=1)
 	@test -n "$(DATA)" || { echo "error: no directory for the data sets; run make data DATA=DIR" >&2; exit 2; }

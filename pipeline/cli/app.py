@@ -15,6 +15,7 @@ import typer
 
 from pipeline.cli import (
     ask,
+    browse,
     calibrate,
     check,
     config,
@@ -57,6 +58,7 @@ RUN: Commands = {
     "view": view.view,
     "show": show.show,
     "ask": ask.ask,
+    "browse": browse.browse,
     "serve-retrieval": runs.serve_retrieval,
     "gc": gc.gc,
     "clean-tmp": runs.clean_tmp,

@@ -226,17 +226,21 @@ def iterate_parquet(
 
 
 def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """The rows with these numbers (from 0, rising) of a Parquet file that `iterate_parquet` reads.
+    """The rows with these numbers (from 0, rising) of a Parquet file; numbers beyond its end give none.
 
-    Only the row groups that hold them are read, one at a time. Raises InputError when the file is
-    unreadable or a row holds NaN or infinity.
+    Only the row groups that hold them are read, one at a time. Raises InputError as
+    `iterate_parquet` does.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not Path(path).is_file():
+        raise InputError.at(path, None, "no such file")
     remaining = list(numbers)
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
+            for name in file.schema_arrow.names:
+                _check_type(file.schema_arrow.field(name).type, name, path)
             start = 0
             for group in range(file.num_row_groups):
                 end = start + file.metadata.row_group(group).num_rows

@@ -78,3 +78,10 @@ def test_data_sets_are_chosen_for_a_directory() -> None:
     )
     assert done.returncode == 2
     assert "error: no directory for the data sets; run make data DATA=DIR" in done.stderr
+
+
+def test_browse_passes_its_options_on() -> None:
+    options = ("HOST=localhost", "PORT=0", "EXPORT=p.html", "FILTER=kind=hard&q=a", "LIMIT=5")
+    words = " ".join(recipe("browse", *options).replace("\\\n", " ").split())
+    expected = "--host localhost --port 0 --export p.html --filter 'kind=hard&q=a' --limit 5"
+    assert words.endswith(f"browse --config configs/embedded.yaml {expected}")

@@ -1,0 +1,166 @@
+"""The web application of ``steep browse``: addresses, and the pages that answer them.
+
+All pages answer GET and change nothing. Impossible filters are status 400, absent records 404, files
+of a run that cannot be read 500; each is one sentence. A page for asking a policy would be one more
+route here, with its template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pipeline.browse import views
+from pipeline.browse.compare import comparison as compare_sides
+from pipeline.browse.compare import side
+from pipeline.browse.filters import PAIRS, TRAJECTORIES
+from pipeline.browse.rendering import render, script, stylesheet
+from pipeline.browse.security import Guard
+from pipeline.browse.site import OpenRun, Site
+from pipeline.core.errors import InputError, SteepError
+
+_RUN = "/run/{name}"
+
+
+def create_app(site: Site, token: str | None = None) -> FastAPI:
+    """The application over the runs of ``site``; with ``token`` every request needs it."""
+    app = FastAPI(openapi_url=None)
+    app.middleware("http")(Guard(token))
+    _add_errors(app, site)
+    _add_files(app)
+    _add_lists(app, site)
+    _add_comparison(app, site)
+    _add_records(app, site)
+    _add_knowledge(app, site)
+    return app
+
+
+def _open(site: Site, name: str) -> OpenRun:
+    run = site.run(name)
+    if run is None:
+        raise HTTPException(404, f"there is no run {name!r:.80}")
+    return run
+
+
+def _page(
+    site: Site, run: OpenRun, template: str, values: dict[str, Any] | None, missing: str = ""
+) -> Response:
+    if values is None:
+        raise HTTPException(404, missing)
+    home = f"/run/{quote(run.name, safe='')}"
+    common = {"run": run, "home": home, "runs": site.names, "stale": run.sources.stale}
+    return HTMLResponse(render(f"{template}.html.j2", **common, **values))
+
+
+def _add_errors(app: FastAPI, site: Site) -> None:
+    def answer(problem: str, status: int) -> Response:
+        page = render("error.html.j2", problem=problem, status=status, runs=site.names)
+        return HTMLResponse(page, status)
+
+    @app.exception_handler(HTTPException)
+    def refused(_: Request, error: HTTPException) -> Response:
+        return answer(str(error.detail), error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> Response:
+        return answer("this address has a part that is not a number where one is expected", 404)
+
+    @app.exception_handler(SteepError)
+    def failed(_: Request, error: SteepError) -> Response:
+        return answer(str(error), 400 if isinstance(error, InputError) else 500)
+
+
+def _add_files(app: FastAPI) -> None:
+    def add(path: str, kind: str, text: Callable[[], str]) -> None:
+        @app.get(path)
+        def file() -> Response:
+            return Response(text(), media_type=kind)
+
+    @app.get("/favicon.ico")
+    def icon() -> Response:
+        return Response(status_code=204)
+
+    add("/static/browse.css", "text/css", stylesheet)
+    add("/static/browse.js", "text/javascript", script)
+
+
+def _add_lists(app: FastAPI, site: Site) -> None:
+    @app.get("/")
+    def start() -> Response:
+        return RedirectResponse(f"/run/{quote(site.names[0], safe='')}/", 303)
+
+    @app.get(f"{_RUN}/")
+    def overview(name: str) -> Response:
+        run = _open(site, name)
+        return _page(site, run, "overview", views.overview(run))
+
+    @app.get(f"{_RUN}/pairs")
+    def pairs(name: str, request: Request) -> Response:
+        run = _open(site, name)
+        return _page(site, run, "pairs", views.listing(run, PAIRS, request.query_params))
+
+    @app.get(f"{_RUN}/trajectories")
+    def trajectories(name: str, request: Request) -> Response:
+        run = _open(site, name)
+        values = views.listing(run, TRAJECTORIES, request.query_params)
+        return _page(site, run, "trajectories", values)
+
+
+def _add_comparison(app: FastAPI, site: Site) -> None:
+    @app.get("/compare")
+    def comparison(request: Request) -> Response:
+        given = request.query_params
+        first = _open(site, given.get("run_a") or site.names[0])
+        second = _open(site, given.get("run_b") or first.name)
+        sides = (side(first, given.get("a", ""), 0), side(second, given.get("b", ""), 1))
+        return _page(site, first, "compare", compare_sides(*sides, given))
+
+
+def _add_records(app: FastAPI, site: Site) -> None:
+    @app.get(f"{_RUN}/pair/{{group}}/{{row}}")
+    def pair(name: str, group: str, row: int, request: Request) -> Response:
+        run = _open(site, name)
+        values = views.pair(run, group, row, request.query_params)
+        return _page(site, run, "pair", values, f"{group} has no pair in row {row}")
+
+    @app.get(f"{_RUN}/trajectory/{{group}}/{{row}}")
+    def trajectory(name: str, group: str, row: int, request: Request) -> Response:
+        run = _open(site, name)
+        values = views.trajectory(run, group, row, request.query_params)
+        return _page(site, run, "trajectory", values, f"{group} has no trajectory in row {row}")
+
+    @app.get(f"{_RUN}/graph/{{group}}/{{row}}/{{step}}")
+    def graph(name: str, group: str, row: int, step: int) -> Response:
+        run = _open(site, name)
+        values = views.graph(run, group, row, step)
+        return _page(site, run, "graph", values, f"{group} has no step {step} in row {row}")
+
+    @app.get(f"{_RUN}/question")
+    def question(name: str, id: str = "") -> Response:
+        run = _open(site, name)
+        values = views.question(run, id)
+        return _page(site, run, "question", values, f"no trajectory has the question {id!r:.80}")
+
+    @app.get(f"{_RUN}/call/{{group}}")
+    def call(name: str, group: str, key: str = "") -> Response:
+        run = _open(site, name)
+        values = views.call(run, group, key)
+        return _page(site, run, "call", values, f"{group} has no judge's call {key!r:.80}")
+
+
+def _add_knowledge(app: FastAPI, site: Site) -> None:
+    @app.get(f"{_RUN}/chunk")
+    def chunk(name: str, id: str = "") -> Response:
+        run = _open(site, name)
+        return _page(site, run, "chunk", views.chunk(run, id), f"no passage has the id {id!r:.80}")
+
+    @app.get(f"{_RUN}/fact")
+    def fact(name: str, id: str = "") -> Response:
+        run = _open(site, name)
+        return _page(site, run, "fact", views.fact(run, id), f"no fact has the id {id!r:.80}")

@@ -1,0 +1,186 @@
+"""Two rounds or policies compared, of one run or of two: questions won and lost, pairs changed.
+
+Input: two groups of trajectories. Output: for every question that both have, the share of right
+answers (exact match) on both sides, and what became of its pairs. A question is won when the second
+side answers a larger share of its samples right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from pipeline.browse.figures import category_bars
+from pipeline.browse.filters import PAGE_SIZE, Filters, page_number
+from pipeline.browse.queries import Listing
+from pipeline.browse.site import OpenRun
+from pipeline.browse.sources import Group
+from pipeline.core.errors import InputError
+
+Outcome = Literal["won", "lost", "same"]
+Change = Literal["new", "gone", "changed", "kept", "none"]
+MEANINGS: Mapping[str, str] = {
+    "won": "a larger share of right answers on the second side",
+    "lost": "a smaller share of right answers on the second side",
+    "same": "an equal share of right answers",
+    "new": "only the second side has pairs of the question",
+    "gone": "only the first side has pairs of the question",
+    "changed": "both sides have pairs of the question, and not of the same trajectories",
+    "kept": "both sides have the same pairs",
+    "none": "no side has a pair of the question",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the comparison."""
+
+    run: OpenRun
+    group: Group
+
+
+class _Samples(NamedTuple):
+    question: str
+    dataset: str
+    right: int
+    samples: int
+
+
+class Compared(NamedTuple):
+    """One question on both sides; ``right`` and ``samples`` are counts, first side first."""
+
+    question_id: str
+    question: str
+    dataset: str
+    right: tuple[int, int]
+    samples: tuple[int, int]
+    pairs: tuple[list[str], list[str]]
+    outcome: Outcome
+    change: Change
+
+
+@lru_cache(maxsize=4)
+def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
+    """The questions of both sides, and the number of those that only one side has."""
+    samples = _samples(first), _samples(second)
+    pairs = _pairs(first), _pairs(second)
+    rows = []
+    for question_id, before in samples[0].items():
+        after = samples[1].get(question_id)
+        if after is None:
+            continue
+        kinds_a, ids_a = pairs[0].get(question_id, ([], []))
+        kinds_b, ids_b = pairs[1].get(question_id, ([], []))
+        rows.append(
+            Compared(
+                question_id,
+                before.question,
+                before.dataset,
+                (before.right, after.right),
+                (before.samples, after.samples),
+                (kinds_a, kinds_b),
+                _outcome(before, after),
+                _change(ids_a, ids_b),
+            )
+        )
+    return rows, (len(samples[0]) - len(rows), len(samples[1]) - len(rows))
+
+
+def _outcome(before: _Samples, after: _Samples) -> Outcome:
+    """Whether the second side answers a larger share of its samples right."""
+    was, now = before.right * after.samples, after.right * before.samples
+    return "won" if now > was else "lost" if now < was else "same"
+
+
+def _change(before: Sequence[str], after: Sequence[str]) -> Change:
+    if not before or not after:
+        return "gone" if before else "new" if after else "none"
+    return "kept" if set(before) == set(after) else "changed"
+
+
+def _samples(side: Side) -> dict[str, _Samples]:
+    rows = side.run.queries.rows_of(
+        "SELECT question_id, any_value(question), any_value(dataset), "
+        'count(*) FILTER (correct), count(*) FROM trajectories WHERE "group" = ? '
+        "GROUP BY question_id ORDER BY min(n)",
+        [side.group.key],
+    )
+    return {question_id: _Samples(*facts) for question_id, *facts in rows}
+
+
+def _pairs(side: Side) -> dict[str, tuple[list[str], list[str]]]:
+    """The kinds and the ids (chosen and rejected) of the pairs of every question."""
+    rows = side.run.queries.rows_of(
+        """SELECT question_id, list(kind ORDER BY "row"), list(chosen_id || ' ' || rejected_id)
+        FROM pairs WHERE "group" = ? GROUP BY question_id""",
+        [side.group.key],
+    )
+    return {question_id: (kinds, ids) for question_id, kinds, ids in rows}
+
+
+def side(run: OpenRun, key: str, place: int) -> Side:
+    """The group called ``key``; without a key the last round, or the round before it for side 0.
+
+    Raises InputError for an unknown group.
+    """
+    groups = run.sources.groups
+    if not key:
+        rounds = [group for group in groups if group.key.startswith("round-")] or list(groups)
+        return Side(run, rounds[max(len(rounds) - 2 + place, 0)])
+    found = run.sources.group(key)
+    if found is None:
+        known = ", ".join(group.key for group in groups)
+        raise InputError(f"{run.name} has no {key!r:.60}; expected one of {known}")
+    return Side(run, found)
+
+
+def comparison(first: Side, second: Side, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The variables of the page: counts as bars that filter, and one page of questions.
+
+    Raises InputError for an unknown filter or page.
+    """
+    rows, only = compare(first, second)
+    given = {name: parameters.get(name, "") for name in ("outcome", "pairs")}
+    for name, value in given.items():
+        if value and value not in MEANINGS:
+            raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(MEANINGS)}")
+    shown = [
+        row
+        for row in rows
+        if given["outcome"] in ("", row.outcome) and given["pairs"] in ("", row.change)
+    ]
+    page = page_number(parameters.get("page") or "1")
+    start = (page - 1) * PAGE_SIZE
+    sides = {
+        "run_a": first.run.name,
+        "a": first.group.key,
+        "run_b": second.run.name,
+        "b": second.group.key,
+    }
+    filters = Filters({**sides, **given}, "", ())
+    outcomes = Counter(row.outcome for row in shown)
+    changes = Counter(row.change for row in shown)
+    return {
+        "first": first,
+        "second": second,
+        "only": only,
+        "total": len(rows),
+        "given": given,
+        "filters": filters,
+        "listing": Listing(
+            [{"row": row} for row in shown[start : start + PAGE_SIZE]], len(shown), page
+        ),
+        "outcomes": category_bars(
+            {name: outcomes[name] for name in ("won", "lost", "same")},
+            lambda value: filters.address(outcome=value),
+            MEANINGS,
+        ),
+        "changes": category_bars(
+            {name: changes[name] for name in ("new", "gone", "changed", "kept", "none")},
+            lambda value: filters.address(pairs=value),
+            MEANINGS,
+        ),
+    }

@@ -1,0 +1,92 @@
+"""Fills the templates of the browser.
+
+Every value is escaped, and invisible control characters are written out. Pages have no inline script
+and no inline style, because the content policy refuses both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from pipeline.core.text import one_line, visible
+from pipeline.pairs.select import BINS
+from pipeline.stages.report import TEMPLATES as REPORT_TEMPLATES
+
+HERE = Path(__file__).parent
+_STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")
+
+BIN_MEANINGS: Mapping[str, str] = {str(name): meaning for name, meaning in BINS.items()}
+KIND_MEANINGS = {
+    "format": "The rejected trajectory fails the format.",
+    "easy": "The rejected trajectory is well-formed and has a wrong answer.",
+    "hard": "The rejected trajectory has a partly right answer and no better process.",
+    "margin": "The reward of the rejected trajectory is lower by the margin or more.",
+    "step": "Both trajectories share a prefix; the step after it has the better reward when chosen. "
+    "Only this step is trained.",
+}
+
+
+@cache
+def stylesheet() -> str:
+    """The style of the report with what the browser adds."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in _STYLES)
+
+
+@cache
+def script() -> str:
+    """The keyboard shortcuts."""
+    return (HERE / "static" / "browse.js").read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_visible_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "thousands": lambda value: f"{value:,.0f}",
+        "value": _value,
+        "short": one_line,
+        "path": lambda value: quote(str(value), safe=""),
+        "words": lambda value: str(value).replace("_", " ").replace("-", " "),
+    }
+    environment.globals |= {
+        "query": lambda **values: "?" + urlencode(values),
+        "bin_meanings": BIN_MEANINGS,
+        "kind_meanings": KIND_MEANINGS,
+    }
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of a template."""
+    text: str = _environment().get_template(template).render(**values)
+    return text
+
+
+def _value(value: Any) -> str:
+    """A number with up to three decimals; a dash for a missing one."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".").replace("-", "−")
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _visible_value(value: object) -> object:
+    from markupsafe import Markup
+
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,83 @@
+"""What keeps the browser safe: response headers, the token, and the check of the Host header.
+
+Documents and outputs of policies are untrusted. Templates escape them; these headers make the web
+browser refuse scripts, styles and images from elsewhere even if one was not escaped. On a loopback
+address requests must name a loopback host, so that a page of another site cannot read the run through
+a name that it points at this machine. On any other address every request needs the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlencode, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+COOKIE = "steep_browse"
+_LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
+Next = Callable[[Request], Awaitable[Response]]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine's loopback interface."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in _LOOPBACK_NAMES
+
+
+class Guard:
+    """Checks a request before it reaches a page; ``token`` is None on a loopback address."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+
+    async def __call__(self, request: Request, call_next: Next) -> Response:
+        """The answer to a request, with the headers of every answer."""
+        response = self._refusal(request) or await call_next(request)
+        response.headers.update(HEADERS)
+        return response
+
+    def _refusal(self, request: Request) -> Response | None:
+        if self._token is None:
+            name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+            if is_loopback(name):
+                return None
+            return PlainTextResponse(
+                "This browser answers only on a loopback address, such as 127.0.0.1.", 421
+            )
+        given = request.query_params.get("token")
+        if given is not None and self._valid(given):
+            return self._with_cookie(request, given)
+        if self._valid(request.cookies.get(COOKIE, "")):
+            return None
+        return PlainTextResponse(
+            "A token is needed: open the address that steep browse printed.", 401
+        )
+
+    def _valid(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), (self._token or "").encode())
+
+    def _with_cookie(self, request: Request, token: str) -> Response:
+        """Sends the web browser to the same address without the token, which its history then lacks."""
+        rest = [(name, v) for name, v in request.query_params.multi_items() if name != "token"]
+        path = "/" + request.url.path.lstrip("/")  # a path of two slashes would name another host
+        response = RedirectResponse(path + ("?" + urlencode(rest) if rest else ""), 303)
+        response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return response

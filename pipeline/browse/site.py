@@ -1,0 +1,117 @@
+"""The runs that a browser shows, each opened when its first page is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.browse.filters import TRAJECTORIES
+from pipeline.browse.index import open_index
+from pipeline.browse.queries import Queries, Row
+from pipeline.browse.records import Knowledge, read_row
+from pipeline.browse.sources import RunSources, Stages, find_sources
+from pipeline.browse.texts import open_tokenizer
+from pipeline.core.errors import InputError
+from pipeline.core.records import Pair, Trajectory
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """Where a run is; ``current`` has the outputs that its configuration names today, if known."""
+
+    name: str
+    store: Path
+    current: Stages | None = None
+    base_model: Path | None = None  # directory of the tokenizer
+
+
+class OpenRun:
+    """A run with its side table, its passages and its tokenizer."""
+
+    def __init__(self, entry: RunEntry, sources: RunSources, queries: Queries) -> None:
+        self.name = entry.name
+        self.sources, self.queries = sources, queries
+        self.knowledge = Knowledge(sources)
+        self._entry = entry
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the base model. Raises InputError when it is not known or missing."""
+        directory = self._entry.base_model
+        if directory is None:
+            raise InputError(
+                f"run {self.name} has no config.yaml that names its base model, so its tokens cannot "
+                "be shown; open it with its configuration: steep browse --config FILE"
+            )
+        return open_tokenizer(directory)
+
+    def trajectory(self, group: str, row: int) -> Trajectory | None:
+        """A trajectory by its place in its file, or None."""
+        of_group = self.sources.group(group)
+        if of_group is None or of_group.trajectories is None:
+            return None
+        return read_row(of_group.trajectories, row, Trajectory)
+
+    def trajectory_by_id(self, group: str, trajectory_id: str) -> tuple[Row, Trajectory] | None:
+        """A trajectory of a group with its row of the side table, or None."""
+        row = self.queries.by_id(group, trajectory_id)
+        record = None if row is None else self.trajectory(group, row["row"])
+        return None if row is None or record is None else (row, record)
+
+    def pair(self, group: str, row: int) -> Pair | None:
+        """A pair by its place in its file, or None."""
+        of_group = self.sources.group(group)
+        if of_group is None or of_group.pairs is None:
+            return None
+        return read_row(of_group.pairs, row, Pair)
+
+    def row(self, group: str, row: int) -> Row | None:
+        """The side table's row of a trajectory, or None."""
+        return self.queries.one(TRAJECTORIES, group, row)
+
+
+class Site:
+    """All runs of a browser, by name; the first is the one that was asked for."""
+
+    def __init__(
+        self,
+        entries: Mapping[str, RunEntry],
+        cache: Path,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._entries, self._cache, self._say = entries, cache, say
+        self._open: dict[str, OpenRun] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all runs."""
+        return list(self._entries)
+
+    @property
+    def first(self) -> OpenRun:
+        """The run that was asked for, opened. Raises as `run` does."""
+        return self._opened(self.names[0])
+
+    def run(self, name: str) -> OpenRun | None:
+        """The run with this name, opened, or None.
+
+        Raises StoreError when it has no outputs, DependencyError without duckdb.
+        """
+        return self._opened(name) if name in self._entries else None
+
+    def _opened(self, name: str) -> OpenRun:
+        with self._lock:
+            if name not in self._open:
+                entry = self._entries[name]
+                sources = find_sources(name, entry.store, entry.current)
+                queries = Queries(open_index(sources, self._cache, self._say))
+                self._open[name] = OpenRun(entry, sources, queries)
+            return self._open[name]

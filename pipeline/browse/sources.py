@@ -1,0 +1,217 @@
+"""The outputs of a run that the browser reads.
+
+Input: the stage store of a run, and the outputs that the configuration names today. Output: the
+directories of every round and of every evaluated policy. An output that the configuration no longer
+names is used when nothing newer is there, and listed as stale. Inputs of an output are those that its
+manifest records, so that pairs and trajectories of one round belong together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.errors import StoreError
+from pipeline.run.store import MANIFEST, Store, read_manifest
+
+TRAJECTORIES = "trajectories.parquet"
+PAIRS = "pairs.parquet"
+FUNNEL = "funnel.parquet"
+VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
+Stages = Mapping[tuple[str, int | None], Path]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trajectories that one policy sampled, and what was made from them.
+
+    ``key`` names the group in addresses: ``round-2`` for the trajectories of a round, ``policy-1``
+    for those of an evaluated policy.
+    """
+
+    key: str
+    trajectories: Path | None
+    pairs: Path | None = None
+    funnel: Path | None = None
+    judged: Path | None = None
+    questions: tuple[Path, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The number of the round or of the policy."""
+        return int(self.key.rpartition("-")[2])
+
+    @property
+    def title(self) -> str:
+        """Display name: "Round 2", "Policy 0 (SFT), evaluation"."""
+        if self.key.startswith("round-"):
+            return f"Round {self.number}"
+        name = "SFT" if self.number == 0 else f"after round {self.number}"
+        return f"Policy {self.number} ({name}), evaluation"
+
+    def files(self) -> Iterator[Path]:
+        """The files that the side table is built from."""
+        judged = None if self.judged is None else self.judged / VERDICTS
+        for path in (self.trajectories, self.pairs, self.funnel, judged, *self.questions):
+            if path is not None:
+                yield path
+
+
+@dataclass(frozen=True)
+class RunSources:
+    """The outputs of one run; ``stale`` has one sentence for each that is not of today's settings."""
+
+    name: str
+    groups: tuple[Group, ...]
+    corpus: Path | None = None
+    graph: Path | None = None
+    hypergraph: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
+
+    def group(self, key: str) -> Group | None:
+        """The group called ``key``, or None."""
+        return next((group for group in self.groups if group.key == key), None)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of names, sizes and times of all files that the side table is built from."""
+        facts = []
+        for group in self.groups:
+            for path in group.files():
+                state = path.stat()
+                facts.append([group.key, str(path), state.st_size, state.st_mtime_ns])
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSources:
+    """The outputs below ``root``, the directory ``store`` of a run.
+
+    ``current`` has the outputs that the configuration names today, by stage and round; None where
+    that is not known. Raises StoreError when the store has neither trajectories nor pairs.
+    """
+    found = _Found(Store(root), current)
+    groups = [*_rounds(found), *_policies(found)]
+    if not groups:
+        raise StoreError(
+            f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
+        )
+    corpus, graph, hypergraph = (found.of(stage) for stage in ("corpus", "graph", "hypergraph"))
+    return RunSources(
+        name, tuple(groups), corpus, graph, hypergraph, found.settings(), tuple(found.stale)
+    )
+
+
+class _Found:
+    """Looks up outputs, and collects the sentences about stale ones."""
+
+    def __init__(self, store: Store, current: Stages | None) -> None:
+        self.store, self.current = store, current
+        self.stale: list[str] = []
+
+    def numbers(self, *stages: str) -> list[int]:
+        """The numbers of all rounds or policies of which a stage has an output."""
+        numbers = {
+            manifest["key"].get("round")
+            for stage in stages
+            for manifest in map(_manifest, self.store.completed(stage))
+            if manifest is not None
+        }
+        return sorted(number for number in numbers if number is not None)
+
+    def of(
+        self, stage: str, number: int | None = None, recorded: Mapping[str, str] | None = None
+    ) -> Path | None:
+        """The output of a stage: as recorded by a later stage, of today's settings, or the newest."""
+        now = None if self.current is None else self.current.get((stage, number))
+        fingerprint = None if recorded is None else recorded.get(stage)
+        directory = None if fingerprint is None else self.store.root / stage / fingerprint
+        if directory is None or not (directory / MANIFEST).is_file():
+            directory = now
+        if directory is None:
+            newest = next(iter(self.store.manifests(stage, number)), None)
+            if newest is None:
+                return None
+            directory = self.store.root / stage / newest["fingerprint"]
+        if self.current is not None and directory != now:
+            label = stage if number is None else f"{stage}-{number}"
+            line = f"{label} was made with other settings or inputs ({directory.name})"
+            if line not in self.stale:
+                self.stale.append(line)
+        return directory
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of retrieval and of the base model that the newest samples were made with."""
+        for number in reversed(self.numbers("sample")):
+            directory = self.of("sample", number)
+            manifest = None if directory is None else _manifest(directory)
+            if manifest is not None:
+                settings: dict[str, Any] = manifest["key"]["settings"]
+                return settings
+        return {}
+
+
+def _manifest(directory: Path) -> dict[str, Any] | None:
+    try:
+        return read_manifest(directory)
+    except StoreError:
+        return None
+
+
+def _recorded(directory: Path | None) -> Mapping[str, str] | None:
+    manifest = None if directory is None else _manifest(directory)
+    return None if manifest is None else manifest["key"]["inputs"]
+
+
+def _rounds(found: _Found) -> Iterator[Group]:
+    for number in found.numbers("pair", "score", "sample"):
+        pair = found.of("pair", number)
+        score = found.of("score", number, _recorded(pair))
+        recorded = _recorded(score)
+        sample = found.of("sample", number, recorded)
+        judged = found.of("judge", number, recorded)
+        yield Group(
+            f"round-{number}",
+            trajectories=_file(score, TRAJECTORIES) or _file(sample, TRAJECTORIES),
+            pairs=_file(pair, PAIRS),
+            funnel=_file(pair, FUNNEL),
+            judged=judged,
+            questions=_questions(found, ("sampling",), number),
+        )
+
+
+def _policies(found: _Found) -> Iterator[Group]:
+    for number in found.numbers("evaluate-policy"):
+        directory = found.of("evaluate-policy", number)
+        yield Group(
+            f"policy-{number}",
+            trajectories=_file(directory, TRAJECTORIES),
+            judged=found.of("judge-policy", number),
+            questions=_questions(found, ("test", "validation"), None),
+        )
+
+
+def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:
+    """The question files of the splits, where versions before 0.2 kept them too."""
+    corpus = found.of("corpus")
+    files = []
+    for split in splits:
+        stage = f"questions-{split}"
+        if found.store.manifests(stage, number):
+            directory = found.of(stage, number)
+        else:
+            directory = found.of(stage)
+        path = _file(directory, "questions.parquet") or _file(corpus, f"questions/{split}.parquet")
+        if path is not None:
+            files.append(path)
+    return tuple(files)
+
+
+def _file(directory: Path | None, name: str) -> Path | None:
+    """The file in the directory, if both exist."""
+    path = None if directory is None else directory / name
+    return path if path is not None and path.is_file() else None

@@ -1,0 +1,98 @@
+"""The steps of a trajectory as the pages show them, and the evidence that they match.
+
+Input: a trajectory with its reward terms. Output: for each step its query, conclusion, retrieved
+items with rank, and the golden evidence that its texts match best. TeaRAG's reward keeps the largest
+similarity of each piece of evidence over all steps (arXiv 2511.05385, eq. 9 to 11), and not the
+step. The step shown is the one whose text shares most words with the evidence (`Lexical`), which the
+page says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.core.records import ContextItem, Step, Trajectory
+from pipeline.core.similarity import Lexical
+from pipeline.rewards.evidence_match import item_text
+
+KINDS = ("subquery", "context", "summary")
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step, in any grammar; ``query`` is None for a step without search."""
+
+    number: int
+    query: str | None
+    entities: Sequence[str]
+    reasoning: str
+    conclusion: str
+    items: Sequence[ContextItem]
+    terms: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvidenceMatch:
+    """One piece of golden evidence; ``matches`` has the recorded value and the step by kind of text."""
+
+    text: str
+    matches: Mapping[str, tuple[float, int | None]]
+
+
+def step_views(trajectory: Trajectory) -> list[StepView]:
+    """The steps from 1, with the reward terms of each where the method has them."""
+    terms = (trajectory.rewards or {}).get("steps")
+    of_step = terms if isinstance(terms, list) and len(terms) == len(trajectory.steps) else None
+    return [
+        StepView(
+            number,
+            step.subquery or step.search or step.query or None,
+            step.entities,
+            step.reasoning or step.think,
+            step.summary or step.conclusion,
+            step.context,
+            of_step[number - 1] if of_step and isinstance(of_step[number - 1], dict) else {},
+        )
+        for number, step in enumerate(trajectory.steps, start=1)
+    ]
+
+
+def evidence_matches(trajectory: Trajectory) -> list[EvidenceMatch]:
+    """The golden evidence with its recorded matches; empty for rewards that have none."""
+    memory = (trajectory.rewards or {}).get("memory")
+    if not isinstance(memory, dict):
+        return []
+    result = []
+    for place, text in enumerate(trajectory.evidence):
+        matches = {}
+        for kind in KINDS:
+            values = memory.get(kind)
+            if isinstance(values, list) and place < len(values):
+                matches[kind] = (float(values[place]), _nearest(text, trajectory.steps, kind))
+        result.append(EvidenceMatch(text, matches))
+    return result
+
+
+def _nearest(evidence: str, steps: Sequence[Step], kind: str) -> int | None:
+    """The step, from 1, whose text of this kind shares most words with the evidence."""
+    best, nearest = 0.0, None
+    for number, step in enumerate(steps, start=1):
+        texts = {
+            "subquery": [step.subquery],
+            "context": [item_text(item) for item in step.context],
+            "summary": [step.summary],
+        }[kind]
+        if texts and (value := float(Lexical().matrix([evidence], texts).max())) > best:
+            best, nearest = value, number
+    return nearest
+
+
+def scalar_terms(rewards: Mapping[str, Any] | None) -> dict[str, float]:
+    """The reward terms that are single numbers."""
+    return {
+        name: float(value)
+        for name, value in (rewards or {}).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

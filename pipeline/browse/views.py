@@ -1,0 +1,313 @@
+"""The values of the pages of one run: lists, pairs, trajectories, graphs, questions, passages.
+
+Each function returns the variables of the template with the same name, or None when there is no such
+record. Raises InputError for an impossible filter, StoreError for a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.browse.association import HEIGHT, WIDTH, association_graph
+from pipeline.browse.figures import BarView, category_bars, histogram_bars
+from pipeline.browse.filters import PAIRS, TRAJECTORIES, Filters, Table
+from pipeline.browse.queries import Row
+from pipeline.browse.records import read_call
+from pipeline.browse.rendering import BIN_MEANINGS, KIND_MEANINGS
+from pipeline.browse.site import OpenRun
+from pipeline.browse.steps import evidence_matches, scalar_terms, step_views
+from pipeline.browse.texts import (
+    Piece,
+    Token,
+    pair_pieces,
+    pair_tokens,
+    pieces,
+    tokens,
+    trained_pieces,
+)
+from pipeline.core.errors import InputError
+from pipeline.core.records import Pair, Trajectory
+
+Page = dict[str, Any]
+_CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}
+
+
+def overview(run: OpenRun) -> Page:
+    """Every round and evaluated policy with its counts, its funnel and its kinds of pairs."""
+    groups = []
+    for group in run.sources.groups:
+        of_group = {"group": group.key}
+        trajectories = run.queries.parse(TRAJECTORIES, of_group)
+        pairs = run.queries.parse(PAIRS, of_group)
+        facets = run.queries.facets(TRAJECTORIES, trajectories)
+        kinds = run.queries.facets(PAIRS, pairs).get("kind", {})
+        correct = run.queries.parse(TRAJECTORIES, {**of_group, "correct": "yes"})
+        groups.append(
+            {
+                "group": group,
+                "trajectories": run.queries.count(TRAJECTORIES, trajectories),
+                "pairs": run.queries.count(PAIRS, pairs),
+                "correct": run.queries.count(TRAJECTORIES, correct),
+                "funnel": category_bars(
+                    _ordered(facets.get("bin", {}), BIN_MEANINGS),
+                    lambda name, filters=trajectories: filters.address(bin=name),  # type: ignore[misc]
+                    BIN_MEANINGS,
+                ),
+                "kinds": category_bars(
+                    _ordered(kinds, KIND_MEANINGS),
+                    lambda name, filters=pairs: filters.address(kind=name),  # type: ignore[misc]
+                    KIND_MEANINGS,
+                ),
+                "stops": category_bars(
+                    facets.get("stop", {}),
+                    lambda name, filters=trajectories: filters.address(stop=name),  # type: ignore[misc]
+                ),
+            }
+        )
+    return {"groups": groups}
+
+
+def _ordered(counts: Mapping[str, int], order: Mapping[str, str]) -> dict[str, int]:
+    """The counts in the order of a list of names; other names come last."""
+    return {name: counts[name] for name in dict.fromkeys([*order, *counts]) if name in counts}
+
+
+def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
+    """One page of a list, with its filters, facets and a distribution."""
+    filters = run.queries.parse(table, parameters)
+    facets = run.queries.facets(table, filters)
+    charts = run.queries.sort_columns(table)
+    default = _CHARTS[table.name]
+    chart = filters.get("chart") or (default if default in charts else charts[0])
+    return {
+        "filters": filters,
+        "listing": run.queries.page(table, filters),
+        "facets": {
+            name: category_bars(counts, lambda value, name=name: filters.address(**{name: value}))  # type: ignore[misc]
+            for name, counts in facets.items()
+        },
+        "groups": run.sources.groups,
+        "chart": chart,
+        "charts": charts,
+        "terms": run.queries.terms(table),
+        "bars": _bars(run, table, filters, chart),
+        "columns": [term for term in run.queries.terms(table) if term.startswith("term_")],
+    }
+
+
+def _bars(run: OpenRun, table: Table, filters: Filters, chart: str) -> list[BarView]:
+    is_term = chart in run.queries.terms(table)
+    length = {"steps": "steps", "searches": "searches", "tokens": "tokens"}.get(chart)
+
+    def address(low: float, high: float) -> str:
+        if is_term:
+            return filters.address(term=chart, **{"from": f"{low:.9g}", "to": f"{high:.9g}"})
+        if length is not None and table is TRAJECTORIES:
+            return filters.address(**{f"{length}_from": f"{low:g}", f"{length}_to": f"{high:g}"})
+        return filters.address(sort=chart)
+
+    return histogram_bars(run.queries.histogram(table, filters, chart), address)
+
+
+def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
+    """A pair side by side, with the reason for it, its steps, and all samples of its question."""
+    record = run.pair(group, row)
+    if record is None:
+        return None
+    given = {name: value for name, value in parameters.items() if name != "tokens"}
+    filters = run.queries.parse(PAIRS, given)
+    of_side = {
+        "chosen": run.trajectory_by_id(group, record.chosen_id),
+        "rejected": run.trajectory_by_id(group, record.rejected_id),
+    }
+    show_tokens = parameters.get("tokens") == "yes"
+    texts, problem = _pair_texts(run, record, of_side)
+    sides = []
+    for side, text in zip(("chosen", "rejected"), texts, strict=True):
+        found = of_side[side]
+        whole = found[1] if found is not None else None
+        rewards = record.chosen_rewards if side == "chosen" else record.rejected_rewards
+        sides.append(
+            {
+                "side": side,
+                "id": record.chosen_id if side == "chosen" else record.rejected_id,
+                "pieces": text,
+                "tokens": _pair_tokens(run, record, side, whole) if show_tokens else None,
+                "terms": scalar_terms(rewards),
+                **_trajectory_values(run, group, found),
+            }
+        )
+    before, after = run.queries.neighbours(PAIRS, filters, group, row)
+    question = next((m.content for m in reversed(record.prompt) if m.role == "user"), "")
+    return {
+        "pair": record,
+        "group": run.sources.group(group),
+        "row": row,
+        "question": question,
+        "sides": sides,
+        "show_tokens": show_tokens,
+        "problem": problem,
+        "before": before,
+        "after": after,
+        "filters": filters,
+        "samples": [
+            sample
+            for sample in run.queries.of_question(record.question_id)
+            if sample["group"] == group
+        ],
+    }
+
+
+def _pair_texts(
+    run: OpenRun, record: Pair, of_side: Mapping[str, tuple[Row, Trajectory] | None]
+) -> tuple[tuple[list[Piece], list[Piece]], str | None]:
+    """Both texts as training reads them, with differences marked, and why that was not possible."""
+    observed = {
+        side: found[1].token_spans if found is not None else () for side, found in of_side.items()
+    }
+    try:
+        left = trained_pieces(
+            run.tokenizer, record.chosen_ids, record.chosen_spans, observed["chosen"]
+        )
+        right = trained_pieces(
+            run.tokenizer, record.rejected_ids, record.rejected_spans, observed["rejected"]
+        )
+        problem = None
+    except InputError as error:
+        left = [Piece(message.content, "unknown") for message in record.chosen]
+        right = [Piece(message.content, "unknown") for message in record.rejected]
+        problem = str(error)
+    return pair_pieces(left, right), problem
+
+
+def _pair_tokens(run: OpenRun, record: Pair, side: str, whole: Trajectory | None) -> list[Token]:
+    return pair_tokens(run.tokenizer, record, "chosen" if side == "chosen" else "rejected", whole)
+
+
+def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] | None) -> Page:
+    """What the page shows of a trajectory besides its text."""
+    if found is None:
+        return {"facts": None, "steps": [], "evidence": [], "verdicts": {}}
+    row, record = found
+    return {
+        "facts": row,
+        "steps": step_views(record),
+        "evidence": evidence_matches(record),
+        "verdicts": run.queries.verdicts_of(group, record.trajectory_id),
+    }
+
+
+def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
+    """A trajectory with its text, steps, rewards, verdicts and pairs."""
+    found, facts = run.trajectory(group, row), run.row(group, row)
+    if found is None or facts is None:
+        return None
+    given = {name: value for name, value in parameters.items() if name != "tokens"}
+    filters = run.queries.parse(TRAJECTORIES, given)
+    show_tokens = parameters.get("tokens") == "yes"
+    before, after = run.queries.neighbours(TRAJECTORIES, filters, group, row)
+    return {
+        "trajectory": found,
+        "group": run.sources.group(group),
+        "row": row,
+        "pieces": pieces(found),
+        "show_tokens": show_tokens,
+        "tokens": (
+            tokens(run.tokenizer, found.token_ids, found.token_spans, (), found.logprobs)
+            if show_tokens and found.token_ids
+            else None
+        ),
+        "terms": scalar_terms(found.rewards),
+        "pairs": run.queries.pairs_of([found.trajectory_id]),
+        "before": before,
+        "after": after,
+        "filters": filters,
+        **_trajectory_values(run, group, (facts, found)),
+    }
+
+
+def graph(run: OpenRun, group: str, row: int, step: int) -> Page | None:
+    """The association graph of a step (from 1)."""
+    found = run.trajectory(group, row)
+    if found is None or not 1 <= step <= len(found.steps):
+        return None
+    of_step = found.steps[step - 1]
+    triplets = (
+        run.knowledge.triplet(item.id) for item in of_step.context if item.kind == "triplet"
+    )
+    facts = {triplet.id: triplet for triplet in triplets if triplet is not None}
+    return {
+        "trajectory": found,
+        "group": run.sources.group(group),
+        "row": row,
+        "step": step_views(found)[step - 1],
+        "steps": len(found.steps),
+        "graph": association_graph(of_step, facts),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "variant": run.sources.settings.get("retrieval"),
+    }
+
+
+def question(run: OpenRun, question_id: str) -> Page | None:
+    """All trajectories and pairs of a question, by round and policy."""
+    rows = run.queries.of_question(question_id)
+    if not rows:
+        return None
+    first = run.trajectory(rows[0]["group"], rows[0]["row"])
+    ids = [row["trajectory_id"] for row in rows]
+    return {
+        "rows": rows,
+        "groups": [
+            group for group in run.sources.groups if any(r["group"] == group.key for r in rows)
+        ],
+        "first": first,
+        "pairs": run.queries.pairs_of(ids),
+    }
+
+
+def chunk(run: OpenRun, chunk_id: str) -> Page | None:
+    """A passage, its facts, and the trajectories that retrieved it."""
+    found = run.knowledge.chunk(chunk_id)
+    if found is None:
+        return None
+    total, rows = run.queries.retrieved_by(chunk_id)
+    return {
+        "chunk": found,
+        "triplets": run.knowledge.triplets_of(chunk_id),
+        "hyperedges": run.knowledge.hyperedges_of(chunk_id),
+        "total": total,
+        "rows": rows,
+    }
+
+
+def fact(run: OpenRun, fact_id: str) -> Page | None:
+    """A triplet or an n-ary fact, its passage, and the trajectories that retrieved it."""
+    triplet, edge = run.knowledge.triplet(fact_id), run.knowledge.hyperedge(fact_id)
+    if triplet is None and edge is None:
+        return None
+    total, rows = run.queries.retrieved_by(fact_id)
+    chunk_id = triplet.chunk_id if triplet is not None else (edge or {})["chunk_id"]
+    return {
+        "fact_id": fact_id,
+        "triplet": triplet,
+        "hyperedge": edge,
+        "chunk": run.knowledge.chunk(chunk_id),
+        "total": total,
+        "rows": rows,
+    }
+
+
+def call(run: OpenRun, group: str, key: str) -> Page | None:
+    """The prompt, the reply and the verdict of a judge's call."""
+    of_group = run.sources.group(group)
+    found = None if of_group is None or of_group.judged is None else read_call(of_group.judged, key)
+    if found is None:
+        return None
+    steps = run.queries.records(
+        'SELECT v.*, t."row" FROM verdicts v JOIN trajectories t USING ("group", trajectory_id) '
+        'WHERE "group" = ? AND key = ? ORDER BY t.n, step LIMIT 20',
+        [group, key],
+    )
+    return {"call": found, "group": of_group, "steps": steps}

@@ -1,0 +1,134 @@
+"""``steep browse``: pairs, trajectories, graphs and runs as pages in the web browser."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from pipeline.cli.options import DEFAULT_CONFIGURATION, ConfigOption, DataOption, SetOption
+from pipeline.cli.runs import stage_task
+from pipeline.core.errors import DependencyError, InputError, SteepError
+
+if TYPE_CHECKING:
+    from pipeline.browse.site import RunEntry, Site
+    from pipeline.browse.sources import Stages
+    from pipeline.config import Config
+    from tasks.base import StageTask
+
+PORT = 8766
+
+
+def browse(
+    config: ConfigOption = DEFAULT_CONFIGURATION,
+    set: SetOption = None,
+    data: DataOption = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; any but loopback needs a token")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = PORT,
+    export: Annotated[
+        Path | None, typer.Option(help="write pairs to this HTML file instead of serving")
+    ] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(
+            help='with --export: filters of the page of pairs, such as "kind=hard&q=river"'
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="with --export: number of pairs")] = 100,
+) -> None:
+    """Show pairs, trajectories, graphs and runs in the web browser.
+
+    The other runs in the same directory can be opened and compared too. Nothing is written to a run.
+    """
+    task = stage_task("report", config, set, data)
+    site = open_site(task)
+    if export is not None:
+        from pipeline.browse.export import export_pairs
+
+        count = export_pairs(site.first, export, filter or "", limit)
+        typer.echo(f"{count:,} pairs: {export}")
+        return
+    if filter is not None:
+        raise InputError("--filter is only for --export; name a file with --export, or remove it")
+    _ = site.first  # its errors are those of the command
+    _serve(site, host, port)
+
+
+def open_site(task: StageTask) -> Site:
+    """The runs of the directory ``runs_dir``, that of the configuration first."""
+    from pipeline.browse.site import RunEntry, Site
+
+    settings = task.run_settings
+    first = RunEntry(
+        settings.name, settings.run_dir / "store", _current(task), _base_model(settings)
+    )
+    entries = {settings.name: first}
+    for folder in sorted(Path(settings.runs_dir).glob("*/store/sample")):
+        other = folder.parent.parent
+        if other.name not in entries:
+            entries[other.name] = _other(other)
+    return Site(entries, Path(settings.cache_dir) / "browse", say=_say)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _current(task: StageTask) -> Stages | None:
+    """The outputs that the configuration names today; None where a file that it names is missing."""
+    from tasks.outputs import Outputs
+    from tasks.run import walk
+
+    outputs = Outputs()
+    try:
+        found = {(t.stage, t.round_number): outputs.of(t) for t in walk(task)}
+    except SteepError as error:
+        _say(f"the newest outputs are shown, because the configuration's are not known: {error}")
+        return None
+    return {key: output.directory for key, output in found.items() if output is not None}
+
+
+def _base_model(settings: Config) -> Path | None:
+    from pipeline.core.shipped import find_model
+
+    directory = Path(find_model(settings.model.base))
+    return directory if directory.is_dir() else None
+
+
+def _other(folder: Path) -> RunEntry:
+    """A run beside the configured one; its own ``config.yaml`` names its base model."""
+    from pipeline.browse.site import RunEntry
+    from pipeline.config import load
+    from tasks.resolved import RESOLVED
+
+    base_model = None
+    if (folder / RESOLVED).is_file():
+        try:
+            base_model = _base_model(load(str(folder / RESOLVED)))
+        except SteepError:  # of another version; only the view of tokens needs it
+            base_model = None
+    return RunEntry(folder.name, folder / "store", None, base_model)
+
+
+def _serve(site: Site, host: str, port: int) -> None:
+    try:
+        from pipeline.browse.app import create_app
+        from pipeline.browse.security import is_loopback
+        from pipeline.retrieval.remote.server import bind_socket, serve
+    except ImportError as error:
+        raise DependencyError(
+            f"steep browse needs the package {error.name}; install it: pip install 'steep[browse]'"
+        ) from None
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    on = bind_socket(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{on.getsockname()[1]}/"
+    if token is not None:
+        address += "?" + urlencode({"token": token})
+    serve(create_app(site, token), on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))

@@ -1,0 +1,42 @@
+"""A stored run, and a client of the browser over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip(
+    "duckdb", reason="steep browse needs duckdb; install it: pip install 'steep[browse]'"
+)
+
+from starlette.testclient import TestClient
+
+from pipeline.browse.app import create_app
+from pipeline.browse.site import RunEntry, Site
+from tests.browse.stored_run import NAME, TINY_READER, write_stored_run
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    root = tmp_path_factory.mktemp("browse")
+    write_stored_run(root / "runs")
+    write_stored_run(root / "runs", "other", better=True)
+    entries = {
+        name: RunEntry(name, root / "runs" / name / "store", None, TINY_READER)
+        for name in (NAME, "other")
+    }
+    return Site(entries, root / "cache")
+
+
+@pytest.fixture(scope="session")
+def client(site: Site) -> Iterator[TestClient]:
+    with TestClient(create_app(site), base_url="http://127.0.0.1:8766") as client:
+        yield client
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    write_stored_run(tmp_path)
+    return tmp_path

@@ -1,0 +1,184 @@
+"""A small run in a stage store, as the browser reads it: fabricated records, written as stages do.
+
+Two rounds with pairs, two evaluated policies, passages, facts, verdicts and calls. Nothing in it was
+sampled or trained. The first passage and its trajectories hold text that attacks a page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import (
+    Chunk,
+    ContextItem,
+    Message,
+    Pair,
+    Question,
+    Span,
+    Trajectory,
+    Triplet,
+)
+from pipeline.core.verdicts import Verdict
+from pipeline.pairs.funnel import PairingOutcome
+from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
+from tests.stages.fabricated_run import trajectory
+
+TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
+HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>\u202egnp"
+NAME = "stored"
+
+
+def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> Path:
+    """Write a run below ``runs`` and return its directory; with ``better`` more answers are right."""
+    root = runs / name
+    store = root / "store"
+    for number in (1, 2):
+        records = [_scored(number, index, better) for index in range(8)]
+        inputs = {"sample": f"{name}-s{number}"}
+        _stage(store, "sample", number, f"{name}-s{number}", {}, trajectories=records)
+        _stage(store, "score", number, f"{name}-c{number}", inputs, trajectories=records)
+        directory = _stage(
+            store, "pair", number, f"{name}-p{number}", {"score": f"{name}-c{number}"}
+        )
+        pairs = [_pair(records[n], records[n + 1], number) for n in (0, 2, 4)]
+        write_parquet(directory / "pairs.parquet", pairs, Pair)
+        bins = ["chosen", "rejected-easy"] * 3 + ["not-reached", "no-chosen"]
+        outcomes = [
+            PairingOutcome(r.trajectory_id, r.question_id, r.dataset, bin)  # type: ignore[arg-type]
+            for r, bin in zip(records, bins, strict=True)
+        ]
+        write_parquet(directory / "funnel.parquet", outcomes, PairingOutcome)
+        _judged(store, number, name, records)
+    for policy in (0, 1):
+        right = policy == 1
+        records = [
+            dataclasses.replace(
+                trajectory(f"t{n}", "Ostar" if right or n == 0 else "Vell", name=f"t{n}@{policy}"),
+                policy=f"p{policy}",
+            )
+            for n in range(3)
+        ]
+        _stage(store, "evaluate-policy", policy, f"{name}-e{policy}", {}, trajectories=records)
+    _knowledge(store, name)
+    return root
+
+
+def _scored(number: int, index: int, better: bool) -> Trajectory:
+    """Trajectory ``index`` of a round: two samples for each of four questions."""
+    right = index % 2 == 0 or (better and number == 2)
+    document = HOSTILE if index < 2 else "Vell is a harbour city on the river Ime."
+    record = trajectory(
+        f"q{index // 2}",
+        "Ostar" if right else "Vell",
+        steps=1 + index % 2,
+        document=document,
+        dataset=("musique", "nq")[index // 4],
+        name=f"q{index // 2}/{index % 2}@{number}",
+        rewards={
+            "outcome": float(right),
+            "format": 1.0,
+            "process": index / 8,
+            "total": 1.0 + float(right) + index / 8,
+            "memory": {"subquery": [0.25], "context": [0.5], "summary": [0.75]},
+        },
+    )
+    record.policy, record.sample = f"p{number - 1}", index % 2
+    for step in record.steps:
+        step.context.append(ContextItem("triplet", "c1:1", "", "Vell country Ostar", 0.25))
+    return tokenized(record)
+
+
+def tokenized(record: Trajectory) -> Trajectory:
+    """The trajectory with the tokens of the tiny reader, span by span."""
+    codec = Tokenizer.from_file(str(TINY_READER / "tokenizer.json"))
+    ids: list[int] = []
+    spans: list[Span] = []
+    for start, end, writer in record.spans:
+        part = codec.encode(record.output[start:end], add_special_tokens=False).ids
+        spans.append((len(ids), len(ids) + len(part), writer))
+        ids += part
+    inserted = {
+        n for start, end, writer in spans if writer == "observation" for n in range(start, end)
+    }
+    logprobs = [None if n in inserted else -3.0 for n in range(len(ids))]
+    return dataclasses.replace(record, token_ids=ids, token_spans=spans, logprobs=logprobs)
+
+
+def _pair(chosen: Trajectory, rejected: Trajectory, number: int) -> Pair:
+    return Pair(
+        question_id=chosen.question_id,
+        prompt=[Message("system", "Answer."), Message("user", chosen.question)],
+        chosen=[Message("assistant", chosen.output)],
+        rejected=[Message("assistant", rejected.output)],
+        chosen_id=chosen.trajectory_id,
+        rejected_id=rejected.trajectory_id,
+        kind="easy" if number == 1 else "hard",
+        chosen_rewards=chosen.rewards or {},
+        rejected_rewards=rejected.rewards or {},
+        policy=chosen.policy,
+        round=number,
+        prompt_ids=[1],
+        chosen_ids=chosen.token_ids,
+        rejected_ids=rejected.token_ids,
+        chosen_spans=chosen.token_spans,
+        rejected_spans=rejected.token_spans,
+    )
+
+
+def _judged(store: Path, number: int, name: str, records: Sequence[Trajectory]) -> None:
+    directory = _stage(store, "judge", number, f"{name}-j{number}", {})
+    verdicts = [
+        Verdict(record.trajectory_id, 0, "over", "yes" if n == 0 else "no", "a judge", f"key{n}")
+        for n, record in enumerate(records)
+    ]
+    write_parquet(directory / VERDICTS, verdicts, Verdict)
+    calls = [
+        CallRecord(
+            verdict.key, "over", verdict.verdict, "", "a judge", "Where is Vell?", "Ostar", None,
+            "Ostar.", f"Is this needed? {HOSTILE}", f"The verdict is {verdict.verdict}.",
+        )
+        for verdict in verdicts
+    ]  # fmt: skip
+    write_parquet(directory / CALLS, calls, CallRecord)
+
+
+def _knowledge(store: Path, name: str) -> None:
+    corpus = _stage(store, "corpus", None, f"{name}-corpus", {})
+    chunks = [Chunk("c1", "Vell", HOSTILE, "d1"), Chunk("c2", "Ime", "The Ime is a river.", "d2")]
+    write_parquet(corpus / "chunks.parquet", chunks, Chunk)
+    graph = _stage(store, "graph", None, f"{name}-graph", {})
+    facts = [Triplet("c1:1", "Vell", "country", "Ostar", "c1")]
+    write_parquet(graph / "triplets.parquet", facts, Triplet)
+    questions = _stage(store, "questions-sampling", None, f"{name}-q", {})
+    records = [
+        Question(f"q{n}", "musique", "Which country?", ["Ostar"], "multi", hops=2 + n % 2)
+        for n in range(4)
+    ]
+    write_parquet(questions / "questions.parquet", records, Question)
+
+
+def _stage(
+    store: Path,
+    stage: str,
+    number: int | None,
+    fingerprint: str,
+    inputs: dict[str, str],
+    trajectories: Sequence[Trajectory] = (),
+) -> Path:
+    directory = store / stage / fingerprint
+    directory.mkdir(parents=True)
+    if trajectories:
+        write_parquet(directory / "trajectories.parquet", trajectories, Trajectory)
+    key: dict[str, Any] = {
+        "stage": stage, "version": 1, "settings": {}, "files": {}, "inputs": inputs, "round": number,
+    }  # fmt: skip
+    manifest = {"fingerprint": fingerprint, "key": key, "counts": {"rows": 1}}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return directory

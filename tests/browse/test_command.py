@@ -1,0 +1,117 @@
+"""The command ``steep browse``: which outputs it opens, its refusals, and its server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pipeline.browse.index import open_index
+from pipeline.browse.queries import Queries
+from pipeline.browse.sources import find_sources
+from pipeline.cli.browse import browse
+from pipeline.core.errors import InputError, StoreError
+from tests.browse.stored_run import NAME, write_stored_run
+
+
+@contextmanager
+def served(runs: Path, *options: str) -> Iterator[str]:
+    """The address that the running command prints; it is interrupted at the end, as by Ctrl-C."""
+    settings = {"runs_dir": runs, "name": NAME, "cache_dir": runs / "cache"}
+    command = [sys.executable, "-m", "pipeline.cli", "browse", "--port", "0", *options]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) in (0, 130)
+
+
+def test_the_command_serves_a_run_until_it_is_interrupted(runs: Path) -> None:
+    with served(runs) as address:
+        assert address.startswith("http://127.0.0.1:")
+        page = httpx.get(f"{address}run/{NAME}/pairs", timeout=60).text
+    assert "6 rows" in page
+    assert "of the shown outputs are stale" in page
+
+
+def test_another_address_needs_the_token_that_is_printed(runs: Path) -> None:
+    with served(runs, "--host", "0.0.0.0") as address:
+        local = address.replace("0.0.0.0", "127.0.0.1")
+        assert re.search(r"\?token=\S{20,}", local)
+        assert httpx.get(local.partition("?")[0], timeout=60).status_code == 401
+        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+            assert NAME in browser.get(local).text
+
+
+def test_a_run_without_trajectories_names_the_command_that_makes_them(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no trajectories yet; run: steep run pair"):
+        find_sources("empty", tmp_path / "store")
+
+
+def test_a_filter_needs_a_file_to_export_to(runs: Path) -> None:
+    with pytest.raises(InputError, match="--filter is only for --export"):
+        browse(set=[f"runs_dir={runs}", f"name={NAME}"], filter="kind=hard")
+
+
+def test_records_of_one_round_belong_together(runs: Path) -> None:
+    """Pairs are shown with the trajectories that they were made from, not with newer ones."""
+    store = runs / NAME / "store"
+    newer = store / "score" / "newer"
+    shutil.copytree(store / "score" / f"{NAME}-c1", newer)
+    manifest = json.loads((newer / "manifest.json").read_text()) | {"fingerprint": "newer"}
+    (newer / "manifest.json").write_text(json.dumps(manifest))
+    group = find_sources(NAME, store).group("round-1")
+    assert group is not None
+    assert group.trajectories == store / "score" / f"{NAME}-c1" / "trajectories.parquet"
+
+
+def test_outputs_of_other_settings_are_listed_as_stale(runs: Path) -> None:
+    store = runs / NAME / "store"
+    sources = find_sources(NAME, store, {("pair", 1): store / "pair" / f"{NAME}-p1"})
+    assert not any(line.startswith("pair-1 ") for line in sources.stale)
+    assert any(line.startswith("pair-2 was made with other settings") for line in sources.stale)
+    assert find_sources(NAME, store).stale == ()
+
+
+def test_the_side_table_is_built_once_for_each_state_of_the_files(runs: Path) -> None:
+    store, cache, said = runs / NAME / "store", runs / "cache", list[str]()
+    for _ in range(2):
+        open_index(find_sources(NAME, store), cache, said.append).close()
+    assert len(said) == 1
+    shutil.rmtree(store / "pair" / f"{NAME}-p2")
+    connection = open_index(find_sources(NAME, store), cache, said.append)
+    assert Queries(connection).rows_of("SELECT count(*) FROM pairs") == [(3,)]
+    assert (len(said), len(list(cache.iterdir()))) == (2, 1)
+
+
+def test_a_damaged_file_is_named_and_leaves_no_table(runs: Path) -> None:
+    store = runs / NAME / "store"
+    file = store / "score" / f"{NAME}-c1" / "trajectories.parquet"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(StoreError, match=r"trajectories\.parquet"):
+        open_index(find_sources(NAME, store), runs / "cache")
+    assert list((runs / "cache").iterdir()) == []
+
+
+def test_a_round_without_pairs_is_shown(tmp_path: Path) -> None:
+    store = write_stored_run(tmp_path) / "store"
+    for stage in ("pair", "score", "judge", "graph", "corpus", "questions-sampling"):
+        shutil.rmtree(store / stage)
+    queries = Queries(open_index(find_sources(NAME, store), tmp_path / "cache"))
+    assert queries.rows_of("SELECT count(*) FROM trajectories") == [(22,)]
+    assert queries.rows_of("SELECT count(*) FROM pairs") == [(0,)]

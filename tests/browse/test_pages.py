@@ -1,0 +1,224 @@
+"""The pages of ``steep browse`` over HTTP: filters, records, links between them, and bad addresses."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from starlette.testclient import TestClient
+
+RUN = "/run/stored"
+
+
+def get(client: TestClient, address: str, status: int = 200) -> str:
+    response = client.get(RUN + address)
+    assert response.status_code == status, response.text
+    return response.text
+
+
+def rows(page: str) -> list[str]:
+    """The records that a list links to."""
+    return re.findall(r'href="/run/stored/(?:pair|trajectory)/([a-z]+-\d/\d+)[?"]', page)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ("", ["round-1/0", "round-1/1", "round-1/2", "round-2/0", "round-2/1", "round-2/2"]),
+        ("?group=round-2", ["round-2/0", "round-2/1", "round-2/2"]),
+        ("?kind=hard&dataset=nq", ["round-2/2"]),
+        ("?q=alert+owned", ["round-1/0", "round-2/0"]),
+        ("?q=HARBOUR", ["round-1/1", "round-1/2", "round-2/1", "round-2/2"]),
+        ("?hops=3", ["round-1/1", "round-2/1"]),
+        ("?verdict=over", ["round-1/0", "round-2/0"]),
+        ("?term=chosen_total&from=2.4&to=2.6&kind=easy", ["round-1/2"]),
+        ("?group=round-1&sort=chosen_total", ["round-1/2", "round-1/1", "round-1/0"]),
+        ("?question=q1&kind=easy", ["round-1/1"]),
+        ("?steps_from=2", []),
+    ],
+)
+def test_pairs_are_filtered_searched_and_sorted(
+    client: TestClient, filters: str, expected: list[str]
+) -> None:
+    assert rows(get(client, f"/pairs{filters}")) == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        ("", 22),
+        ("?group=policy-1&correct=yes", 3),
+        ("?correct=no", 10),
+        ("?bin=rejected-easy", 6),
+        ("?steps_from=2", 8),
+        ("?item=c1%3A1", 16),
+        ("?stop=answer&hop=multi&group=round-1", 8),
+        ("?term=term_total&from=2.75", 2),
+    ],
+)
+def test_trajectories_are_filtered(client: TestClient, filters: str, count: int) -> None:
+    page = get(client, f"/trajectories{filters}")
+    assert f"{count} row" in page
+    assert len(rows(page)) == count
+
+
+def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
+    """Follows links from the first page, up to 25 of each kind: none is missing or fails."""
+    seen, todo, kinds = {"/"}, ["/"], Counter[str]()
+    while todo:
+        response = client.get(todo.pop(0))
+        assert response.status_code == 200, response.url
+        for link in re.findall(r'href="([^"]+)"', response.text):
+            url = response.url.join(link.replace("&amp;", "&"))
+            target = f"{url.path}?{url.query.decode()}"
+            kind = re.split(r"[\d-]", url.path.removeprefix("/run/stored"))[0]
+            if target not in seen and kinds[kind] < 25:
+                seen.add(target)
+                kinds[kind] += 1
+                todo.append(target)
+    assert kinds.keys() >= {
+        "/", "/pairs", "/pair/round", "/trajectories", "/trajectory/round", "/trajectory/policy",
+        "/graph/round", "/question", "/chunk", "/fact", "/call/round", "/compare",
+    }  # fmt: skip
+
+
+def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient) -> None:
+    page = get(client, "/pair/round-2/0")
+    assert "partly right answer and no better process" in page
+    assert re.search(r"outcome</th><td>1</td><td>0</td><td>1</td>", page)
+    assert page.count("q0/1@2") >= 2  # rejected side, and the table of samples
+    assert "over-search: yes" in page
+
+
+def test_differences_between_the_sides_are_marked(client: TestClient) -> None:
+    marked = re.findall(r"<mark>([^<]*)</mark>", get(client, "/pair/round-1/1"))
+    assert "Vell" in marked  # the answers differ
+    assert not any("harbour" in text for text in marked[:1])
+
+
+def test_roles_of_a_pair_are_those_of_the_loss(client: TestClient) -> None:
+    page = get(client, "/pair/round-1/1")
+    observed = "".join(re.findall(r'<span class="observed">(?:<mark>)?([^<]*)', page))
+    trained = "".join(re.findall(r'<span class="trained">(?:<mark>)?([^<]*)', page))
+    assert "harbour city" in observed
+    assert "harbour city" not in trained
+    assert "Subquery: Where is" in trained
+
+
+def test_tokens_are_shown_on_demand_with_their_probability(client: TestClient) -> None:
+    assert "probability" not in get(client, "/trajectory/round-1/3").replace(
+        "probability below", ""
+    )
+    page = get(client, "/trajectory/round-1/3?tokens=yes")
+    assert re.search(r'class="trained rare" title="id \d+, trained, probability 0\.050"', page)
+    assert re.search(r'class="observed" title="id \d+, observed"', page)
+    assert "probability 0.050" in get(client, "/pair/round-1/1?tokens=yes")
+
+
+def test_a_trajectory_shows_evidence_with_the_step_that_matches_it(client: TestClient) -> None:
+    page = get(client, "/trajectory/round-1/3")
+    assert re.search(r"0\.75<span class=\"ci\">step 1", page)
+    assert "Vell is in Ostar." in page
+
+
+def test_a_passage_lists_its_facts_and_who_retrieved_it(client: TestClient) -> None:
+    page = get(client, "/chunk?id=c1")
+    assert "Retrieved by 22 trajectories" in page
+    assert "/fact?id=c1%3A1" in page
+    assert "/chunk?id=c1" in get(client, "/fact?id=c1%3A1")
+
+
+def test_the_association_graph_has_the_items_their_masses_and_entities(client: TestClient) -> None:
+    page = get(client, "/graph/round-1/3/1")
+    drawn = page[page.index("<svg") : page.index("</svg>")]
+    assert re.findall(r'class="mass"[^>]*>([^<]+)', drawn) == ["0.50", "0.25"]
+    assert re.findall(r'class="node ([a-z ]+)"', drawn) == [
+        "query", "chunk", "triplet", "entity key", "entity",
+    ]  # fmt: skip
+    assert drawn.count("<line") == 8  # the edges of a chunk with its own triplet
+
+
+def test_a_judges_call_shows_prompt_reply_and_steps(client: TestClient) -> None:
+    page = get(client, "/call/round-1?key=key0")
+    assert "Is this needed?" in page
+    assert "The verdict is yes." in page
+    assert "q0/0@1" in page
+
+
+def test_a_question_is_shown_in_all_rounds(client: TestClient) -> None:
+    page = get(client, "/question?id=q1")
+    assert "Round 1: 1 of 2 right" in page
+    assert "Round 2: 1 of 2 right" in page
+
+
+def test_bars_of_the_funnel_lead_to_their_trajectories(client: TestClient) -> None:
+    page = get(client, "/")
+    links = re.findall(r'href="/run/stored(/trajectories\?group=round-1&amp;bin=[^"]+)"', page)
+    counted = {link: rows(get(client, link.replace("&amp;", "&"))) for link in set(links)}
+    assert sorted(map(len, counted.values())) == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "problem"),
+    [
+        ("/pairs?colour=red", 400, "unknown filter"),
+        ("/pairs?term=weight&from=1", 400, "expected one of margin_outcome"),
+        ("/pairs?from=1", 400, "from has no term"),
+        ("/pairs?steps_from=many", 400, "expected a number"),
+        ("/pairs?steps_from=nan", 400, "expected a number"),
+        ("/pairs?page=0", 400, "expected a number from 1"),
+        ("/pairs?page=%C2%B2", 400, "expected a number from 1"),
+        ("/pairs?sort=question%22--", 400, "sort is"),
+        ("/trajectories?correct=perhaps", 400, "expected yes or no"),
+        ("/trajectories?chart=answer", 400, "expected a number of the list"),
+        ("/pair/round-1/99", 404, "no pair in row 99"),
+        ("/pair/round-9/0", 404, "no pair"),
+        ("/trajectory/round-1/-1", 404, "no trajectory"),
+        ("/trajectory/round-1/first", 404, "not a number"),
+        ("/trajectory/round-1/99999999999999999999", 404, ""),
+        ("/graph/round-1/0/9", 404, "no step 9"),
+        ("/chunk?id=absent", 404, "no passage"),
+        ("/fact", 404, "no fact"),
+        ("/question?id=absent", 404, "no trajectory has the question"),
+        ("/call/round-1?key=absent", 404, "no judge"),
+    ],
+)  # fmt: skip
+def test_a_bad_address_is_one_sentence(
+    client: TestClient, address: str, status: int, problem: str
+) -> None:
+    page = get(client, address, status)
+    assert problem in page.replace("&#39;", "'")
+    assert "Traceback" not in page
+
+
+def test_words_of_a_search_are_data_and_not_sql(client: TestClient) -> None:
+    assert "0 rows" in get(client, "/pairs?q=zzz'%20OR%201=1--")
+    assert "0 rows" in get(client, "/pairs?dataset=nq'%20OR%20'1'='1")
+
+
+def test_policies_are_compared_by_questions_won_and_lost(client: TestClient) -> None:
+    compared = "/compare?run_a=stored&a=policy-0&run_b=stored&b=policy-1"
+    page = client.get(compared).text
+    assert re.search(r"outcome=won.*?</svg></td>\s*<td>2</td>", page, re.DOTALL)
+    won = client.get(f"{compared}&outcome=won").text
+    assert "/question?id=t1" in won
+    assert "/question?id=t0" not in won
+    backwards = client.get("/compare?run_a=stored&a=policy-1&run_b=stored&b=policy-0").text
+    assert re.search(r"outcome=lost.*?</svg></td>\s*<td>2</td>", backwards, re.DOTALL)
+
+
+def test_two_runs_are_compared(client: TestClient) -> None:
+    page = client.get("/compare?run_a=stored&a=round-2&run_b=other&b=round-2").text
+    assert page.count('class="won"') == 4
+    assert "1 of 2" in page
+    assert "2 of 2" in page
+
+
+def test_changed_pairs_are_found(client: TestClient) -> None:
+    """Trajectories of two rounds have other ids, so all three questions with pairs changed."""
+    rounds = "/compare?run_a=stored&a=round-1&run_b=stored&b=round-2"
+    assert client.get(f"{rounds}&pairs=changed").text.count("/question?id=") == 3
+    assert client.get(f"{rounds}&pairs=none").text.count("/question?id=") == 1
+    unknown = client.get("/compare?run_a=stored&a=round-7")
+    assert (unknown.status_code, "expected one of round-1" in unknown.text) == (400, True)
