@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import Config
 from pipeline.config.preflight import Preflight
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError, TrainingError
-from pipeline.core.input_files import iterate_parquet
+from pipeline.core.errors import TrainingError
+from pipeline.core.input_files import iterate_parquet, parquet_batches
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import find_overlaps
 from pipeline.methods import method
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 FILE = "preflight.json"
 QUESTIONS = "questions-sampling"
 HELD_OUT = ("questions-test", "questions-validation")
-_BATCH = 512
 _PAIRS = [
     "question_id",
     "kind",
@@ -58,7 +57,7 @@ def pair_facts(
     """
     facts = DataFacts("dpo", "pairs", max_length, content_kinds=content_kinds)
     ids: set[str] = set()
-    for batch in _batches(file, _PAIRS):
+    for batch in parquet_batches(file, _PAIRS):
         prompts, kinds = _lists(batch["prompt_ids"]), batch["kind"].to_pylist()
         chosen, rejected = _lists(batch["chosen_ids"]), _lists(batch["rejected_ids"])
         written = [_written(batch[name]) for name in ("chosen_spans", "rejected_spans")]
@@ -81,7 +80,7 @@ def trajectory_facts(
     """The facts of a file of scored trajectories; arguments are those of `pair_facts`."""
     facts = DataFacts("grpo", "trajectories", max_length)
     ids: set[str] = set()
-    for batch in _batches(file, _TRAJECTORIES):
+    for batch in parquet_batches(file, _TRAJECTORIES):
         rows = zip(
             _lists(batch["prompt_ids"]),
             _lists(batch["token_ids"]),
@@ -183,21 +182,6 @@ def _questions(directory: Path) -> Iterator[Question]:
     rows = iterate_parquet(directory / "questions.parquet", ["question_id", "question"])
     for row in rows:
         yield Question(row["question_id"], "", row["question"], [], "multi")
-
-
-def _batches(file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of some columns of a Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(file, pre_buffer=False) as opened:
-            if lacking := [name for name in columns if name not in opened.schema_arrow.names]:
-                raise InputError.at(file, None, f"{lacking[0]}: no such column")
-            yield from opened.iter_batches(batch_size=_BATCH, columns=columns)
-    except (pa.ArrowException, OSError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(file, None, f"not a readable Parquet file: {cause}") from None
 
 
 def _lists(column: pa.ListArray) -> list[np.ndarray[Any, Any]]:
