@@ -11,6 +11,7 @@ from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.pair import Pair
 from tasks.policy import ADAPTER, policy
+from tasks.questions import questions
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 from tasks.sft import Sft
@@ -50,6 +51,12 @@ class Train(RoundTask):
         if not grpo and self.settings.dpo.reference == "sft":
             needs["sft"] = self.clone(Sft)
         return needs
+
+    def input_directories(self) -> dict[str, str]:
+        """Also the questions, which decide nothing: they are compared before training (`preflight`)."""
+        asked = (questions(self, split) for split in ("sampling", "test", "validation"))
+        compared = {task.stage: str(task.directory) for task in asked if task.complete()}
+        return {**super().input_directories(), **compared}
 
     def files(self) -> dict[str, Path | str]:
         return {"base model": model_identity(self.settings.model.base)}

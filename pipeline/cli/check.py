@@ -15,7 +15,10 @@ from pipeline.cli.options import (
     DataOption,
     JsonOption,
     SetOption,
+    refuse_options,
 )
+from pipeline.cli.runs import stage_task
+from pipeline.cli.training_check import check_training
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ _HOUR = 3600
 
 
 def check(
+    context: typer.Context,
     config: ConfigOption = DEFAULT_CONFIGURATION,
     set: SetOption = None,
     data: DataOption = None,
@@ -37,6 +41,16 @@ def check(
             help="plan for another machine: 8x80 has 8 GPUs of 80 GB; 8x80,1000 also 1,000 GiB of RAM"
         ),
     ] = None,
+    training: Annotated[
+        bool,
+        typer.Option(
+            "--training",
+            help="check the finished pairs or trajectories of the rounds instead, before they are trained on",
+        ),
+    ] = False,
+    round: Annotated[
+        int | None, typer.Option("--round", min=1, help="with --training: one round")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a run before it starts: settings, files, models, packages, devices, memory and disk.
@@ -44,6 +58,11 @@ def check(
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
     plan is printed. Nothing is written, and no network is used.
     """
+    if training:
+        refuse_options(context, ("machine",), "with --training; remove it")
+        check_training(stage_task("report", config, set, data), round, as_json)
+        return
+    refuse_options(context, ("round",), "without --training; add it")
     from tasks.checks.collect import check_run
     from tasks.checks.machine import described_machine, this_machine
 

@@ -46,6 +46,7 @@ from pipeline.config.policy import (
     TeaRagReward,
     Trainer,
 )
+from pipeline.config.preflight import Preflight
 from pipeline.config.reading import current_name, load
 from pipeline.config.run import Config
 from pipeline.config.values import Positive, Share
@@ -77,6 +78,7 @@ __all__ = [
     "Noise",
     "Pairs",
     "Positive",
+    "Preflight",
     "Prices",
     "ProGraphReward",
     "Prompt",

@@ -27,6 +27,7 @@ from pipeline.config.policy import (
     SftData,
     Trainer,
 )
+from pipeline.config.preflight import Preflight
 from pipeline.config.values import Few, Items, PathOrName, Seed, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
@@ -113,6 +114,9 @@ class Config(Block):
     pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
     dpo: Dpo = Field(description="training of objective dpo")
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
+    preflight: Annotated[Preflight, Execution()] = Field(
+        Preflight(), description="limits of the checks of training data"
+    )
     evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 
     @field_validator("name")

@@ -196,10 +196,21 @@ def iterate_parquet(
 ) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file as JSON values, a few hundred in memory at a time.
 
+    ``columns`` limits them to these columns. Raises what `parquet_batches` raises.
+    """
+    with _parquet_errors(path):
+        for batch in parquet_batches(path, columns):
+            yield from batch.to_pylist()
+
+
+def parquet_batches(
+    path: Path | str, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """A Parquet file as Arrow batches of a few hundred rows.
+
     ``columns`` limits them to these columns. Raises InputError when the file is not readable
     Parquet, lacks a column, holds NaN or infinity, or has a column type that JSON lacks.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not Path(path).is_file():
@@ -207,22 +218,18 @@ def iterate_parquet(
         problem = "no such file" if missing else "not a regular file, which Parquet needs"
         raise InputError.at(path, None, problem)
     row = 0
-    try:
-        # Pre-buffering keeps the compressed bytes of all row groups read so far.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            for name in columns or ():
-                if name not in file.schema_arrow.names:
-                    raise InputError.at(path, None, f"{name}: no such column")
-            names = file.schema_arrow.names if columns is None else list(columns)
-            for name in names:
-                _check_type(file.schema_arrow.field(name).type, name, path)
-            for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
-                _check_finite(batch, row, path)
-                row += batch.num_rows
-                yield from batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None
+    # Pre-buffering keeps the compressed bytes of all row groups read so far.
+    with _parquet_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        for name in columns or ():
+            if name not in file.schema_arrow.names:
+                raise InputError.at(path, None, f"{name}: no such column")
+        names = file.schema_arrow.names if columns is None else list(columns)
+        for name in names:
+            _check_type(file.schema_arrow.field(name).type, name, path)
+        for batch in file.iter_batches(batch_size=_ROWS_IN_MEMORY, columns=names):
+            _check_finite(batch, row, path)
+            row += batch.num_rows
+            yield batch
 
 
 def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -231,29 +238,34 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
     Only the row groups that hold them are read, one at a time. Raises InputError as
     `iterate_parquet` does.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not Path(path).is_file():
         raise InputError.at(path, None, "no such file")
-    remaining = list(numbers)
+    remaining, start = list(numbers), 0
+    with _parquet_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        for name in file.schema_arrow.names:
+            _check_type(file.schema_arrow.field(name).type, name, path)
+        for group in range(file.num_row_groups):
+            end = start + file.metadata.row_group(group).num_rows
+            inside = [number for number in remaining if number < end]
+            remaining = remaining[len(inside) :]
+            if inside:
+                table = file.read_row_group(group)
+                for number in inside:
+                    [batch] = table.slice(number - start, 1).combine_chunks().to_batches()
+                    _check_finite(batch, number, path)
+                    yield from batch.to_pylist()
+            start = end
+
+
+@contextmanager
+def _parquet_errors(path: Path | str) -> Iterator[None]:
+    """Failures to read a Parquet file are InputErrors."""
+    import pyarrow as pa
+
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            for name in file.schema_arrow.names:
-                _check_type(file.schema_arrow.field(name).type, name, path)
-            start = 0
-            for group in range(file.num_row_groups):
-                end = start + file.metadata.row_group(group).num_rows
-                inside = [number for number in remaining if number < end]
-                remaining = remaining[len(inside) :]
-                if inside:
-                    table = file.read_row_group(group)
-                    for number in inside:
-                        row = table.slice(number - start, 1).combine_chunks()
-                        [batch] = row.to_batches()
-                        _check_finite(batch, number, path)
-                        yield from batch.to_pylist()
-                start = end
+        yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         cause = str(error).splitlines()[0]
         raise InputError.at(path, None, f"not a readable Parquet file: {cause}") from None

@@ -59,5 +59,6 @@ METHOD = Method(
         "process": "Process (eq. 13)",
     },
     build_step=_build_step,
+    pair_kinds=("easy", "hard"),
     record_needs="evidence",
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline.config import for_round
 from pipeline.core.model_files import model_hash
 from pipeline.run.context import StageContext
+from pipeline.stages import preflight
 from pipeline.stages.launch import launch
 from pipeline.stages.training_data import (
     HELDOUT,
@@ -69,6 +70,7 @@ def run_round(context: StageContext) -> dict[str, int]:
     encode, train_stage = (
         (encode_trajectory_data, train_grpo) if grpo else (encode_pair_data, train_dpo)
     )
+    _check_data(context)
     encode(context)
     if settings.processes > 1:
         counts = launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
@@ -77,6 +79,18 @@ def run_round(context: StageContext) -> dict[str, int]:
     dpo_epochs = for_round(context.config.dpo.round_epochs, context.round or 1)
     _note_work(context, started, counts["tokens"] * (settings.epochs if grpo else dpo_epochs))
     return counts
+
+
+def _check_data(context: StageContext) -> None:
+    """Check the data of a round (`pipeline.stages.preflight`).
+
+    Raises TrainingError for data beyond a limit where the configuration refuses it.
+    """
+    questions = {
+        name: path for name, path in context.inputs.items() if name.startswith("questions-")
+    }
+    data = context.inputs["score" if context.config.objective == "grpo" else "pair"]
+    preflight.report(context, preflight.round_facts(context.config, data, questions))
 
 
 def _note_work(context: StageContext, started: float, tokens: float) -> None:

@@ -22,6 +22,7 @@ from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.run.context import StageContext
+from pipeline.stages import preflight
 from pipeline.training.advantages import (
     EncodedTrajectory,
     encode_trajectories,
@@ -82,7 +83,8 @@ def encode_sft_data(context: StageContext) -> None:
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING
-    counts = write_encoded(target, EncodedSft, short(encoded("train.parquet")))
+    seen = preflight.SftFacts(settings.max_length)
+    counts = write_encoded(target, EncodedSft, short(seen(encoded("train.parquet"))))
     if not counts.records:
         raise TrainingError(
             "sft-data holds no training examples; raise sft_data.sizes, or name files with decomposed "
@@ -92,6 +94,7 @@ def encode_sft_data(context: StageContext) -> None:
         example for example in encoded("test.parquet") if example.length <= settings.max_length
     )
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
+    preflight.report(context, seen.facts)
     TrainingData(
         {
             "examples": counts.records,

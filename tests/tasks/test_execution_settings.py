@@ -59,7 +59,7 @@ def other_values(value: Any, name: str) -> list[Any]:
         return [not value]
     if isinstance(value, int | float):
         return [value + 1, value / 2, value * 2]
-    texts = ["cpu", "cuda", "ray", "local", "auto", "http://localhost:2", "OTHER_KEY"]
+    texts = ["cpu", "cuda", "ray", "local", "auto", "refuse", "http://localhost:2", "OTHER_KEY"]
     return [*texts, 7, ["tensorboard"], ["--qos=high"]]
 
 

@@ -178,6 +178,26 @@ def test_policy_and_reference_agree_before_the_first_step(run, first):
     assert lineage.policy not in ("", parent.policy)
 
 
+def test_the_checks_of_the_data_count_what_was_trained_on(run, first):
+    """The figures of the checks equal those that the lineage records."""
+    for directory, records in (
+        (run.context("sft", "sft").output, "examples"),
+        (first.output, "pairs"),
+    ):
+        checked = json.loads((directory / "preflight.json").read_text())
+        counts = read_lineage(directory).counts
+        assert (checked["data"], checked["records"]) == (records, counts[records])
+        [mask] = [check for check in checked["checks"] if check["name"] == "mask coverage"]
+        assert f"{counts['trained_tokens']:,} of " in mask["found"]
+
+
+def test_data_beyond_a_limit_stops_a_round_before_training(run):
+    context = run.context("train", "refused", preflight={"on_fault": "refuse", "min_trained": 1.0})
+    with pytest.raises(TrainingError, match=r"on_fault is refuse.*mask coverage: .* are trained"):
+        run_round(context)
+    assert not (context.output / "adapter").exists()
+
+
 def test_a_round_continues_the_parents_adapter(run):
     """With a learning rate near 0, policy 1 nearly equals policy 0, which differs from the base."""
     import torch

@@ -1,0 +1,185 @@
+"""Checks of training data before training: lengths, repetitions, overlap, balance and mask coverage.
+
+Input: facts about each record, added one by one to `DataFacts`, and limits (`config.preflight`). Output:
+one `Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
+distinct lengths, and by one hash for each record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pipeline.config.preflight import Preflight
+
+_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check. ``value`` and ``limit`` are shares, or a ratio for the lengths.
+
+    ``limit`` is None where a figure is only shown. ``found`` says the figures in words, and ``remedy``
+    what can be done where the limit is passed.
+    """
+
+    name: str
+    value: float
+    limit: float | None
+    passed: bool
+    found: str
+    remedy: str = ""
+
+    @property
+    def fault(self) -> str:
+        """The sentence for data beyond the limit."""
+        return f"{self.name}: {self.found}; {self.remedy}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The check as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class DataFacts:
+    """Running facts about the records of a training stage.
+
+    ``block`` is the trainer's block (sft, dpo or grpo), ``unit`` names the records in the plural.
+    """
+
+    block: str
+    unit: str
+    max_length: int
+    records: int = 0
+    over_long: int = 0
+    longest: int = 0
+    identical: int = 0
+    duplicates: int = 0
+    tokens: int = 0
+    trained: int = 0
+    content_kinds: tuple[str, ...] = ()  # kinds of pairs about content that there can be
+    kinds: Counter[str] = field(default_factory=Counter)
+    chosen: Counter[int] = field(default_factory=Counter)  # pairs by written tokens of a side
+    rejected: Counter[int] = field(default_factory=Counter)
+    questions: int = 0
+    overlaps: int | None = None  # None: not compared with held-out questions
+    _seen: set[bytes] = field(default_factory=set)
+
+    def add(self, length: int, tokens: int, trained: int, digest: bytes) -> None:
+        """Count a record: its longest sequence, its tokens after the prompt, those that are trained."""
+        self.records += 1
+        self.over_long += length > self.max_length
+        self.longest = max(self.longest, length)
+        self.tokens += tokens
+        self.trained += trained
+        self.duplicates += digest in self._seen
+        self._seen.add(digest)
+
+    def add_pair(self, kind: str, chosen: int, rejected: int, identical: bool) -> None:
+        """Count the facts that only a pair has: its kind and the written tokens of its sides."""
+        self.kinds[kind] += 1
+        self.chosen[chosen] += 1
+        self.rejected[rejected] += 1
+        self.identical += identical
+
+    def checks(self, limits: Preflight) -> list[Check]:
+        """The checks that apply to these records; none without records."""
+        return list(self._checks(limits)) if self.records else []
+
+    def _checks(self, limits: Preflight) -> Iterator[Check]:
+        block = self.block
+        yield self._share(
+            "length", self.over_long, limits.max_over_long,
+            f"longer than {block}.max_length ({self.max_length:,} tokens); the longest has {self.longest:,}",
+            f"raise {block}.max_length, or lower sampling.max_total_tokens",
+        )  # fmt: skip
+        # Samples of a question may be equal, so repeated trajectories have no limit.
+        yield self._share(
+            "duplicates", self.duplicates,
+            None if self.unit == "trajectories" else limits.max_duplicates, "repeat another one",
+            "each counts twice in the loss; remove repeated questions, or sample with a higher temperature",
+        )  # fmt: skip
+        if self.kinds:
+            yield self._share(
+                "identical sides", self.identical, limits.max_identical,
+                "have the same tokens on both sides", "raise sampling.temperature",
+            )  # fmt: skip
+            yield self._balance_of_kinds(limits.min_kind)
+            yield self._balance_of_lengths(limits.max_length_ratio)
+        if self.overlaps is not None:
+            share = self.overlaps / max(self.questions, 1)
+            yield Check(
+                "overlap with held-out questions", round(share, _DIGITS), limits.max_overlap,
+                share <= limits.max_overlap,
+                f"{self.overlaps:,} of {self.questions:,} questions repeat one of test or validation",
+                "run the stage questions-sampling again, which drops them",
+            )  # fmt: skip
+        share = self.trained / max(self.tokens, 1)
+        yield Check(
+            "mask coverage", round(share, _DIGITS), limits.min_trained, share >= limits.min_trained,
+            f"{self.trained:,} of {self.tokens:,} tokens after the prompts are trained ({share:.1%})",
+            "lower retrieval.top_k or sampling.max_context_tokens, so that less of a trajectory is observation",
+        )  # fmt: skip
+
+    def _share(self, name: str, count: int, limit: float | None, what: str, remedy: str) -> Check:
+        share = count / self.records
+        found = f"{count:,} of {self.records:,} {self.unit} ({share:.1%}) {_are(what)}"
+        passed = limit is None or share <= limit
+        return Check(name, round(share, _DIGITS), limit, passed, found, remedy)
+
+    def _balance_of_kinds(self, limit: float) -> Check:
+        # Few pairs of kind format mean that the policy keeps the format.
+        names = {*self.content_kinds, *self.kinds} - {"format"} or {"margin"}
+        rarest = min(names, key=lambda name: (self.kinds[name], name))
+        share = self.kinds[rarest] / self.records
+        found = ", ".join(f"{number:,} {kind}" for kind, number in self.kinds.most_common())
+        return Check(
+            "balance of kinds", round(share, _DIGITS), limit, share >= limit,
+            f"{found}; {rarest} is {share:.1%}", _REMEDIES.get(rarest, "sample more questions"),
+        )  # fmt: skip
+
+    def _balance_of_lengths(self, limit: float) -> Check:
+        chosen, rejected = _median(self.chosen), _median(self.rejected)
+        ratio = max(chosen, rejected) / max(min(chosen, rejected), 1)
+        return Check(
+            "balance of lengths", round(ratio, _DIGITS), limit, ratio <= limit,
+            f"the median chosen side has {chosen:,} written tokens and the median rejected one {rejected:,}",
+            "training may learn length; lower sampling.max_segment_tokens, or look at `steep view --kind`",
+        )  # fmt: skip
+
+
+# What makes more pairs of a kind; most of the rest depend on the policy.
+_REMEDIES = {
+    "hard": "answers that are partly right are rare among the samples; lower pairs.hard_margin or "
+    "pairs.easy_outcome, raise sampling.samples, or accept it (preflight.min_kind)",
+    "easy": "raise pairs.easy_outcome, or raise sampling.samples",
+    "format": "raise sampling.temperature, or leave it so where the policy keeps the format",
+    "margin": "lower pairs.margin, or raise sampling.samples",
+    "step": "lower pairs.step_margin",
+}
+
+
+def _are(what: str) -> str:
+    return f"are {what}" if what.startswith("longer") else what
+
+
+def _median(counts: Counter[int]) -> int:
+    """The lower median of numbers with their counts."""
+    remaining = (counts.total() + 1) // 2
+    for number in sorted(counts):
+        remaining -= counts[number]
+        if remaining <= 0:
+            return number
+    return 0
+
+
+def table(checks: Iterable[Check]) -> list[str]:
+    """The checks as aligned lines: verdict, name, and figures; a fault has its remedy below."""
+    lines = []
+    for check in checks:
+        lines.append(f"{'ok' if check.passed else 'FAULT':<6} {check.name:<32} {check.found}")
+        if not check.passed:
+            lines.append(f"{'':<6} {'':<32} {check.remedy}")
+    return lines

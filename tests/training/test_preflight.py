@@ -1,0 +1,188 @@
+"""Checks of training data: figures counted by hand, limits, and the stage that reports them."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config, Preflight
+from pipeline.core.errors import InputError, TrainingError
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import Pair, Question, Trajectory
+from pipeline.run.context import StageContext
+from pipeline.stages.preflight import FILE, SftFacts, pair_facts, report, trajectory_facts
+from pipeline.training.encode import IGNORED, EncodedSft
+from pipeline.training.preflight import Check, DataFacts
+from tests.stages.fabricated_run import configuration, trajectory
+
+PAIR = Pair(
+    "q0", [], [], [], "a", "b", "easy", {}, {}, "p", 1,
+    prompt_ids=[1, 2], chosen_ids=[3, 4, 5], rejected_ids=[6, 7],
+    chosen_spans=[(0, 1, "model"), (1, 2, "observation"), (2, 3, "model")],
+    rejected_spans=[(0, 2, "model")],
+)  # fmt: skip
+
+
+def facts_of(directory: Path, pairs: list[Pair], max_length: int = 5, **arguments) -> DataFacts:
+    file = directory / "pairs.parquet"
+    write_parquet(file, pairs, Pair)
+    return pair_facts(file, max_length, **arguments)
+
+
+def outcome(facts: DataFacts, name: str, **limits: float) -> Check:
+    [check] = [check for check in facts.checks(Preflight(**limits)) if check.name == name]
+    return check
+
+
+def test_pairs_are_counted_by_length_mask_and_repetition(tmp_path: Path) -> None:
+    """Prompt 2, chosen 3, rejected 2 tokens: the longest sequence has 5, and 4 of 5 are written."""
+    longer = replace(PAIR, chosen_ids=[3, 4, 5, 9], chosen_spans=[(0, 4, "model")])
+    equal = replace(PAIR, rejected_ids=[3, 4, 5], rejected_spans=[(0, 3, "model")], kind="hard")
+    facts = facts_of(tmp_path, [PAIR, longer, equal, PAIR])
+    assert (facts.records, facts.over_long, facts.longest) == (4, 1, 6)
+    assert (facts.identical, facts.duplicates) == (1, 1)
+    assert (facts.trained, facts.tokens) == (4 + 6 + 5 + 4, 5 + 6 + 6 + 5)
+    assert facts.chosen == {2: 3, 4: 1}
+    assert facts.rejected == {2: 3, 3: 1}
+    check = outcome(facts, "length")
+    assert (check.value, check.passed) == (0.25, False)
+    assert "1 of 4 pairs (25.0%) are longer than dpo.max_length (5 tokens)" in check.fault
+    assert check.fault.endswith("raise dpo.max_length, or lower sampling.max_total_tokens")
+    assert outcome(facts, "length", max_over_long=0.25).passed
+    assert not outcome(facts, "duplicates").passed
+    assert not outcome(facts, "identical sides").passed
+    assert outcome(facts, "mask coverage").value == round(19 / 22, 3)
+    assert not outcome(facts, "mask coverage", min_trained=0.9).passed
+
+
+def test_the_embedded_run_with_five_hard_pairs_of_997_is_a_fault_with_its_remedy() -> None:
+    facts = DataFacts("dpo", "pairs", 100, content_kinds=("easy", "hard"))
+    for kind, count in (("format", 614), ("easy", 378), ("hard", 5)):
+        for number in range(count):
+            facts.add(10, 10, 5, f"{kind}{number}".encode())
+            facts.add_pair(kind, 5, 5, identical=False)
+    check = outcome(facts, "balance of kinds")
+    assert not check.passed
+    assert check.found == "614 format, 378 easy, 5 hard; hard is 0.5%"
+    assert "lower pairs.hard_margin or pairs.easy_outcome" in check.remedy
+
+
+def test_a_kind_that_is_missing_is_a_fault_and_few_format_pairs_are_none(tmp_path: Path) -> None:
+    easy = facts_of(tmp_path, [PAIR], content_kinds=("easy", "hard"))
+    assert outcome(easy, "balance of kinds").found == "1 easy; hard is 0.0%"
+    assert outcome(facts_of(tmp_path, [PAIR]), "balance of kinds").passed
+    rare = [replace(PAIR, kind="format"), *[replace(PAIR, kind="margin") for _ in range(200)]]
+    assert outcome(facts_of(tmp_path, rare), "balance of kinds").passed
+    only = facts_of(tmp_path, [replace(PAIR, kind="format")])
+    assert not outcome(only, "balance of kinds").passed
+
+
+def test_sides_of_very_different_lengths_are_a_fault() -> None:
+    facts = DataFacts("dpo", "pairs", 100)
+    for number, (chosen, rejected) in enumerate([(10, 30), (12, 40), (14, 20)]):
+        facts.add(50, 50, chosen + rejected, str(number).encode())
+        facts.add_pair("easy", chosen, rejected, identical=False)
+    check = outcome(facts, "balance of lengths")
+    assert (check.value, check.passed) == (2.5, False)  # medians 12 and 30
+    assert outcome(facts, "balance of lengths", max_length_ratio=2.5).passed
+
+
+def test_questions_that_repeat_a_held_out_one_are_counted(tmp_path: Path) -> None:
+    texts = {
+        "questions-sampling": {"q0": "Who founded Vell?", "q1": "Where is the city of Ostar?", "q2": "Who?"},
+        "questions-test": {"t0": "who founded VELL"},
+    }  # fmt: skip
+    for name, questions in texts.items():
+        records = [Question(key, "nq", text, ["x"], "single") for key, text in questions.items()]
+        write_parquet(tmp_path / name / "questions.parquet", records, Question)
+    questions = {name: tmp_path / name for name in texts}
+    pairs = [PAIR, replace(PAIR, question_id="q1")]
+    facts = facts_of(tmp_path, pairs, questions=questions)
+    assert (facts.questions, facts.overlaps) == (2, 1)
+    check = outcome(facts, "overlap with held-out questions")
+    assert (check.value, check.passed) == (0.5, False)
+    assert facts_of(tmp_path, pairs).overlaps is None
+
+
+def test_trajectories_of_grpo_are_counted_and_may_be_equal(tmp_path: Path) -> None:
+    record = replace(
+        trajectory("q0", "Ostar"), prompt_ids=[1], token_ids=[2, 3],
+        token_spans=[(0, 1, "model"), (1, 2, "observation")],
+    )  # fmt: skip
+    write_parquet(tmp_path / "t.parquet", [record, record], Trajectory)
+    facts = trajectory_facts(tmp_path / "t.parquet", 2)
+    assert (facts.records, facts.over_long, facts.longest, facts.duplicates) == (2, 2, 3, 1)
+    assert (facts.trained, facts.tokens) == (2, 4)
+    assert outcome(facts, "duplicates").passed
+    assert not outcome(facts, "length").passed
+
+
+def test_supervised_examples_are_counted_while_they_pass() -> None:
+    examples = [
+        EncodedSft("a", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
+        EncodedSft("b", [1, 2, 3, 4], [IGNORED, 2, IGNORED, 4]),
+    ]
+    seen = SftFacts(max_length=3)
+    assert list(seen(examples)) == examples
+    facts = seen.facts
+    assert (facts.records, facts.over_long, facts.duplicates) == (2, 2, 1)
+    assert (facts.trained, facts.tokens) == (4, 6)
+
+
+def context(directory: Path, **limits: object) -> StageContext:
+    values = configuration().model_dump() | {"preflight": limits}
+    output = directory / "output"
+    output.mkdir()
+    return StageContext(Config.model_validate(values), "train", output, directory, round=1)
+
+
+def test_the_stage_prints_a_table_with_a_verdict_and_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = context(tmp_path)
+    report(stage, facts_of(tmp_path, [PAIR, PAIR]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "checks of the training data:"
+    assert [line.split()[0] for line in lines if line.startswith(("ok", "FAULT"))].count(
+        "FAULT"
+    ) == 1
+    assert lines[-1] == "verdict: 1 of 6 are beyond a limit of preflight"
+    kept = json.loads((stage.output / FILE).read_text())
+    assert (kept["records"], kept["kinds"]) == (2, {"easy": 2})
+    [fault] = [check for check in kept["checks"] if not check["passed"]]
+    assert fault["name"] == "duplicates"
+    assert stage.notes["preflight"] == [Check(**fault).fault]
+
+
+def test_the_stage_stops_before_training_where_it_is_told_to(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"preflight\.on_fault is refuse.*duplicates: 1 of 2"):
+        report(context(tmp_path, on_fault="refuse"), facts_of(tmp_path, [PAIR, PAIR]))
+
+
+def test_a_file_that_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        pair_facts(tmp_path / "broken.parquet", 5)
+    write_parquet(tmp_path / "t.parquet", [trajectory("q0", "Ostar")], Trajectory)
+    with pytest.raises(InputError, match="kind: no such column"):
+        pair_facts(tmp_path / "t.parquet", 5)
+
+
+def test_without_records_there_is_nothing_to_check(tmp_path: Path) -> None:
+    assert facts_of(tmp_path, []).checks(Preflight()) == []
+
+
+def test_memory_does_not_grow_with_the_tokens_of_the_pairs(tmp_path: Path) -> None:
+    peaks = []
+    for count in (1000, 4000):
+        pairs = (replace(PAIR, prompt_ids=[n] * 500) for n in range(count))
+        write_parquet(tmp_path / "pairs.parquet", pairs, Pair)
+        tracemalloc.start()
+        pair_facts(tmp_path / "pairs.parquet", 5)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 3000 * 400
