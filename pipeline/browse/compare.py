@@ -168,6 +168,7 @@ def comparison(first: Side, second: Side, parameters: Mapping[str, str]) -> dict
         "second": second,
         "only": only,
         "total": len(rows),
+        "has_pairs": any(row.change != "none" for row in rows),
         "given": given,
         "filters": filters,
         "listing": Listing(
