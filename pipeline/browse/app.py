@@ -8,6 +8,7 @@ route here, with its template.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -17,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pipeline.browse import views
-from pipeline.browse.compare import comparison as compare_sides
-from pipeline.browse.compare import side
+from pipeline.browse.compare import compare, side
+from pipeline.browse.compare import comparison as comparison_of
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
 from pipeline.browse.rendering import render, script, stylesheet
 from pipeline.browse.security import Guard
@@ -113,13 +114,17 @@ def _add_lists(app: FastAPI, site: Site) -> None:
 
 
 def _add_comparison(app: FastAPI, site: Site) -> None:
+    kept = lru_cache(maxsize=4)(
+        compare
+    )  # the filters of the page ask for the same comparison again
+
     @app.get("/compare")
     def comparison(request: Request) -> Response:
         given = request.query_params
         first = _open(site, given.get("run_a") or site.names[0])
         second = _open(site, given.get("run_b") or first.name)
         sides = (side(first, given.get("a", ""), 0), side(second, given.get("b", ""), 1))
-        return _page(site, first, "compare", compare_sides(*sides, given))
+        return _page(site, first, "compare", comparison_of(*sides, given, kept))
 
 
 def _add_records(app: FastAPI, site: Site) -> None:

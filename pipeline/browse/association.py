@@ -9,7 +9,7 @@ their PageRank mass, so the drawing has these and no candidate that was left out
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,8 +43,13 @@ class AssociationGraph:
     edges: list[tuple[str, str]]
 
 
-def association_graph(step: Step, facts: Mapping[str, Triplet]) -> AssociationGraph:
-    """The graph of a step; ``facts`` are the triplets of its context by id."""
+def association_graph(
+    step: Step, facts: Mapping[str, Triplet], hyperedges: Mapping[str, Sequence[str]]
+) -> AssociationGraph:
+    """The graph of a step; ``facts`` are the triplets of its context by id.
+
+    ``hyperedges`` are the entities of its n-ary facts by id.
+    """
     query = step.subquery or step.search or step.query or ""
     edges = dict[tuple[str, str], None]()
     entities = dict[str, str]()
@@ -55,6 +60,8 @@ def association_graph(step: Step, facts: Mapping[str, Triplet]) -> AssociationGr
         edges["query", key] = None
         if item.title:
             edges[key, _entity(item.title, entities)] = None
+        members = [_entity(name, entities) for name in hyperedges.get(item.id, ())]
+        edges |= dict.fromkeys((key, member) for member in members)
         fact = facts.get(item.id)
         if fact is not None:
             head, tail = _entity(fact.head, entities), _entity(fact.tail, entities)

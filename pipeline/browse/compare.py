@@ -8,9 +8,8 @@ side answers a larger share of its samples right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from pipeline.browse.figures import category_bars
@@ -62,7 +61,6 @@ class Compared(NamedTuple):
     change: Change
 
 
-@lru_cache(maxsize=4)
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions of both sides, and the number of those that only one side has."""
     samples = _samples(first), _samples(second)
@@ -137,12 +135,17 @@ def side(run: OpenRun, key: str, place: int) -> Side:
     return Side(run, found)
 
 
-def comparison(first: Side, second: Side, parameters: Mapping[str, str]) -> dict[str, Any]:
+Comparer = Callable[[Side, Side], tuple[list[Compared], tuple[int, int]]]
+
+
+def comparison(
+    first: Side, second: Side, parameters: Mapping[str, str], comparer: Comparer = compare
+) -> dict[str, Any]:
     """The variables of the page: counts as bars that filter, and one page of questions.
 
-    Raises InputError for an unknown filter or page.
+    ``comparer`` is `compare`, or a cache of it. Raises InputError for an unknown filter or page.
     """
-    rows, only = compare(first, second)
+    rows, only = comparer(first, second)
     given = {name: parameters.get(name, "") for name in ("outcome", "pairs")}
     for name, value in given.items():
         if value and value not in MEANINGS:
@@ -168,6 +171,7 @@ def comparison(first: Side, second: Side, parameters: Mapping[str, str]) -> dict
         "second": second,
         "only": only,
         "total": len(rows),
+        "has_pairs": any(row.change != "none" for row in rows),
         "given": given,
         "filters": filters,
         "listing": Listing(

@@ -39,6 +39,7 @@ class Group:
     funnel: Path | None = None
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
+    thresholds: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of the pairing
 
     @property
     def number(self) -> int:
@@ -47,11 +48,11 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Display name: "Round 2", "Policy 0 (SFT), evaluation"."""
+        """Display name: "Round 2", "Policy 0 (SFT)"."""
         if self.key.startswith("round-"):
             return f"Round {self.number}"
         name = "SFT" if self.number == 0 else f"after round {self.number}"
-        return f"Policy {self.number} ({name}), evaluation"
+        return f"Policy {self.number} ({name})"
 
     def files(self) -> Iterator[Path]:
         """The files that the side table is built from."""
@@ -181,7 +182,15 @@ def _rounds(found: _Found) -> Iterator[Group]:
             funnel=_file(pair, FUNNEL),
             judged=judged,
             questions=_questions(found, ("sampling",), number),
+            thresholds=_thresholds(pair),
         )
+
+
+def _thresholds(pair: Path | None) -> Mapping[str, Any]:
+    """The block ``pairs`` of the settings that a round was paired with."""
+    manifest = None if pair is None else _manifest(pair)
+    block = {} if manifest is None else manifest["key"]["settings"].get("pairs")
+    return {n: v for n, v in block.items() if v is not None} if isinstance(block, dict) else {}
 
 
 def _policies(found: _Found) -> Iterator[Group]:

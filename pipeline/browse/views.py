@@ -233,17 +233,17 @@ def graph(run: OpenRun, group: str, row: int, step: int) -> Page | None:
     if found is None or not 1 <= step <= len(found.steps):
         return None
     of_step = found.steps[step - 1]
-    triplets = (
-        run.knowledge.triplet(item.id) for item in of_step.context if item.kind == "triplet"
-    )
+    triplets = (run.knowledge.triplet(i.id) for i in of_step.context if i.kind == "triplet")
     facts = {triplet.id: triplet for triplet in triplets if triplet is not None}
+    edges = (run.knowledge.hyperedge(i.id) for i in of_step.context if i.kind == "hyperedge")
+    hyperedges = {edge["id"]: edge["entities"] for edge in edges if edge is not None}
     return {
         "trajectory": found,
         "group": run.sources.group(group),
         "row": row,
         "step": step_views(found)[step - 1],
         "steps": len(found.steps),
-        "graph": association_graph(of_step, facts),
+        "graph": association_graph(of_step, facts, hyperedges),
         "width": WIDTH,
         "height": HEIGHT,
         "variant": run.sources.settings.get("retrieval"),

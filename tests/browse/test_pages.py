@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 from starlette.testclient import TestClient
 
+from pipeline.browse.association import association_graph
+from pipeline.core.records import ContextItem, Step
+
 RUN = "/run/stored"
 
 
@@ -137,6 +140,14 @@ def test_the_association_graph_has_the_items_their_masses_and_entities(client: T
         "query", "chunk", "triplet", "entity key", "entity",
     ]  # fmt: skip
     assert drawn.count("<line") == 8  # the edges of a chunk with its own triplet
+
+
+def test_an_n_ary_fact_is_drawn_with_its_entities() -> None:
+    step = Step(query="Who?", context=[ContextItem("hyperedge", "c1:f0", "", "A met B in C.", 0.9)])
+    graph = association_graph(step, {}, {"c1:f0": ["A", "B", "C", "a"]})
+    assert graph.edges == [
+        ("query", "item:0"), ("item:0", "entity:a"), ("item:0", "entity:b"), ("item:0", "entity:c"),
+    ]  # fmt: skip
 
 
 def test_a_judges_call_shows_prompt_reply_and_steps(client: TestClient) -> None:

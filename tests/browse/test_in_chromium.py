@@ -1,0 +1,168 @@
+"""The browser driven in headless Chromium: what a person does, and what hostile text may not do."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from pipeline.browse.app import create_app
+from pipeline.browse.site import Site
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH), which is not here"
+)
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(site: Site) -> Iterator[str]:
+    with socket.socket() as on:
+        on.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(create_app(site), log_level="warning", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
+        thread.start()
+        yield f"http://127.0.0.1:{on.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page that records every dialog, console message, error and request to elsewhere."""
+
+    def __init__(self, chromium: Any, address: str, **options: Any) -> None:
+        self.page = chromium.new_page(**options)
+        self.incidents: list[str] = []
+        self.page.on("dialog", lambda dialog: self._note("dialog", dialog.message, dialog))
+        self.page.on("console", lambda message: self._note("console", message.text))
+        self.page.on("pageerror", lambda error: self._note("error", str(error)))
+        self.page.on("request", lambda request: self._requested(request.url, address))
+
+    def _note(self, kind: str, text: str, dialog: Any = None) -> None:
+        self.incidents.append(f"{kind}: {text}")
+        if dialog is not None:
+            dialog.dismiss()
+
+    def _requested(self, url: str, address: str) -> None:
+        if not url.startswith(address):
+            self.incidents.append(f"request: {url}")
+
+
+def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: str) -> None:
+    watched = Watched(chromium, address)
+    page = watched.page
+    page.goto(address)
+    page.get_by_role("link", name="hard").first.click()  # a bar of the kinds of pairs
+    assert page.locator(".rows tbody tr").count() == 3
+    page.get_by_label("Words").fill("harbour")
+    page.get_by_role("button", name="Apply").click()
+    assert page.locator(".rows tbody tr").count() == 2
+    page.locator(".rows tbody a").first.click()
+    assert page.get_by_role("heading", name="Why this pair").is_visible()
+    page.get_by_text("2 retrieved items").first.click()
+    page.locator(".items a", has_text="c1").first.click()
+    assert "Facts from this passage" in page.content()
+    page.get_by_role("link", name="c1:1").click()
+    assert "Vell · country · Ostar" in page.locator("h1").inner_text()
+    assert watched.incidents == []
+    page.close()
+
+
+def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None:
+    page = chromium.new_page()
+    page.goto(f"{address}/run/stored/pairs?group=round-1")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/pair/round-1/1?group=round-1")
+    page.keyboard.press("n")
+    page.wait_for_url("**/pair/round-1/2?group=round-1")
+    page.keyboard.press("t")
+    page.wait_for_url("**tokens=yes")
+    assert page.locator(".tokens .trained").count() > 20
+    page.keyboard.press("u")
+    page.wait_for_url("**/pairs?group=round-1")
+    page.keyboard.press("/")
+    page.keyboard.type("n")  # goes into the field
+    assert page.get_by_label("Words").input_value() == "n"
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/stored/pair/round-1/0",
+        "/run/stored/trajectory/round-1/0?tokens=yes",
+        "/run/stored/graph/round-1/0/1",
+        "/run/stored/chunk?id=c1",
+        "/run/stored/call/round-1?key=key0",
+        "/run/stored/pairs?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E",
+    ],
+)
+def test_hostile_text_runs_and_loads_nothing(chromium: Any, address: str, path: str) -> None:
+    watched = Watched(chromium, address)
+    watched.page.goto(address + path)
+    assert watched.incidents == []
+    assert watched.page.locator("main img, main script").count() == 0
+    watched.page.close()
+
+
+def test_the_policy_stops_a_script_that_was_not_escaped(chromium: Any, address: str) -> None:
+    """The second line of defence: a script put into the page as if escaping had failed."""
+    watched = Watched(chromium, address)
+    watched.page.goto(f"{address}/run/stored/chunk?id=c1")
+    watched.page.evaluate(
+        """() => { const script = document.createElement("script");
+        script.textContent = "document.title = 'owned'"; document.body.append(script); }"""
+    )
+    assert "owned" not in watched.page.title()
+    assert any("Content Security Policy" in line for line in watched.incidents)
+    watched.page.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/run/stored/pairs", "/run/stored/pair/round-1/1", "/compare"]
+)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_the_width_of_a_phone(
+    chromium: Any, address: str, path: str, scheme: str
+) -> None:
+    page = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.goto(address + path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    colours = page.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
+    lightness = [sum(map(int, colour[4:-1].split(", "))) for colour in colours]
+    assert (lightness[0] < lightness[1]) == (scheme == "light")
+    page.close()
+
+
+def test_without_script_the_pages_work(chromium: Any, address: str) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}/run/stored/pairs?kind=easy")
+    page.get_by_label("Data set").select_option("nq")
+    page.get_by_role("button", name="Apply").click()
+    assert page.locator(".rows tbody tr").count() == 1
+    context.close()
