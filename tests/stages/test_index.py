@@ -9,13 +9,14 @@ from pipeline.config import Config
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted, Graph
-from pipeline.graph.tables import write_triplets
+from pipeline.graph.facts import Facts
+from pipeline.graph.tables import write_hyperedges, write_triplets
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.retrieval.base import Query
 from pipeline.run.context import StageContext
 from pipeline.stages import graph as graph_stage
 from pipeline.stages.corpus import write_chunks
-from pipeline.stages.index import run
+from pipeline.stages.index import run, run_hyper
 from pipeline.stages.resources import open_retriever
 from tests.recorded_progress import RecordedProgress
 from tests.retrieval.small_encoders import write_bi_encoder
@@ -117,6 +118,31 @@ def test_every_variant_opens_and_retrieves(model, tmp_path, upstream, variant, s
     assert [item.kind for item in items] == kinds
     assert items[0].id in ("c0", "c0:0")
     assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
+
+
+def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_path):
+    """Five facts have the words of the query, so that they are its nearest; c1 follows from c0."""
+    query = "where is Alba Rossi now"
+    facts = [
+        ["Alba Rossi runs Corte Film", ["Alba Rossi", "Corte Film"]],
+        ["Corte Film rents rooms in Nera", ["Corte Film", "Nera"]],
+        *([query, [f"River {n}", f"Sea {n}"]] for n in range(5)),
+    ]
+    folder = tmp_path / "hypergraph"
+    folder.mkdir()
+    table = Facts()
+    extracted = [Extracted(f"c{n}", "T", fact) for n, fact in enumerate(facts)]
+    write_hyperedges(folder, table.edges(extracted), table.entities)
+    found = {}
+    for candidates in ("near", "all"):
+        settings = {"variant": "prograph", "top_k": 9, "hyperedge_candidates": candidates}
+        stage = context(model, tmp_path, {"graph": folder}, **settings)
+        run_hyper(stage)
+        retriever = open_retriever(stage.config, tmp_path, folder, stage.output)
+        [items] = retriever.retrieve([Query(query)])
+        found[candidates] = {item.id for item in items}
+    assert "c1:f0" not in found["near"]
+    assert found["all"] == {*found["near"], "c1:f0"}
 
 
 def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream):

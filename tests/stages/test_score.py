@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
+from pipeline.config import Rewards, TeaRagReward
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import ROWS_PER_GROUP, read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
+from pipeline.methods import method
 from pipeline.methods.hiprag import decision_scorer
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
@@ -46,6 +48,34 @@ def _sampled(path: Path, count: int = 7) -> Path:
     ]
     write_parquet(path, trajectories, Trajectory)
     return path
+
+
+class LexicalInputs:
+    """Score inputs with a similarity model only."""
+
+    def similarity(self) -> Lexical:
+        return Lexical()
+
+
+def test_settings_decide_how_tearags_outcome_is_computed() -> None:
+    """Outcome of a single-hop question of two steps, and of a malformed one of a multi-hop question."""
+    two_steps = Trajectory(
+        "t", "q", "nq", "?", "single", ["Rome"], [], "tearag", "",
+        steps=[Step(["x"], "x", [], "s")] * 2, answer="Rome", format_ok=True,
+    )  # fmt: skip
+    malformed = dataclasses.replace(
+        two_steps, hop="multi", output="Step 2:\nFinal answer: Rome", answer=None, format_ok=False
+    )
+    outcomes = {}
+    for name, value in {
+        "default": {},
+        "whole": {"single_outcome": "f1"},
+        "last": {"malformed_answer": "last"},
+    }.items():
+        scorer = method("tearag").scorer(Rewards(tearag=TeaRagReward(**value)), LexicalInputs())  # type: ignore[arg-type]
+        terms = scorer([two_steps, malformed], None)
+        outcomes[name] = [term["outcome"] for term in terms]
+    assert outcomes == {"default": [0.5, 0.0], "whole": [1.0, 0.0], "last": [0.5, 1.0]}
 
 
 class DyingSimilarity(Lexical):
