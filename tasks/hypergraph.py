@@ -58,7 +58,7 @@ class Hypergraph(_Hypergraph, ShardedTask):
 
 
 class _HyperIndex(DivisibleTask):
-    version = 2
+    version = 3
     reads = ("index",)
 
     @property

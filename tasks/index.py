@@ -12,7 +12,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Index(DivisibleTask):
-    version = 4
+    version = 5
     reads = ("index",)
 
     @property

@@ -6,8 +6,9 @@ Embeddings are cached in memory and on disk by model content, prefix and text; t
 only for new texts.
 
 On a CPU a vector is a function of its text alone. Kernels give other last bits for other shapes, and
-padding changes a vector by up to 2e-3 in bfloat16 (2e-7 in float32). Texts of equal length in tokens
-are therefore embedded without padding, in batches whose number of rows depends on that length only.
+padding changes a vector by up to 2e-3 in bfloat16 (2e-7 in float32). BERT models therefore embed texts in
+packs (`pipeline.index.packed`). Other models embed texts of equal length in tokens without padding, in
+batches whose number of rows depends on that length only.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pipeline.core.errors import DependencyError
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
 from pipeline.index.models import loading, locate, resolve_device
+from pipeline.index.packed import encode_packed, supports_packing
 
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Embedder as EmbedderSettings
@@ -37,10 +39,10 @@ Vectors = NDArray[np.float32]
 KEY = "index.embedder.model"
 _IN_MEMORY = 1 << 16  # vectors kept in memory: 100 MB at 384 dimensions
 _BLOCK = 512  # texts per cache transaction: the most that an interruption can lose
-# Tokens of a forward pass on a CPU. With more, a query waits longer for the rows that fill its batch;
-# with fewer, texts of ten tokens take longer (a quarter more than at 512).
+# Tokens of a forward pass without packs on a CPU. With more, a query waits longer for the rows that fill
+# its batch; with fewer, texts of ten tokens take longer (a quarter more than at 512).
 _CPU_TOKENS = 128
-_BATCH_INVARIANT = "batch-invariant"  # part of the cache key of vectors that were computed so
+_BATCH_INVARIANT = "packed where possible"  # part of the cache key of vectors of CPUs
 
 
 class Embedder:
@@ -146,6 +148,8 @@ class Embedder:
         if not self._computation:
             # sentence-transformers sorts the texts by length before batching.
             return self._encode(texts, self._batch_size)
+        if self._backend == "torch" and supports_packing(self._model):
+            return dict(zip(texts, encode_packed(self._model, texts), strict=True))
         vectors: dict[str, Vectors] = {}
         for length, group in self._by_length(texts).items():
             rows = batch_rows(length) if self._backend == "torch" else 1

@@ -7,6 +7,15 @@ import numpy as np
 
 _WORDS = ("alba", "bruno", "city", "crossed", "directed", "film", "mother", "river", "the", "who")
 
+_SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 320,
+    "initializer_range": 0.5,
+}
+
 
 def _tokenizer(directory: Path) -> int:
     from transformers import BertTokenizerFast
@@ -25,26 +34,25 @@ def _config(directory: Path, **more):
 
     return BertConfig(
         vocab_size=_tokenizer(directory),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        initializer_range=0.5,
+        **_SIZES,
         **more,
     )
 
 
-def write_bi_encoder(directory: Path, seed: int = 0) -> Path:
-    """A sentence-transformers model: BERT of 32 dimensions, mean pooling."""
+def write_bi_encoder(directory: Path, seed: int = 0, kind: str = "bert") -> Path:
+    """A sentence-transformers model: BERT or ELECTRA of 32 dimensions, mean pooling."""
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
-    from transformers import BertModel
+    from transformers import BertModel, ElectraConfig, ElectraModel
 
     torch.manual_seed(seed)
     bert = directory.with_name(directory.name + "-bert")
-    BertModel(_config(bert)).save_pretrained(bert)
+    settings = _config(bert)
+    if kind == "electra":
+        ElectraModel(ElectraConfig(**_SIZES, vocab_size=settings.vocab_size)).save_pretrained(bert)
+    else:
+        BertModel(settings).save_pretrained(bert)
     body = Transformer(str(bert))
     SentenceTransformer(modules=[body, Pooling(32)], device="cpu").save(str(directory))
     return directory
