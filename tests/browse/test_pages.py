@@ -231,5 +231,7 @@ def test_changed_pairs_are_found(client: TestClient) -> None:
     rounds = "/compare?run_a=stored&a=round-1&run_b=stored&b=round-2"
     assert client.get(f"{rounds}&pairs=changed").text.count("/question?id=") == 3
     assert client.get(f"{rounds}&pairs=none").text.count("/question?id=") == 1
+    itself = client.get("/compare?run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept")
+    assert itself.text.count("/question?id=") == 3
     unknown = client.get("/compare?run_a=stored&a=round-7")
     assert (unknown.status_code, "expected one of round-1" in unknown.text) == (400, True)
