@@ -8,7 +8,7 @@ side answers a larger share of its samples right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -49,14 +49,17 @@ class _Samples(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One question on both sides; ``right`` and ``samples`` are counts, first side first."""
+    """One question on both sides, first side first.
+
+    ``right`` and ``samples`` are counts, ``pairs`` the kinds of its pairs.
+    """
 
     question_id: str
     question: str
     dataset: str
     right: tuple[int, int]
     samples: tuple[int, int]
-    pairs: tuple[list[str], list[str]]
+    pairs: tuple[str, str]
     outcome: Outcome
     change: Change
 
@@ -70,8 +73,7 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
         after = samples[1].get(question_id)
         if after is None:
             continue
-        kinds_a, ids_a = pairs[0].get(question_id, ([], []))
-        kinds_b, ids_b = pairs[1].get(question_id, ([], []))
+        of_before, of_after = pairs[0].get(question_id), pairs[1].get(question_id)
         rows.append(
             Compared(
                 question_id,
@@ -79,9 +81,9 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
                 before.dataset,
                 (before.right, after.right),
                 (before.samples, after.samples),
-                (kinds_a, kinds_b),
+                (of_before[0] if of_before else "", of_after[0] if of_after else ""),
                 _outcome(before, after),
-                _change(ids_a, ids_b),
+                _change(of_before, of_after),
             )
         )
     return rows, (len(samples[0]) - len(rows), len(samples[1]) - len(rows))
@@ -93,10 +95,10 @@ def _outcome(before: _Samples, after: _Samples) -> Outcome:
     return "won" if now > was else "lost" if now < was else "same"
 
 
-def _change(before: Sequence[str], after: Sequence[str]) -> Change:
-    if not before or not after:
+def _change(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Change:
+    if before is None or after is None:
         return "gone" if before else "new" if after else "none"
-    return "kept" if set(before) == set(after) else "changed"
+    return "kept" if before == after else "changed"
 
 
 def _samples(side: Side) -> dict[str, _Samples]:
@@ -109,14 +111,15 @@ def _samples(side: Side) -> dict[str, _Samples]:
     return {question_id: _Samples(*facts) for question_id, *facts in rows}
 
 
-def _pairs(side: Side) -> dict[str, tuple[list[str], list[str]]]:
-    """The kinds and the ids (chosen and rejected) of the pairs of every question."""
+def _pairs(side: Side) -> dict[str, tuple[str, int]]:
+    """The kinds of the pairs of every question, and a hash of their trajectories in any order."""
     rows = side.run.queries.rows_of(
-        """SELECT question_id, list(kind ORDER BY "row"), list(chosen_id || ' ' || rejected_id)
+        """SELECT question_id, string_agg(kind, ', ' ORDER BY "row"),
+          sum(hash(chosen_id, rejected_id)::HUGEINT)
         FROM pairs WHERE "group" = ? GROUP BY question_id""",
         [side.group.key],
     )
-    return {question_id: (kinds, ids) for question_id, kinds, ids in rows}
+    return {question_id: (kinds, trajectories) for question_id, kinds, trajectories in rows}
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:

@@ -9,6 +9,7 @@ file is built once for each state of the run's files.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
+_DAY = 24 * 60 * 60  # in seconds
 TABLES = ("trajectories", "pairs", "words", "items", "verdicts")
 _TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
@@ -67,9 +69,12 @@ def open_index(
 
 
 def _remove_older(path: Path, name: str) -> None:
-    pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
+    """Removes the tables of earlier states of the run, and what killed builds left a day ago."""
+    table = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
+    unfinished = re.compile(rf"\.{table.pattern}\.\d+\.tmp(\.wal)?")
     for other in path.parent.iterdir():
-        if other != path and pattern.fullmatch(other.name):
+        old = unfinished.fullmatch(other.name) and time.time() - other.stat().st_mtime > _DAY
+        if other != path and (table.fullmatch(other.name) or old):
             other.unlink(missing_ok=True)
 
 

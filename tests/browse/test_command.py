@@ -99,6 +99,21 @@ def test_the_side_table_is_built_once_for_each_state_of_the_files(runs: Path) ->
     assert (len(said), len(list(cache.iterdir()))) == (2, 1)
 
 
+def test_only_old_leftovers_of_killed_builds_are_removed(runs: Path) -> None:
+    cache = runs / "cache"
+    cache.mkdir()
+    old, running, other = (
+        cache / f".{name}-{'0' * 16}-v1.duckdb.{pid}.tmp"
+        for name, pid in ((NAME, 1), (NAME, 2), ("another", 1))
+    )
+    for file in (old, running, other):
+        file.touch()
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    open_index(find_sources(NAME, runs / NAME / "store"), cache).close()
+    assert [file.exists() for file in (old, running, other)] == [False, True, True]
+
+
 def test_a_damaged_file_is_named_and_leaves_no_table(runs: Path) -> None:
     store = runs / NAME / "store"
     file = store / "score" / f"{NAME}-c1" / "trajectories.parquet"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
+from pipeline.browse.app import create_app
 from pipeline.browse.association import association_graph
+from pipeline.browse.site import RunEntry, Site
 from pipeline.core.records import ContextItem, Step
+from tests.browse.stored_run import NAME, write_stored_run
 
 RUN = "/run/stored"
 
@@ -231,5 +236,33 @@ def test_changed_pairs_are_found(client: TestClient) -> None:
     rounds = "/compare?run_a=stored&a=round-1&run_b=stored&b=round-2"
     assert client.get(f"{rounds}&pairs=changed").text.count("/question?id=") == 3
     assert client.get(f"{rounds}&pairs=none").text.count("/question?id=") == 1
+    itself = client.get("/compare?run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept")
+    assert itself.text.count("/question?id=") == 3
     unknown = client.get("/compare?run_a=stored&a=round-7")
     assert (unknown.status_code, "expected one of round-1" in unknown.text) == (400, True)
+
+
+def test_pairs_outlive_their_trajectories(tmp_path: Path) -> None:
+    """After the samples of a round were removed, its pairs keep their texts and rewards."""
+    store = write_stored_run(tmp_path) / "store"
+    for stage in ("score", "sample", "corpus", "graph"):
+        shutil.rmtree(store / stage)
+    entry = RunEntry(NAME, store, None, None)
+    with TestClient(
+        create_app(Site({NAME: entry}, tmp_path / "cache")), base_url="http://[::1]"
+    ) as client:
+        assert "6 rows" in get(client, "/pairs")
+        assert "Which country is the city of Vell in?" in get(client, "/pairs")
+        page = get(client, "/pair/round-1/1")
+        assert "The trajectory is no longer in the run." in page
+        assert "no config.yaml that names its base model" in page
+        assert "Vell is a harbour city" in page
+        for address in (
+            "/",
+            "/trajectories",
+            "/pairs?q=harbour",
+            "/pairs?term=margin_total&from=0",
+        ):
+            get(client, address)
+        get(client, "/trajectory/round-1/0", 404)
+        assert "names its base model" in get(client, "/pair/round-1/1?tokens=yes", 400)
