@@ -8,6 +8,7 @@ not survive.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from typing import Any
 
 from pipeline.run.cluster.ray_slots import NAME, Slots
 
+_CLOSE_SECONDS = 10.0  # for the engines of the slots
 _HEAD_NODE = "node:__internal_head__"  # Ray's resource of the head
 
 
@@ -42,7 +44,8 @@ def main() -> int:
         answer = {"address": context.address_info["gcs_address"], "namespace": namespace}
         os.write(answers, f"{json.dumps(answer)}\n".encode())
         sys.stdin.read()
-        del slots
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(slots.make_room.remote(), timeout=_CLOSE_SECONDS)
     finally:
         ray.shutdown()
     return 0

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from pipeline.run.remote import RemoteStage, run_remote
 NAME = "slots"  # of the actor `Slots` in the namespace of the run
 _WAITING_SECONDS = 10.0  # after which a driver that does not ask again is not waiting
 _START_SECONDS = 5.0  # that a new slot may take before unused ones make room for it
-_LOOK_SECONDS = 2.0  # to find out whether a slot is alive
+_LOOK_SECONDS = 5.0  # for an answer of a slot
 
 
 class Slot:
@@ -56,6 +57,12 @@ class Slot:
             attempt,
             ray.util.get_node_ip_address(),
         )
+
+    def close(self) -> None:
+        """End the engine's process and wait for it, so that it removes its folder."""
+        if self._engine is not None:
+            self._engine.terminate()
+            self._engine.wait()
 
     def _socket(self, stage: RemoteStage) -> str:
         """The socket of the engine's process, which is started for the first stage or when it has ended."""
@@ -178,4 +185,7 @@ class Slots:
     def _end(self, name: str) -> None:
         import ray
 
-        ray.kill(self._slots.pop(name).actor)
+        actor = self._slots.pop(name).actor
+        with suppress(ray.exceptions.RayError):  # it is lost, or has a stage that must end
+            ray.get(actor.close.remote(), timeout=_LOOK_SECONDS)
+        ray.kill(actor)
