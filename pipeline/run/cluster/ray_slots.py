@@ -70,7 +70,8 @@ class Slot:
             return str(self._path)
         # A folder for this user alone, which the process removes when it ends. Paths of sockets must be short.
         self._path = socket = Path(tempfile.mkdtemp(prefix="steep-engine-", dir="/tmp")) / "socket"
-        log = Path(stage.directory) / Path(stage.job["log"]).parent / f"engine-{os.getpid()}.log"
+        name = f"engine-{os.uname().nodename}-{os.getpid()}.log"
+        log = Path(stage.directory) / Path(stage.job["log"]).parent / name
         with log.open("ab") as stream:
             self._engine = subprocess.Popen(
                 [sys.executable, "-m", process.MODULE, "pipeline.llm.warm_engine", str(socket)],
