@@ -154,7 +154,7 @@ bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 
 	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
 
 # Hours with the defaults; a small part runs with the tests.
-torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endpoints (PARTS=kills,inputs KILLS=100 CASES=5000)
+torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endpoints, lost nodes (PARTS=kills,inputs KILLS=100 CASES=5000)
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.torture $(if $(PARTS),--parts $(PARTS)) \
 	  $(if $(KILLS),--kill $(KILLS)) $(if $(CASES),--case $(CASES))
 

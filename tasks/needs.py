@@ -7,7 +7,7 @@ Input: the task of a stage. Output: `Needs`. `tasks.leases` gives a stage what i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.config import Config, EngineConfig, Judges, Trainer
 from tasks.base import StageTask
@@ -24,11 +24,13 @@ class Needs:
         gpus: GPUs that the stage uses where it runs on GPUs; 0 for a stage that loads no model.
         threads: CPU threads that it asks for at least, one for each process that computes.
         setting: the setting that decides ``gpus``, for messages.
+        policy: whether the stage opens a policy in vLLM, whose engine can be kept for the next stage.
     """
 
     gpus: int = 0
     threads: int = 1
     setting: str = ""
+    policy: bool = False
 
 
 NOTHING = Needs()
@@ -113,7 +115,13 @@ def _retrieval(settings: Config) -> Iterable[Needs]:
 
 
 def _roll_out(settings: Config) -> Needs:
-    return _most([_engine(settings.engine, "engine"), *_retrieval(settings)])
+    return _with_policy(
+        _most([_engine(settings.engine, "engine"), *_retrieval(settings)]), settings
+    )
+
+
+def _with_policy(found: Needs, settings: Config) -> Needs:
+    return replace(found, policy=settings.engine.kind == "vllm")
 
 
 def _score(settings: Config) -> Needs:
@@ -136,7 +144,9 @@ def _judges(judges: Judges | None, settings: Config, block: str) -> Needs:
         for name, judge in (("over", judges.over), ("under", judges.under)):
             if judge.backend == "vllm":
                 found.append(_engine(judge.engine, f"{block}.{name}.engine"))
-    return _most(found)
+    if len(found) > 1:  # the judges' engines need the memory that a kept engine would hold
+        return _most(found)
+    return _with_policy(found[0], settings)
 
 
 def _evaluation_judges(settings: Config) -> Needs:

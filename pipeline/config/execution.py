@@ -25,6 +25,11 @@ class Ray(Block):
     retries: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
     )
+    warm_engines: Annotated[bool, Execution()] = Field(
+        True,
+        description="vllm: keep the engines of policies open from one stage to the next, as long as no other stage "
+        "waits for their GPUs or CPU threads",
+    )
 
     @field_validator("address")
     @classmethod

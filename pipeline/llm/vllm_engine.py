@@ -51,9 +51,11 @@ class VllmEngine(Engine):
         import_vllm()
         self.max_model_len = config.max_model_len
         self._lora: object | None = None
+        self._adapter = adapter and model_hash(adapter)
         settings: dict[str, object] = {}
         if adapter is not None and config.adapters == "loaded":
             self._lora, settings = _loaded(adapter)
+        self._lora_settings = settings
         self._served = Served(config, model, adapter, workspace)
         try:
             with warnings.catch_warnings():
@@ -73,6 +75,7 @@ class VllmEngine(Engine):
     def add(self, request: GenerationRequest) -> None:
         """Queue a request; raises EngineError when vLLM rejects it, for example as too long."""
         from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind
 
         parameters = SamplingParams(
@@ -94,7 +97,7 @@ class VllmEngine(Engine):
                 parameters,
                 lora_request=self._lora,
             )
-        except ValueError as error:
+        except (ValueError, VLLMClientError) as error:
             raise EngineError(f"vLLM rejected request {request.id}: {error}") from error
 
     def unfinished(self) -> int:
@@ -120,6 +123,24 @@ class VllmEngine(Engine):
             text=segment_text(self.tokenizer, token_ids, finish),
             finish=finish,
         )
+
+    def reset(self, adapter: Path | None) -> bool:
+        """Prepare the engine for another user, as if it was new, with ``adapter`` in place of its own.
+
+        Returns False when that needs another engine: requests are unfinished, or the adapter is another one and
+        merged, or has another rank.
+        """
+        if self.unfinished():
+            return False
+        key = adapter and model_hash(adapter)
+        if key != self._adapter:
+            if adapter is None or self._lora is None:
+                return False
+            lora, settings = _loaded(adapter)
+            if settings != self._lora_settings:
+                return False
+            self._lora, self._adapter = lora, key
+        return self._engine.reset_prefix_cache()
 
     def close(self) -> None:
         """Shut the engine down, so that another one can be opened in this process."""

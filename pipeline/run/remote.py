@@ -90,6 +90,8 @@ def run_remote(
             f"{where}: {stage.directory} cannot be entered ({error.strerror}); run from a directory that "
             "every machine of the cluster mounts at the same path"
         )
+    reports = Path(stage.folder) / "reports.jsonl"
+    _report(reports, placed=where)
     attempt_folder = Path(stage.folder) / f"attempt-{attempt}"
     attempt_folder.mkdir(parents=True, exist_ok=True)
     machines = Machines(stage.machines, rank, str(attempt_folder), address or socket.gethostname())
@@ -105,12 +107,9 @@ def run_remote(
             f"{where} does not see {missing[0]}; put runs_dir on a file system that every machine of "
             "the cluster mounts"
         )
-    reports = Path(stage.folder) / "reports.jsonl"
 
     def started(log: Path) -> None:
-        line = json.dumps({"log": str(log), "where": where}) + "\n"
-        with contextlib.suppress(OSError), reports.open("a") as stream:
-            stream.write(line)
+        _report(reports, log=str(log), where=where)
 
     try:
         return {"counts": run_stage(task, environment, stage.memory_hint, started)}
@@ -124,6 +123,11 @@ def run_remote(
     finally:
         with contextlib.suppress(OSError):
             (attempt_folder / ENDED).touch()
+
+
+def _report(reports: Path, **report: str) -> None:
+    with contextlib.suppress(OSError), reports.open("a") as stream:
+        stream.write(json.dumps(report) + "\n")
 
 
 def visible(path: Path, seconds: float = _VISIBLE_SECONDS) -> bool:

@@ -30,6 +30,7 @@ from pipeline.run.worker import StageJob
 
 WORKER = "pipeline.run.worker"
 _POLL = 0.2  # seconds between two looks at a process whose child holds its pipe
+_CANCEL_SECONDS = 30.0  # that the driver of an executor has to cancel its job
 _TAIL = 8192  # bytes of a log that are read for its last line
 _LONGEST_LINE = 300  # characters of that line in a message
 
@@ -97,12 +98,23 @@ def run_stage(
                         last = report
                 status = stage.wait()
             except BaseException:
-                stage.kill()
+                _end(stage, cancels=command[0] != WORKER)
                 raise
         if "counts" not in last:
             raise _failure(status, last, log, early, memory_hint)
     counts: dict[str, int] = last["counts"]
     return counts
+
+
+def _end(stage: subprocess.Popen[bytes] | ForkedProcess, *, cancels: bool) -> None:
+    """End a process that has not ended: kill it, after a chance to cancel its job if it ``cancels`` one."""
+    try:
+        if cancels and isinstance(stage, subprocess.Popen):
+            stage.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                stage.wait(_CANCEL_SECONDS)
+    finally:
+        stage.kill()
 
 
 def _until_the_end(

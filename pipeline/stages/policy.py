@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeline.llm.engine import Engine, open_engine
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.factory import chat_cache
 from pipeline.llm.merged_adapter import merged_models
+from pipeline.llm.warm_engine import SOCKET, warm_engine
 from pipeline.rollout.settings import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_remote_retriever, open_retriever, policy_identity
@@ -40,9 +42,13 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
 
 def open_policy_engine(context: StageContext, adapter: Path | None) -> Engine:
-    """The engine of a policy: the base model with ``adapter`` and the configured chat template."""
+    """The engine of a policy: the base model with ``adapter`` and the configured chat template.
+
+    Where a warm engine is at hand (`pipeline.llm.warm_engine`), it takes the place of an own one.
+    """
     model = context.config.model
-    engine = open_engine(
+    opened = warm_engine if SOCKET in os.environ else open_engine
+    engine = opened(
         context.config.engine,
         model.base,
         adapter=adapter,

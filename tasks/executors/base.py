@@ -27,20 +27,20 @@ from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import Preloaded, StageFailed, run_stage
 from pipeline.run.worker import StageJob
 
-_LOCK_SECONDS = (
-    120.0  # a server of a network file system keeps the locks of a lost machine for a while
-)
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class Resources(Protocol):
-    """What a stage needs: GPUs and CPU threads, over all its machines."""
+    """What a stage needs: GPUs and CPU threads, over all its machines, and whether it opens a policy in vLLM."""
 
     @property
     def gpus(self) -> int: ...
 
     @property
     def threads(self) -> int: ...
+
+    @property
+    def policy(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Needs:
 
     gpus: int = 0
     threads: int = 1
+    policy: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class ClusterExecutor(Executor):
                 label=stage.label,
                 gpus=-(-stage.needs.gpus // stage.machines),
                 threads=max(1, -(-stage.needs.threads // stage.machines)),
-                settings=self.settings(),
+                settings=self.settings(stage),
             )
             counts = run_stage(
                 stage.job,
@@ -131,8 +132,8 @@ class ClusterExecutor(Executor):
         return counts
 
     @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The executor's settings for its driver, as JSON values."""
+    def settings(self, stage: StageRun) -> dict[str, Any]:
+        """The settings for the driver of a stage, as JSON values."""
 
 
 @contextmanager

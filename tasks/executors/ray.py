@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
 import socket
@@ -14,9 +16,10 @@ from typing import Any
 from pipeline.config import Ray
 from pipeline.core.errors import DependencyError
 from pipeline.run import process
-from tasks.executors.base import ClusterExecutor
+from tasks.executors.base import ClusterExecutor, StageRun
 
 ADDRESS = "RAY_ADDRESS"
+_SLOTS = "STEEP_SLOTS"  # the namespace of the run's slots, for the processes that Luigi forks
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 _HEAD = "pipeline.run.cluster.ray_head"
 _CONNECT_SECONDS = 10.0
@@ -31,49 +34,77 @@ class RayExecutor(ClusterExecutor):
     def __init__(self, settings: Ray) -> None:
         self._settings = settings
 
-    def settings(self) -> dict[str, Any]:
-        address = self._settings.address or os.environ.get(ADDRESS)
-        return {"address": address, "retries": self._settings.retries}
+    def settings(self, stage: StageRun) -> dict[str, Any]:
+        settings = self._settings
+        address = settings.address or os.environ.get(ADDRESS)
+        warm = settings.warm_engines and stage.needs.policy
+        return {
+            "address": address,
+            "retries": settings.retries,
+            "slots": os.environ.get(_SLOTS),
+            "serves": _served(stage) if warm else None,
+        }
+
+
+def _served(stage: StageRun) -> str:
+    """A text for the model that a stage will open, which is the same for stages that can share an engine."""
+    config = stage.job.config
+    policy = None if config["engine"]["adapters"] == "loaded" else stage.job.inputs.get("policy")
+    text = json.dumps([config["engine"], config["model"], stage.job.seed, policy])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @contextmanager
 def cluster(settings: Ray) -> Iterator[None]:
-    """Check that the cluster answers, or start one on this machine for the time of the block.
+    """Check that the cluster answers, or start one on this machine, and keep its slots for the time of the block.
 
     Raises DependencyError when the cluster cannot be reached or started.
     """
     address = settings.address or os.environ.get(ADDRESS)
+    own = {}
     if address is not None:
         _check_address(address)
-        yield
-        return
-    # A token of this run alone keeps other users of this machine from the cluster. Without one Ray would
-    # write a token into the home directory.
-    own = {} if _MODE in os.environ else {_MODE: "token", _TOKEN: secrets.token_hex(32)}
+    elif _MODE not in os.environ:
+        # A token of this run alone keeps other users of this machine from the cluster. Without one Ray would
+        # write a token into the home directory.
+        own = {_MODE: "token", _TOKEN: secrets.token_hex(32)}
     os.environ.update(own)
     head = subprocess.Popen(
-        [sys.executable, "-m", process.MODULE, _HEAD],
+        [sys.executable, "-m", process.MODULE, _HEAD, address or "local"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **process.child_environment()},
         text=True,
     )
+    before = os.environ.get(ADDRESS)
     with head:
         assert head.stdin is not None
         assert head.stdout is not None
         try:
-            address = head.stdout.readline().strip()
-            if not address:
-                raise DependencyError(
-                    "Ray could not be started on this machine (its output is above); or set "
-                    "execution.ray.address to a cluster that runs"
-                )
-            os.environ[ADDRESS] = address
+            answer = head.stdout.readline()
+            if not answer:
+                raise DependencyError(_no_cluster(address))
+            found = json.loads(answer)
+            os.environ |= {ADDRESS: found["address"], _SLOTS: found["namespace"]}
             yield
         finally:
-            for name in (ADDRESS, *own):
+            for name in (ADDRESS, _SLOTS, *own):
                 os.environ.pop(name, None)
+            if before is not None:
+                os.environ[ADDRESS] = before
             head.stdin.close()  # the head ends
+
+
+def _no_cluster(address: str | None) -> str:
+    if address is None:
+        return (
+            "Ray could not be started on this machine (its output is above); or set execution.ray.address to a "
+            "cluster that runs"
+        )
+    return (
+        f"the Ray cluster at {address} cannot be used (its output is above); nodes and this machine need the same "
+        "versions of Python and Ray"
+    )
 
 
 def _check_address(address: str) -> None:

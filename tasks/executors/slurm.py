@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.config import Slurm
-from tasks.executors.base import ClusterExecutor
+from tasks.executors.base import ClusterExecutor, StageRun
 
 
 class SlurmExecutor(ClusterExecutor):
@@ -18,5 +18,5 @@ class SlurmExecutor(ClusterExecutor):
         self.word = "slurm job" if settings.cluster == "slurm" else "local job"
         self.gives_devices = settings.cluster == "slurm"
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, stage: StageRun) -> dict[str, Any]:
         return self._settings.model_dump(mode="json")

@@ -6,78 +6,37 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
-from pipeline.run.progress import read_progress
 from tasks.needs import Needs
 from tasks.run import RunFailed, run
+from tests.ray_nodes import Nodes, process_of, ray_nodes
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
     Ends,
     InBatches,
+    UsesEngine,
+    UsesEngineLast,
+    UsesEngineToo,
     executions,
     task,
     wait_until,
 )
 from tests.tasks.test_slurm_executor import RUN, content
 
-STORE_BYTES = 80_000_000  # of each node's object store; a stage puts nothing into it
-
-
-def started(start: Callable[[], Any]) -> Any:
-    """What ``start`` returns. Ray gives a node 30 seconds, which a loaded machine may exceed."""
-    for attempt in range(4):
-        try:
-            return start()
-        except Exception:
-            if attempt == 3:
-                raise
-    raise AssertionError
-
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head without CPUs and two nodes with one each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        from ray.cluster_utils import Cluster
-
-        node = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
-        head = {**node, "num_cpus": 0}
-        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
-        patch.setenv("RAY_ADDRESS", cluster.address)
-        for _ in range(2):
-            started(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
-        yield cluster
-        cluster.shutdown()
+def nodes() -> Iterator[Nodes]:
+    with ray_nodes(2) as started:
+        yield started
 
 
-def process_of(stage: Any) -> psutil.Process:
-    """The process of a running stage."""
-    record = read_progress(stage.store.progress_file(stage.key))
-    assert record is not None
-    assert record.job.startswith("ray task ")
-    return psutil.Process(record.pid)
-
-
-def node_of(cluster: Any, process: psutil.Process) -> Any:
-    """The node whose raylet started a process."""
-    above = {parent.pid for parent in process.parents()}
-    (found,) = (
-        node
-        for node in cluster.worker_nodes
-        if above & {info.process.pid for info in node.all_processes["raylet"]}
-    )
-    return found
-
-
-def test_the_message_of_a_stage_is_that_of_its_task(workspace, cluster) -> None:
+def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     with pytest.raises(RunFailed) as caught:
         run(task(Complains, workspace, "execution=ray"))
     assert caught.value.exit_status == 2
@@ -86,39 +45,52 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, cluster) -> None:
     )
 
 
-def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, cluster) -> None:
+def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) -> None:
     with pytest.raises(RunFailed, match=r"killed by SIGKILL, probably .*; lower sampling.batch"):
         run(task(Ends, workspace, "name=SIGKILL", "execution=ray"))
 
 
-def test_a_stage_that_no_node_can_hold_is_refused(workspace, cluster, monkeypatch) -> None:
+def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
     monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(gpus=1, threads=7))
-    with pytest.raises(RunFailed, match=r"1 node with 1 GPUs and 7 CPU threads needed, and 0 of"):
+    with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
         run(task(InBatches, workspace, "execution=ray"))
 
 
-def test_a_killed_run_ends_its_stage(workspace, cluster) -> None:
+# A run whose stages sample from a policy.
+RUN_IN_SLOTS = f"""
+import tasks.build
+from tasks.needs import Needs
+tasks.build.needs = lambda task: Needs(policy=True)
+{RUN}"""
+
+
+@pytest.mark.parametrize("script", [RUN, RUN_IN_SLOTS])
+def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
     stage = task(InBatches, workspace, "execution=ray")
-    command = [sys.executable, "-c", RUN, "InBatches", str(workspace), "execution=ray"]
+    command = [sys.executable, "-c", script, "InBatches", str(workspace), "execution=ray"]
     started = subprocess.Popen(command, cwd=ROOT)
     wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
-    process = process_of(stage)
+    process = process_of(stage.store.progress_file(stage.key))
     started.send_signal(signal.SIGKILL)
     started.wait()
     wait_until(lambda: not process.is_running())
     wait_until(lambda: not stage.store.in_use(stage.key))
 
 
-def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, cluster, capfd) -> None:
+@pytest.mark.parametrize("in_slot", [False, True])
+def test_a_stage_continues_on_another_node_when_its_own_is_lost(
+    workspace, nodes, capfd, monkeypatch, in_slot: bool
+) -> None:
     """A node is removed after two of four batches; the output is that of a run without Ray."""
+    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=in_slot))
     stage = task(InBatches, workspace, "execution=ray")
     lost: list[psutil.Process] = []
 
     def remove_node() -> None:
         try:
             wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
-            lost.append(process_of(stage))
-            cluster.remove_node(node_of(cluster, lost[0]), allow_graceful=False)
+            lost.append(process_of(stage.store.progress_file(stage.key)))
+            nodes.lose_node_of(lost[0])
             wait_until(lambda: not lost[0].is_running())
         finally:
             (workspace / "release").touch()
@@ -127,6 +99,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, clust
     remover.start()
     directory = run(stage)
     remover.join()
+    nodes.add()
     assert lost
     batches = [f"batch {number}" for number in range(4)]
     assert executions(workspace) == ["in-batches", *batches[:2], "in-batches", *batches[2:]]
@@ -134,3 +107,20 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, clust
     assert "the node on which it ran was lost; it continues from its checkpoint (start 2)" in told
     here = run(task(InBatches, workspace, f"runs_dir={workspace / 'here'}"))
     assert content(here) == content(directory)
+
+
+def test_stages_that_open_a_policy_run_in_one_slot_one_after_the_other(
+    workspace, nodes, monkeypatch
+) -> None:
+    """A slot holds the only CPU of its node, and makes room for a stage without a policy."""
+    policies = {"engine-first", "engine-second"}
+    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=stage.stage in policies))
+    run(task(UsesEngineLast, workspace, "execution=ray", "workers=1"))
+    sockets = [
+        (task(kind, workspace).directory / "engine.txt").read_text()
+        for kind in (UsesEngine, UsesEngineToo, UsesEngineLast)
+    ]
+    assert sockets[0] == sockets[1]
+    assert sockets[0].endswith("/socket")
+    assert sockets[2] == ""
+    wait_until(lambda: not Path(sockets[0]).parent.exists())  # it has ended with its slot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from pipeline.core.errors import ConfigError, DependencyError
@@ -85,6 +87,34 @@ def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None
     directory = run(stage)
     assert (directory / "squares.txt").read_text() == "0 1 4 9"
     assert executions(workspace).count("batch 0") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "in_background"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+)
+def test_an_interrupted_run_cancels_its_job(
+    workspace, number: signal.Signals, in_background: bool
+) -> None:
+    """A shell starts a run in the background with SIGINT ignored, by which submitit cancels jobs.
+
+    SIGINT goes to the run alone, so its driver learns of it from the run, and not from the terminal.
+    """
+
+    def ignore_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if in_background else signal.SIG_DFL)
+
+    stage = task(Waits, workspace, *LOCAL)
+    command = [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL, "workers=1"]
+    started = subprocess.Popen(command, cwd=ROOT, preexec_fn=ignore_interrupts)
+    wait_until(lambda: executions(workspace) == ["waits"], seconds=300)
+    record = read_progress(stage.store.progress_file(stage.key))
+    assert record is not None
+    process = psutil.Process(record.pid)
+    started.send_signal(number)
+    assert started.wait(60) != 0
+    wait_until(lambda: not process.is_running())
+    assert not stage.store.in_use(stage.key)
 
 
 def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:

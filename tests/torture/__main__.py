@@ -19,11 +19,11 @@ from rich.table import Table
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, SteepError
-from tests.torture import damage, disk, endpoint, inputs, kills
+from tests.torture import damage, disk, endpoint, inputs, kills, nodes
 from tests.torture.figures import Figures
 from tests.torture.runs import RunFolder
 
-PARTS = ("inputs", "endpoint", "kills", "damage", "disk")
+PARTS = ("inputs", "endpoint", "kills", "damage", "disk", "ray")
 
 
 def main(
@@ -34,6 +34,7 @@ def main(
     case: Annotated[int, typer.Option(min=1, help="generated bad inputs")] = 5000,
     damaged: Annotated[int, typer.Option(min=1, help="damaged outputs")] = 100,
     failure: Annotated[int, typer.Option(min=2, help="runs on full and read-only disks")] = 20,
+    loss: Annotated[int, typer.Option(min=1, help="lost nodes of a Ray cluster")] = 4,
     seed: Annotated[int, typer.Option(help="seed of all random choices")] = 0,
     folder: Annotated[Path | None, typer.Option(help="working folder; default: temporary")] = None,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/torture.json"),
@@ -46,12 +47,14 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         root = (folder or Path(temporary)).resolve()
         reference = RunFolder(root / "reference")
+        divided = RunFolder(root / "divided", nodes.DIVIDED)
         run: dict[str, Callable[[], Figures]] = {
             "inputs": lambda: inputs.run(seed, case),
             "endpoint": endpoint.run,
             "kills": lambda: kills.run(root, reference, seed, kill),
             "damage": lambda: damage.run(reference, seed, damaged),
             "disk": lambda: disk.run(root, reference, seed, failure),
+            "ray": lambda: nodes.run(root, divided, seed, loss),
         }
         results = []
         for name in PARTS:

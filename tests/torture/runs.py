@@ -126,9 +126,9 @@ def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
         os.set_blocking(messages.fileno(), False)
         while process.poll() is None:
             for line in iter(messages.readline, ""):
-                match = _STARTED.match(line)
-                if match:
-                    running = match[1]
+                started = stage_started(line)
+                if started is not None:
+                    running = started
                     if running == stage and due is None:
                         due = time.monotonic() + delay
             if due is not None and time.monotonic() >= due:
@@ -140,6 +140,12 @@ def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
                 return Killed(running, delay, len(run.orphans()))
             time.sleep(0.02)
     return None
+
+
+def stage_started(line: str) -> str | None:
+    """The label of the stage that a line of ``steep run`` says to run, or None."""
+    match = _STARTED.match(line)
+    return match[1] if match else None
 
 
 def differing_files(one: RunFolder, other: RunFolder) -> list[str]:

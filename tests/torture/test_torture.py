@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import damage, kills
+from tests.torture import damage, kills, nodes
 from tests.torture.runs import RunFolder, differing_files
 
 # One round over few questions: about a minute on an idle machine.
@@ -32,6 +32,15 @@ def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
     figures = kills.run(tmp_path, reference, seed=0, count=2, only=["sample-1", "train-1"])
     assert figures.problems == []
     assert figures.cases == 2
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
+    reference: RunFolder, tmp_path: Path
+) -> None:
+    figures = nodes.run(tmp_path, reference, seed=0, count=2)
+    assert figures.problems == []
+    assert figures.facts["by_stage"] == {"sample": 1, "score": 1}
 
 
 @pytest.mark.timeout(600)

@@ -11,14 +11,16 @@ import math
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pipeline.core.text import one_line
-from pipeline.run.cluster.request import Note, Request, Watch, drive, failed
+from pipeline.run.cluster import ray_slots
+from pipeline.run.cluster.request import Note, Request, Watch, drive, end_at_signals, failed
 from pipeline.run.remote import RemoteStage, run_remote
 
 _LOOK = 0.5  # seconds between two looks at the stage
+_ROOM_SECONDS = 5.0  # that a task waits for its resources before unused slots make room
 _CAUSE_SECONDS = 60.0  # to wait for the first machine when another has failed
 _LONGEST = 500  # characters of a message of Ray
 
@@ -45,11 +47,41 @@ class Driver:
         self._ray = ray
         self._request = request
         self._watch = watch
+        self._slots = ray.get_actor(ray_slots.NAME, namespace=request.settings["slots"])
 
     def attempt(self, number: int) -> dict[str, Any]:
         """Run the stage once; returns its outcome. Raises exceptions of Ray for a lost node."""
-        ray, request = self._ray, self._request
         self._check_capacity()
+        try:
+            if self._request.settings["serves"] is not None:
+                return self._in_slot(number)
+            return self._as_tasks(number)
+        finally:
+            self._watch.look()
+            self._watch.attempt_ended()
+
+    def _in_slot(self, number: int) -> dict[str, Any]:
+        """Run the stage in a slot, where its engine may be open from an earlier stage."""
+        ray, request, kept = self._ray, self._request, False
+        namespace, driver = request.settings["slots"], ray.get_runtime_context().get_job_id()
+        asked = driver, request.gpus, request.threads, request.settings["serves"]
+        while (name := ray.get(self._slots.acquire.remote(*asked))) is None:
+            time.sleep(_LOOK)
+        try:
+            try:
+                slot = ray.get_actor(name, namespace=namespace)
+            except ValueError:  # its node was lost a moment ago
+                raise ray.exceptions.ActorDiedError from None
+            task = slot.run.remote(asdict(request.stage), _passed_on(os.environ), str(number))
+            outcome = self._outcome([task])
+            kept = self._ended
+            return outcome
+        finally:  # a slot with a stage that has not ended is lost
+            ray.get(self._slots.release.remote(name, kept))
+
+    def _as_tasks(self, number: int) -> dict[str, Any]:
+        """Run the stage as a task, or as one on each of its machines."""
+        ray, request = self._ray, self._request
         task = ray.remote(on_node).options(
             num_cpus=request.threads,
             num_gpus=request.gpus,
@@ -63,29 +95,39 @@ class Driver:
         for rank in range(machines):
             placed = task if machines == 1 else task.options(scheduling_strategy=self._bundle(rank))
             tasks.append(placed.remote(stage, environment, rank, str(number)))
-        first, deadline = tasks[0], math.inf
-        failure: dict[str, Any] = {}
         try:
-            while True:
-                done, _ = ray.wait(tasks, num_returns=1, timeout=_LOOK)
-                for finished in done:
-                    outcome: dict[str, Any] = ray.get(finished)
-                    if finished == first:
-                        return outcome
-                    tasks.remove(finished)
-                    if outcome and not failure:  # the first machine fails next, and knows the cause
-                        failure, deadline = outcome, time.monotonic() + _CAUSE_SECONDS
-                if time.monotonic() > deadline:
-                    return failure
-                reason = self._watch.look()
-                if reason is not None:
-                    return {"status": 2, "message": reason, "busy": False, "log": None}
+            return self._outcome(tasks)
         finally:
-            self._watch.look()
-            self._watch.attempt_ended()
             for running in tasks:
                 ray.cancel(running, force=True)
             self._remove_group()
+
+    def _outcome(self, tasks: list[Any]) -> dict[str, Any]:
+        """The outcome of the first machine's task, or the reason why the stage must end.
+
+        Removes the tasks of other machines that have ended. ``_ended`` is whether the first one has.
+        """
+        ray, self._ended = self._ray, False
+        first, deadline, failure = tasks[0], math.inf, dict[str, Any]()
+        asked = time.monotonic()
+        while True:
+            done, _ = ray.wait(tasks, num_returns=1, timeout=_LOOK)
+            for finished in done:
+                outcome: dict[str, Any] = ray.get(finished)
+                if finished == first:
+                    self._ended = True
+                    return outcome
+                tasks.remove(finished)
+                if outcome and not failure:  # the first machine fails next, and knows the cause
+                    failure, deadline = outcome, time.monotonic() + _CAUSE_SECONDS
+            if time.monotonic() > deadline:
+                return failure
+            reason = self._watch.look()
+            if reason is not None:
+                return {"status": 2, "message": reason, "busy": False, "log": None}
+            if not self._watch.placed and time.monotonic() - asked > _ROOM_SECONDS:
+                self._slots.make_room.remote()
+                asked = time.monotonic()
 
     def _strategy(self) -> Any:
         """Where the tasks run: anywhere, or each on a node of its own for training on several machines."""
@@ -100,7 +142,8 @@ class Driver:
         self._group = placement_group(
             [bundle] * self._request.stage.machines, strategy="STRICT_SPREAD"
         )
-        self._ray.get(self._group.ready())
+        while not self._ray.wait([self._group.ready()], timeout=_ROOM_SECONDS)[0]:
+            self._slots.make_room.remote()
         return self._bundle(0)
 
     def _bundle(self, rank: int) -> Any:
@@ -119,7 +162,7 @@ class Driver:
     def _check_capacity(self) -> None:
         """Raise ValueError when the nodes of the cluster are too few or too small, so that it would wait for ever."""
         need = {"CPU": self._request.threads, "GPU": self._request.gpus}
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        nodes = [node["Resources"] for node in _nodes(self._ray)]
         large = [
             node
             for node in nodes
@@ -151,6 +194,10 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
             f"the Ray cluster at {address} cannot be used: {one_line(str(error), _LONGEST)}; nodes and this machine "
             "need the same versions of Python and Ray"
         )
+    end_at_signals()  # Ray has set its own handlers
+    if request.gpus and not any(node["Resources"].get("GPU") for node in _nodes(ray)):
+        note("no node of the Ray cluster has a GPU; it runs on CPUs")
+        request = replace(request, gpus=0)
     driver = Driver(ray, request, watch)
     for number in range(retries + 1):
         try:
@@ -162,8 +209,15 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
                 f"Ray ended it because the memory of its node ran out; {request.stage.memory_hint}",
                 1,
             )
-        except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError) as error:
-            kind = "node" if isinstance(error, lost.NodeDiedError) else "worker"
+        except (
+            lost.NodeDiedError,
+            lost.WorkerCrashedError,
+            lost.LocalRayletDiedError,
+            lost.ActorDiedError,
+            lost.ActorUnavailableError,
+        ) as error:
+            worker = isinstance(error, lost.WorkerCrashedError | lost.LocalRayletDiedError)
+            kind = "worker" if worker else "node"
             last = f"the {kind} on which it ran was lost"
             if number < retries:
                 note(f"{last}; it continues from its checkpoint (start {number + 2})")
@@ -176,6 +230,11 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
         "continues from its last checkpoint",
         1,
     )
+
+
+def _nodes(ray: Any) -> list[dict[str, Any]]:
+    """The nodes of the cluster that are alive."""
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _passed_on(environment: Any) -> dict[str, str]:

@@ -8,10 +8,12 @@ cancels its job before.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,6 +28,7 @@ _LOCK_SECONDS = (
 _NO_LOCK_SECONDS = (
     60.0  # a stage that has just ended has no lock, and its manifest may not be seen yet
 )
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 Note: TypeAlias = Callable[[str], None]
 Drive: TypeAlias = "Callable[[Request, Watch, Note], dict[str, Any]]"
@@ -59,6 +62,8 @@ def read_request() -> tuple[Request, Reports]:
 class Watch:
     """What a driver learns of a running stage from its file of reports, and passes on.
 
+    ``placed`` says whether the stage's job has got its resources and begun.
+
     It also finds out whether the file system locks between machines: the stage holds its lock from the
     report of its log on.
     """
@@ -71,6 +76,7 @@ class Watch:
         self._read = 0
         self._unlocked_since: float | None = None
         self._running = False
+        self.placed = False
 
     def look(self) -> str | None:
         """Pass on what is new; returns a reason to end the stage, or None."""
@@ -85,6 +91,9 @@ class Watch:
                 report = json.loads(line)
             except ValueError:  # a network file system may show blocks that are not written yet
                 continue
+            self.placed = True
+            if "log" not in report:
+                continue
             self._running, self._unlocked_since = True, None
             self._reports.send(log=report["log"])
             self._reports.send(note=f"runs in {report['where']}")
@@ -92,7 +101,7 @@ class Watch:
 
     def attempt_ended(self) -> None:
         """The stage does not run at present."""
-        self._running = False
+        self._running = self.placed = False
 
     def _without_lock(self) -> str | None:
         if self._store.in_use(self._key) or self._store.complete(self._key):
@@ -114,16 +123,44 @@ def failed(message: str, status: int = 2) -> dict[str, Any]:
     return {"status": status, "message": message, "busy": False, "log": None}
 
 
-def drive(run: Drive) -> int:
-    """The main function of a driver: ``run`` returns the outcome, which is reported.
+def end_at_signals() -> None:
+    """Let the first SIGTERM or SIGINT raise SystemExit; later ones are ignored while the job is cancelled.
 
-    Returns the exit status. SIGTERM raises SystemExit in ``run``, which cancels its job.
+    A shell starts jobs in the background with SIGINT ignored, and so would be the processes that this one
+    starts. submitit cancels its local jobs by that signal.
     """
 
     def stop(number: int, frame: Any) -> None:
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, stop)
+    for each in _ENDING:
+        signal.signal(each, stop)
+
+
+@contextmanager
+def signals_delayed() -> Iterator[None]:
+    """Delay SIGTERM and SIGINT to the end of the block, so that a job that it submits is known."""
+    received: list[int] = []
+    before = {
+        each: signal.signal(each, lambda number, frame: received.append(number)) for each in _ENDING
+    }
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in received[:1]:
+            os.kill(os.getpid(), number)
+
+
+def drive(run: Drive) -> int:
+    """The main function of a driver: ``run`` returns the outcome, which is reported.
+
+    Returns the exit status. SIGTERM and SIGINT raise SystemExit in ``run``, which cancels its job.
+    """
+    end_at_signals()
     request, reports = read_request()
     watch = Watch(request, reports)
     outcome = run(request, watch, lambda text: reports.send(note=text))

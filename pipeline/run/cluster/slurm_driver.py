@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.text import one_line
-from pipeline.run.cluster.request import Note, Request, Watch, drive, failed
+from pipeline.run.cluster.request import Note, Request, Watch, drive, failed, signals_delayed
 from pipeline.run.remote import RemoteStage, run_remote
 
 _LOOK = 0.2  # seconds between two looks for the result
@@ -102,20 +102,21 @@ def executor(request: Request) -> Any:
 
 def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     """Submit the stage and wait for its end; returns its outcome. Cancels the job on the way out."""
+    job, ended = None, False
     try:
-        job = executor(request).submit(StageCall(request.stage))
-    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-        return failed(
-            f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine with sbatch "
-            "and srun, and check the block execution.slurm"
-        )
-    ended = False
-    try:
+        try:
+            with signals_delayed():
+                job = executor(request).submit(StageCall(request.stage))
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            return failed(
+                f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine with sbatch "
+                "and srun, and check the block execution.slurm"
+            )
         note(f"submitted as {request.stage.name} {job.job_id}")
         ended, outcome = _wait(job, request, watch)
         return outcome
     finally:
-        if not ended:
+        if job is not None and not ended:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 job.cancel(check=False)
 
