@@ -47,6 +47,7 @@ class Row:
     embedded: tuple[str, tuple[str, ...]] | None
     published: tuple[str, tuple[str, ...]] | None
     base: str  # the configuration of the paper in the closed world
+    published_base: str  # the published configuration of the paper
     settings: tuple[str, ...]  # what the row changes in ``base``
     command: str
     read: str
@@ -78,7 +79,8 @@ def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
         else:
             published = (paper["published"], tuple(other))
     return Row(
-        paper["paper"], table, row["row"], embedded, published, paper["embedded"], settings,
+        paper["paper"], table, row["row"], embedded, published, paper["embedded"],
+        paper["published"], settings,
         row.get("command", ""), row.get("read", ""), row.get("note", ""), row.get("missing", ""),
     )  # fmt: skip
 
@@ -105,7 +107,10 @@ def _cells(row: Row) -> list[str]:
     embedded, published = _make(row.embedded, ""), _make(row.published, " DATA=DIR")
     note = f"{row.note[0].upper()}{row.note[1:]}." if row.note else ""
     if row.command:
-        embedded, published = f"`{row.command}`", "the same, with `--config` and `--data`"
+        embedded = published = f"`{row.command}`"
+        if row.command.startswith(("steep run", "steep evaluate")):
+            embedded = f"`{row.command} --config configs/{row.base}.yaml`"
+            published = f"`{row.command} --config configs/{row.published_base}.yaml --data DIR`"
     return [row.row, embedded, published, row.read, note]
 
 

@@ -167,6 +167,7 @@ def _pairs(
 ) -> Iterator[dict[str, object]]:
     """The pairs of all questions; ``write`` gets the pairing outcomes as JSON lines."""
     from pipeline.pairs.questions import pair_questions
+    from pipeline.pairs.select import counted_total
 
     questions = pair_questions(store.questions(), thresholds)
     while True:
@@ -185,8 +186,8 @@ def _pairs(
                 "chosen": pair.chosen.id,
                 "rejected": pair.rejected.id,
                 "kind": pair.kind,
-                "chosen_total": pair.chosen.total,
-                "rejected_total": pair.rejected.total,
+                "chosen_total": counted_total(pair.chosen, thresholds),
+                "rejected_total": counted_total(pair.rejected, thresholds),
             }
 
 

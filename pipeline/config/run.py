@@ -175,6 +175,12 @@ class Config(Block):
                 f"pairs.terms is {self.pairs.terms}, and the reward of rewards.kind {self.rewards.kind} "
                 "is a single number; set pairs.terms to all"
             )
+        if self._needs_entities and self.graph.source == "none":
+            raise ValueError(
+                f"rewards.prograph.structure is {self.rewards.prograph.structure}, and there are no entities to "
+                "count, because graph.source is none and retrieval is not over the hypergraph; set "
+                "rewards.prograph.structure to 0, or set graph.source"
+            )
         if self._needs_process and self.rewards.tearag.without_process:
             raise ValueError(
                 f"all weights of rewards.tearag are 0, and pairs.multi_process is "
@@ -282,6 +288,12 @@ class Config(Block):
         if self.retrieval.over_hypergraph:
             return self.hypergraph.source == "triplets"
         return self.retrieval.variant not in ("semantic", "none")
+
+    @property
+    def _needs_entities(self) -> bool:
+        """Whether a step reward counts entities of the graph of triplets."""
+        structure = self.method.step_rewards and self.rewards.prograph.structure > 0
+        return structure and not self.retrieval.over_hypergraph
 
     @property
     def _needs_process(self) -> bool:

@@ -94,10 +94,17 @@ class Candidate:
 
     @property
     def total(self) -> float:
-        """The value by which candidates are sorted."""
+        """The reward, or the sum of all terms."""
         if self.reward is not None:
             return self.reward
         return self.format + self.outcome + self.process
+
+
+def counted_total(candidate: Candidate, thresholds: Pairs) -> float:
+    """The sum of the terms that count by ``thresholds.terms``; a single-number reward as it is."""
+    if candidate.reward is not None or thresholds.terms == "all":
+        return candidate.total
+    return candidate.outcome + (candidate.format if thresholds.terms == "outcome-format" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ def select(
     distinct = _distinct(candidates, bins)
     if True in single_number:
         return _select_by_margin(distinct, thresholds, bins), bins
-    total = {candidate.id: round(_total(candidate, thresholds), 9) for candidate in distinct}
+    total = {candidate.id: round(counted_total(candidate, thresholds), 9) for candidate in distinct}
     ascending = sorted(distinct, key=lambda candidate: (total[candidate.id], candidate.sample))
     chosen_ids = {candidate.id for candidate in distinct if _is_chosen(candidate, thresholds)}
     best_first = sorted(
@@ -241,16 +248,6 @@ def _distinct(candidates: Sequence[Candidate], bins: dict[str, Bin]) -> list[Can
             if candidate.output is not None:
                 seen.add(candidate.output)
     return distinct
-
-
-def _total(candidate: Candidate, thresholds: Pairs) -> float:
-    """The sum of the terms that count."""
-    total = candidate.outcome
-    if thresholds.terms != "outcome":
-        total += candidate.format
-    if thresholds.terms == "all":
-        total += candidate.process
-    return total
 
 
 def _is_chosen(candidate: Candidate, thresholds: Pairs) -> bool:

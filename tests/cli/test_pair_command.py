@@ -31,6 +31,7 @@ def write(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
+NAMES = ("format", "outcome", "process")
 RECORDS = [scored(f"q{n}", k, (1.0, 0.5, 0.1, 0.0)[k]) for n in range(20) for k in range(4)]
 
 
@@ -50,6 +51,29 @@ def test_interleaved_questions_give_the_pairs_of_adjacent_ones(tmp_path: Path) -
     assert len(results[0][1]) == len(RECORDS)
     status, printed, _ = steep(["pair", "-"], sources["shuffled"].read_bytes())
     assert (status, sorted(printed.splitlines())) == (0, results[0][0])
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("tearag-outcome-format", ("q/1", "q/0", "format", 1.9, 1.0)),
+        ("tearag-outcome", ("q/0", "q/2", "easy", 1.0, 0.2)),
+    ],
+)
+def test_a_configuration_decides_which_terms_a_file_is_paired_by(
+    tmp_path: Path, config: str, expected: tuple[object, ...]
+) -> None:
+    """Malformed and right, well-formed and nearly right, and wrong with the best process."""
+    terms = [(0.0, 1.0, 0.9), (1.0, 0.9, 0.1), (1.0, 0.2, 2.0)]
+    records = [
+        scored("q", sample, 0.0, rewards=dict(zip(NAMES, values, strict=True)))
+        for sample, values in enumerate(terms)
+    ]
+    output = tmp_path / "out"
+    pair_file(write(tmp_path / "in.jsonl", records), output, config=f"ablations/{config}")
+    [pair] = map(json.loads, output.read_text().splitlines())
+    keys = ("chosen", "rejected", "kind", "chosen_total", "rejected_total")
+    assert tuple(pair[key] for key in keys) == expected
 
 
 def test_samples_without_a_number_are_numbered_by_their_question(tmp_path: Path) -> None:

@@ -184,7 +184,14 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
     ("overrides", "message"),
     [
         (("graph={source: none}",), None),
-        (("retrieval.variant=semantic", "graph={source: none}"), None),
+        (
+            ("retrieval.variant=semantic", "graph={source: none}", "rewards.prograph.structure=0"),
+            None,
+        ),
+        (
+            ("retrieval.variant=semantic", "graph={source: none}"),
+            r"rewards\.prograph\.structure is 0\.1, and there are no entities to count",
+        ),
         (
             ("graph={source: none}", "hypergraph={source: triplets}"),
             r"retrieval\.variant prograph needs a graph",
