@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.evaluation import OVERRIDDEN, Evaluation
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
 from pipeline.config.values import shown
@@ -160,7 +161,7 @@ def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] 
     """The block that is the type of a field, also in an optional or a list; None if there is none.
 
     A number is a place in a list or a round, which changes no block. The settings of a round are those
-    of the whole configuration.
+    of the whole configuration, and what evaluation overrides are those of the overridden block.
     """
     if isinstance(name, int):
         return block
@@ -169,6 +170,8 @@ def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] 
         return None
     if block is Config and name == PER_ROUND:
         return Config
+    if block is Evaluation and name in OVERRIDDEN:
+        return OVERRIDDEN[str(name)]
     for kind in (field.annotation, *typing.get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
