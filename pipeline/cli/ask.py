@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.stages.answering import Answered, PolicyProcess
     from tasks.asking import AskedPolicy
 
+Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
 _LINE_BYTES = 1_000_000
 
 
@@ -72,13 +73,13 @@ def ask(
     from tasks.asking import asked_policies
 
     asked = asked_policies(task, names)
-    if only is None and sys.stdin is None:
-        raise InputError("standard input is closed; name a question")
+    if len(asked) < len(names):
+        raise InputError(f"--compare is {compare!r}, which names one policy twice; name each once")
     with _opened(asked) as processes:
         for record in [only] if only is not None else _questions():
             for process in processes:
                 process.ask(record)
-            answers = {process.name: process.answer() for process in processes}
+            answers = [(process.name, process.answer()) for process in processes]
             if as_json:
                 indent = None if only is None else 2
                 typer.echo(json_text(_as_json(record, answers, compare is not None), indent=indent))
@@ -171,7 +172,7 @@ def _lines() -> Iterator[str]:
             raise InputError.at("<stdin>", number, problem) from None
 
 
-def _as_json(question: Question, answers: dict[str, Answered], several: bool) -> dict[str, Any]:
+def _as_json(question: Question, answers: Answers, several: bool) -> dict[str, Any]:
     """``answer`` and ``steps`` of a question; for several policies, a list of these objects."""
     objects = [
         {
@@ -180,7 +181,7 @@ def _as_json(question: Question, answers: dict[str, Answered], several: bool) ->
             **_answer_fields(answered.trajectory),
             "seconds": round(answered.seconds, 3),
         }
-        for name, answered in answers.items()
+        for name, answered in answers
     ]
     if several:
         return {"question": question.question, "policies": objects}
@@ -208,7 +209,7 @@ def _step_fields(step: Step) -> dict[str, Any]:
     return {**named, "query": query(step), "context": fields["context"]}
 
 
-def _print(question: Question, answers: dict[str, Answered], whole: bool) -> None:
+def _print(question: Question, answers: Answers, whole: bool) -> None:
     """The answers under the question: one below the other, or in columns in a wide terminal."""
     from rich.console import Console
     from rich.panel import Panel
@@ -226,6 +227,6 @@ def _print(question: Question, answers: dict[str, Answered], whole: bool) -> Non
             subtitle=Text(cost_line(answered.trajectory, answered.seconds)),
             title_align="left",
         )
-        for name, answered in answers.items()
+        for name, answered in answers
     ]
     beside(console, panels)

@@ -7,11 +7,13 @@ training uses, so a mask that is shifted by one token is visible.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.records import Pair, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
@@ -53,7 +55,15 @@ def view_pairs(
         beside(screen, panels)
     if not shown and not keep:
         screen.print(f"{file} has no pairs", markup=False)
+    elif not keep and file.suffix == ".parquet":
+        screen.print(f"{file}: {_kinds(file)}", markup=False, soft_wrap=True)
     return len(shown)
+
+
+def _kinds(file: Path) -> str:
+    """``165 format, 41 easy``: the numbers of pairs by kind."""
+    kinds = Counter(str(row["kind"]) for row in iterate_parquet(file, ["kind"]))
+    return ", ".join(f"{count:,} {printable(kind)}" for kind, count in kinds.most_common())
 
 
 def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:

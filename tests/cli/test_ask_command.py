@@ -98,6 +98,7 @@ def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: Sta
         (["Q?", "--policy", "x"], "there is no such directory; expected base, sft"),
         (["Q?", "--compare", "sft"], "expected two or more policies, separated by commas"),
         (["Q?", "--compare", "sft,1", "--policy", "1"], "--policy cannot be used with --compare"),
+        (["Q?", "--compare", "sft,0,1"], "names one policy twice; name each once"),
         (["  "], "the question is empty"),
         (["x" * (LONGEST_QUESTION + 1)], "the question has 20,001 characters; ask one of at most"),
         (["\udcff"], "the question is not UTF-8 text"),
