@@ -45,7 +45,7 @@ DRIVER := 580
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
+.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft start sample judge score pair train evaluate report \
         view compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference gpu-resolve lock serve-retrieval
 
 help: ## list the targets
@@ -84,7 +84,7 @@ endif
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+world corpus graph index sft-data sft start sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
 	@$(STEEP) run $@ $(RUN)
 
 evaluate: $(STAMP) ## metrics of all policies; POLICY="base 2" QUESTIONS=FILE: of any (DATASET, LIMIT, SELECT, JSON=1)
