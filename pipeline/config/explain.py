@@ -93,13 +93,28 @@ def _plain(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """The key of a setting; below an endpoint, a key that is no plain name may be a secret."""
+    """The key of a setting; a part that is no plain name is left out where it may be a secret."""
     parts = [part for part in location if part != "[key]"]
-    first = parts.index("endpoint") if "endpoint" in parts else len(parts)
+    first = _first_secret(location)
     return ".".join(
-        shown_key(part) if number <= first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
+        shown_key(part) if number < first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
         for number, part in enumerate(parts)
     )
+
+
+def _first_secret(location: tuple[int | str, ...]) -> int:
+    """The number of the first part that is a key of a block with an endpoint.
+
+    From there on an API key may be in the wrong place. The number of parts if there is no such block.
+    """
+    block: type[BaseModel] | None = Config
+    for number, part in enumerate(location):
+        if block is None:
+            break
+        if "endpoint" in block.model_fields:
+            return number
+        block = field_block(block, part)
+    return len(location)
 
 
 def _shown(value: object, location: tuple[int | str, ...]) -> str:
@@ -131,7 +146,7 @@ def _unknown(location: tuple[int | str, ...]) -> str:
     key = _dotted(location)
     name, colon, value = str(location[-1]).partition(":")
     if colon:  # ``{top_k:5}``
-        if "endpoint" in location:
+        if _first_secret(location) < len(location):
             value = "…"
         return f"{key}: unknown key; YAML needs a space after the colon: {shown_key(f'{name}: {value}')}"
     block: Any = Config
