@@ -86,7 +86,7 @@ endif
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+world corpus graph index sft-data sft start sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
 	@$(STEEP) run $@ $(RUN)
 
 evaluate: $(STAMP) ## metrics of all policies; POLICY="base 2" QUESTIONS=FILE: of any (DATASET, LIMIT, SELECT, JSON=1)

@@ -298,10 +298,8 @@ class Config(Block):
             return self
         settings = self.model_dump(exclude={PER_ROUND})
         settings["evaluation"] |= {name: {} for name in OVERRIDDEN}
-        settings |= {
-            "rounds": 0,
-            "objective": "dpo",
-        }  # what training needs is asked of the run itself
+        # What training needs is asked of the run itself.
+        settings |= {"rounds": 0, "objective": "dpo"}
         return Config.model_validate(merged(settings, own))
 
     def of_round(self, number: int) -> Config:

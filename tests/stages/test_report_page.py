@@ -15,8 +15,9 @@ from pipeline.core.errors import StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.core.text import visible
+from pipeline.stages.evaluate import merge_policies
 from pipeline.stages.report import duration, run
-from tests.stages.fabricated_run import write_run
+from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 HOSTILE = '</style></span><script>alert("steep")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -201,3 +202,24 @@ def test_settings_of_single_rounds_are_listed(tmp_path: Path, page: str) -> None
     assert "Round 2 pairs.easy_outcome 0.4 0.3" in parsed.text
     assert "Round 2 pairs.hard_margin" not in parsed.text  # the value of the run
     assert not parsed.misnested
+
+
+def test_further_policies_and_both_kinds_of_questions_have_rows(tmp_path: Path) -> None:
+    """The base model is no part of the comparison of the last policy with the first."""
+    single = [replace(trajectory("q0", "Ostar", dataset="nq"), hop="single")]
+    shards = {
+        name: write_evaluation(tmp_path / name, [*single, trajectory("q1", answer)])
+        for name, answer in (("base", "Vell"), ("sft", "Vell"), ("round-1", "Ostar"))
+    }
+    context = write_run(tmp_path / "run", rounds=1)
+    merge_policies(shards, context.inputs["evaluate"], resamples=9, given=["base"])
+    run(context)
+    parsed = Page((context.output / "report.html").read_text())
+    assert (parsed.misnested, parsed.open) == ([], [])
+    assert (
+        "Exact match on the held-out questions is 100.0 % after Round 1 and 50.0 % after SFT"
+        in (parsed.text.replace("\xa0", " "))
+    )
+    assert "Single-hop and multi-hop questions" in parsed.text
+    assert "Base model" in parsed.text
+    assert "Round 1 compared with SFT" in parsed.text
