@@ -21,6 +21,7 @@ REVIEW ?=
 KILLS  ?=
 REMOVE ?=
 RUNS   ?=
+OUTPUT ?=
 POLICY ?=
 QUESTIONS ?=
 DATASET ?=
@@ -44,8 +45,8 @@ DRIVER := 580
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
-        view status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
+.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft start sample judge score pair train evaluate report \
+        view compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -83,7 +84,7 @@ endif
 run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+world corpus graph index sft-data sft start sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
 	@$(STEEP) run $@ $(RUN)
 
 evaluate: $(STAMP) ## metrics of all policies; POLICY="base 2" QUESTIONS=FILE: of any (DATASET, LIMIT, SELECT, JSON=1)
@@ -104,6 +105,10 @@ data: $(STAMP) ## fetch the official data sets into DATA (DATASETS="nq hotpotqa"
 
 serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
 	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
+
+compare: $(STAMP) ## tables of finished runs with spread and paired tests (RUNS="a b", DATASET=multi-hop, OUTPUT=FILE.md, JSON=1)
+	@test -n "$(RUNS)" || { echo "error: no runs to compare; run make compare RUNS=\"a b\"" >&2; exit 2; }
+	@$(STEEP) compare $(RUNS) $(if $(DATASET),--dataset $(DATASET)) $(if $(OUTPUT),--output $(OUTPUT)) $(if $(JSON),--json)
 
 status: $(STAMP) ## which stages are done or run; WHY=sample:2 says why one would run (WATCH=1, JSON=1)
 	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)

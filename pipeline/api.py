@@ -36,10 +36,10 @@ Rewards = dict[str, Any]
 
 @dataclass(frozen=True)
 class Policy:
-    """A trained policy: a LoRA adapter over the base model.
+    """A policy of a run: a LoRA adapter over the base model.
 
-    ``number`` is 0 for SFT and n for the policy after round n. ``directory`` holds ``adapter/`` and
-    ``lineage.json``. ``fingerprint`` is a hash of the adapter and the base model, and the value of
+    ``number`` is 0 for SFT, or for what the run starts from, and n for the policy after round n.
+    ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does not have. ``fingerprint`` is a hash of the adapter and the base model, and the value of
     `Trajectory.policy`.
     """
 
@@ -49,8 +49,25 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """``sft`` or ``round-n``, as in the metrics."""
-        return "sft" if self.number == 0 else f"round-{self.number}"
+        """``sft``, ``base``, ``start`` or ``round-n``, as in the metrics."""
+        if self.number:
+            return f"round-{self.number}"
+        if self.directory.parent.name != "start":
+            return "sft"
+        return "start" if (self.directory / "adapter").is_dir() else "base"
+
+
+def compare_runs(runs: Iterable[Path | str]) -> dict[str, Any]:
+    """Compare finished runs: ``steep compare --json``, by their directories or names below ``runs/``.
+
+    Returns groups, differing settings, means and tests (`pipeline.evaluation.run_comparison.Comparison`).
+    Raises InputError for runs over different questions, StoreError for a run without evaluation.
+
+    >>> tests = compare_runs(["runs/embedded", "runs/no-process"])["tests"]
+    """
+    from pipeline.stages.finished_run import compare_directories, run_directory
+
+    return compare_directories([run_directory(str(run)) for run in runs]).to_json()
 
 
 class Run:
@@ -213,7 +230,7 @@ class Run:
         """
         from pipeline.training.lineage import read_lineage
 
-        numbers = {"sft": 0} | {
+        numbers = {"sft": 0, "start": 0} | {
             label: int(label.removeprefix("train-"))
             for label in self.stages
             if label.startswith("train-")
@@ -379,7 +396,8 @@ class Run:
             return policy
         named = {trained.number: trained for trained in self.policies()}
         if policy not in named:
-            self.stage("sft" if policy == 0 else f"train-{policy}")  # raises StoreError
+            first = "sft" if self.config is None or self.config.start == "sft" else "start"
+            self.stage(f"train-{policy}" if policy else first)  # raises StoreError
         return named[policy]
 
     def _context(

@@ -7,6 +7,7 @@
 from tasks.corpus import Corpus
 from tasks.evaluate import Evaluate, EvaluatePolicy, EvaluatePolicyShard
 from tasks.evaluate_any import EvaluateAny, EvaluateAnyShard
+from tasks.given_policy import GivenPolicy, Start
 from tasks.graph import Graph, GraphShard
 from tasks.hypergraph import Hypergraph, HypergraphShard, HyperIndex, HyperIndexShard
 from tasks.index import Index, IndexShard
@@ -33,6 +34,7 @@ __all__ = [
     "EvaluateAnyShard",
     "EvaluatePolicy",
     "EvaluatePolicyShard",
+    "GivenPolicy",
     "Graph",
     "GraphShard",
     "HyperIndex",
@@ -58,6 +60,7 @@ __all__ = [
     "Sft",
     "SftData",
     "SftDataShard",
+    "Start",
     "Train",
     "World",
 ]

@@ -177,7 +177,12 @@ class StageTask(luigi.Task):
     @property
     def label(self) -> str:
         """The stage's name in messages and logs, such as ``sample-2`` for round 2."""
-        return self.stage if self.round_number is None else f"{self.stage}-{self.round_number}"
+        return self.stage if self.variant is None else f"{self.stage}-{self.variant}"
+
+    @property
+    def variant(self) -> str | None:
+        """What distinguishes this task from others of its stage, in messages and logs: its round."""
+        return None if self.round_number is None else str(self.round_number)
 
     def run(self) -> None:
         """Run the stage, unless its inputs turned out to be those of an output that is there."""

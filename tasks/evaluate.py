@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 import luigi
 
+from pipeline.config import Config
+from pipeline.config.evaluation import given_name
 from tasks.base import StageTask
+from tasks.folders import file_name
+from tasks.given_policy import GivenPolicy, remove_and_evaluate
 from tasks.knowledge import knowledge
 from tasks.policy import policy
 from tasks.questions import questions
-from tasks.sample import ROLL_OUT, ROLL_OUT_FILES, roll_out_files, roll_out_needs
+from tasks.sample import ROLL_OUT, roll_out_files, roll_out_inputs, roll_out_needs
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
-def policy_name(number: int) -> str:
-    """``sft`` for policy 0, ``round-n`` for policy n."""
-    return "sft" if number == 0 else f"round-{number}"
+class OfPolicy(StageTask):
+    """A stage of one policy: policy ``number`` of the run, or one of ``evaluation.policies``."""
+
+    number = luigi.IntParameter(default=0, description="policy: 0 is the first, n that of round n")
+    given = luigi.OptionalParameter(
+        default=None, description="base, or the directory of an adapter"
+    )
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.for_evaluation()
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.number) if self.given is None else None
+
+    @property
+    def variant(self) -> str | None:
+        return super().variant if self.given is None else file_name(given_name(self.given))
+
+    @property
+    def remake_command(self) -> str:
+        return super().remake_command if self.given is None else remove_and_evaluate(self)
+
+    def policy(self) -> StageTask:
+        """The task that makes the policy."""
+        if self.given is None:
+            return policy(self, int(self.number))
+        made: StageTask = self.clone(GivenPolicy, source=self.given)
+        return made
 
 
-class _EvaluatingPolicy(DivisibleTask):
+class _EvaluatingPolicy(OfPolicy, DivisibleTask):
     version = 2
     entry = "pipeline.stages.evaluate:run"
     reads = (
@@ -36,26 +68,23 @@ class _EvaluatingPolicy(DivisibleTask):
         "sampling.batch",
         *ROLL_OUT,
     )
-    number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
+    # They are merged into the settings above (`OfPolicy.settings`).
+    reads_at_times = ("evaluation.retrieval", "evaluation.sampling")
 
     @property
     def own_shards(self) -> int | None:
         return self.settings.evaluation.shards
 
-    @property
-    def round_number(self) -> int | None:
-        return int(self.number)
-
     def upstream(self) -> dict[str, StageTask]:
         return {
             **knowledge(self),
             "questions": questions(self, self.settings.evaluation.split),
-            "policy": policy(self, self.number),
+            "policy": self.policy(),
         }
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return ROLL_OUT_FILES
+        return roll_out_inputs(self)
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)
@@ -82,16 +111,30 @@ class Evaluate(StageTask):
     """Metrics, intervals and comparisons over all policies."""
 
     stage = "evaluate"
-    version = 2
+    version = 3  # averages over single-hop and over multi-hop questions
     entry = "pipeline.stages.evaluate:merge"
     reads = ("evaluation.bootstrap", "seed")
+    reads_at_times = ("evaluation.policies",)  # they are inputs
 
     def upstream(self) -> dict[str, StageTask]:
         from tasks.judge import JudgePolicy  # that module imports this one
 
-        numbers = range(self.settings.rounds + 1)
-        needs = {policy_name(n): self.clone(EvaluatePolicy, number=n) for n in numbers}
+        needs: dict[str, StageTask] = {
+            name: self.clone(EvaluatePolicy, **which)
+            for name, which in evaluated_policies(self.settings).items()
+        }
         if self.settings.evaluation_judges is None:
             return needs
-        judged = {f"judge-{policy_name(n)}": self.clone(JudgePolicy, number=n) for n in numbers}
+        judged = {
+            f"judge-{name}": self.clone(JudgePolicy, **which)
+            for name, which in evaluated_policies(self.settings).items()
+        }
         return {**needs, **judged}
+
+
+def evaluated_policies(settings: Config) -> dict[str, dict[str, str | int]]:
+    """The parameters of `OfPolicy` for all policies that a run evaluates, by their names in results."""
+    return {
+        **{given_name(source): {"given": source} for source in settings.evaluation.policies},
+        **{settings.policy_name(n): {"number": n} for n in range(settings.rounds + 1)},
+    }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from functools import cached_property
 from pathlib import Path
 
 import luigi
 
+from pipeline.config import Config
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.knowledge import knowledge
@@ -27,6 +29,10 @@ class _EvaluatingAny(DivisibleTask):
     again = luigi.ListParameter(
         significant=False, description="the command line of this evaluation"
     )
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.for_evaluation()
 
     @property
     def own_shards(self) -> int | None:

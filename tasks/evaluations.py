@@ -7,7 +7,6 @@ Input: a configuration's task, names of policies, and a choice of questions. Out
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pipeline.core.errors import InputError, StoreError
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.evaluate_any import EvaluateAny
+from tasks.folders import file_name
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
@@ -152,8 +152,3 @@ def _publish(evaluation: Evaluation, folder: Path) -> None:
         write_json(folder / f"{file_name(policy.name)}-{questions}.json", rows)
     if evaluation.tests:
         write_json(folder / "comparisons" / f"{questions}.json", evaluation.tests)
-
-
-def file_name(name: str) -> str:
-    """A name as part of a file's name: other characters than letters, digits and ``._-`` are "-"."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"

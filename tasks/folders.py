@@ -1,8 +1,9 @@
-"""Checks of a run's directories before anything is read or runs."""
+"""Checks of a run's directories before anything is read or runs, and names of files."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -41,3 +42,8 @@ def check_writable(folders: Iterable[Path]) -> None:
         except OSError as error:
             error.filename = str(folder)  # and not the temporary file
             raise StoreError(explain_os_error(error, folder)) from None
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name: other characters than letters, digits and ``._-`` are "-"."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"

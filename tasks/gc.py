@@ -1,6 +1,7 @@
 """Outputs that no configuration names: which they are and why, and their removal.
 
 An output is named when a stage of a configuration has its fingerprint, or resolves to its directory. The
+shards of a stage are named until the stage is complete, as it holds what it has joined. The
 configurations are those given, and the resolved one that each run leaves as ``config.yaml``. A store is
 left as it is while what its runs name is unknown, or a process with other settings may be using it.
 """
@@ -60,6 +61,7 @@ class Names:
     keys: list[StageKey] = field(default_factory=list)
     outputs: set[tuple[str, str]] = field(default_factory=set)
     undecided: set[str] = field(default_factory=set)
+    joined: set[tuple[str, str]] = field(default_factory=set)  # shards of complete stages
 
     def add(self, report: StageTask) -> None:
         """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
@@ -79,6 +81,9 @@ class Names:
         self.keys.append(task.key)
         # The directory has another fingerprint when the stage reuses an output with the same content.
         self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, task.directory.name)}
+        if isinstance(task, ShardedTask) and task.complete():
+            shards = task.shards().values()
+            self.joined |= {(shard.stage, shard.key.fingerprint) for shard in shards}
 
     @property
     def stages(self) -> set[str]:
@@ -90,6 +95,12 @@ class Names:
         """Whether an output is named."""
         return output.stage in self.undecided or (output.stage, output.fingerprint) in self.outputs
 
+    def reason(self, output: Stored) -> str:
+        """Why an output is not named."""
+        if (output.stage, output.fingerprint) in self.joined:
+            return "the complete stage holds what this shard wrote"
+        return _difference(output, self.keys)
+
 
 def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
     """A task and all tasks below it, also those whose output is on another machine."""
@@ -97,8 +108,7 @@ def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask
     if task.task_id in seen:
         return
     seen.add(task.task_id)
-    shards = task.shards() if isinstance(task, ShardedTask) else {}
-    for below in (*shards.values(), *task.requires().values(), *task.upstream().values()):
+    for below in (*task.requires().values(), *task.upstream().values()):
         yield from _needed(below, seen)
     yield task
 
@@ -214,13 +224,15 @@ def _collect(
             unnamed.append(output)
     for output in unnamed:
         # Asked before each removal, because a run may have started meanwhile.
-        blocked = blocked or in_use(store, names.stages, names.outputs, recent_seconds)
+        blocked = blocked or in_use(
+            store, names.stages, names.outputs | names.joined, recent_seconds
+        )
         row = Unnamed(
             output.stage,
             str(output.path),
             size_of(output.path),
             max(0, round(time.time() - output.written)),
-            _reason(output, names.keys),
+            names.reason(output),
         )
         if removing and not blocked:
             problem = remove(store, output)
@@ -231,7 +243,7 @@ def _collect(
         found.left.append(f"nothing can be removed from {store.root}: {blocked}")
 
 
-def _reason(output: Stored, keys: Sequence[StageKey]) -> str:
+def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
     """How an output differs from the most similar one that a configuration names."""
     if output.manifest is None:
         return "checkpoints of an unfinished stage, under settings that no configuration has"

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import luigi
-
 from pipeline.config import Judges
 from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
-from tasks.evaluate import EvaluatePolicy
+from tasks.evaluate import EvaluatePolicy, OfPolicy
 from tasks.fingerprint import model_identity
-from tasks.policy import ADAPTER, policy
+from tasks.policy import policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import Sample
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
@@ -39,7 +37,7 @@ class _Judging(DivisibleTask):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return {"paths": TRAJECTORIES, "policy": ADAPTER}
+        return {"paths": TRAJECTORIES, "policy": policy_files(self.inputs["policy"])}
 
     @property
     def judges(self) -> Judges:
@@ -53,9 +51,9 @@ class _Judging(DivisibleTask):
     def reading(self) -> tuple[str, ...]:
         return (*self.reads, "judges")
 
-    def judged(self, trajectories: StageTask, number: int) -> dict[str, StageTask]:
-        """The trajectories, policy ``number`` that sampled them, and the world of an exact judge."""
-        needs = {"paths": trajectories, "policy": policy(self, number)}
+    def judged(self, trajectories: StageTask, policy: StageTask) -> dict[str, StageTask]:
+        """The trajectories, the policy that sampled them, and the world of an exact judge."""
+        needs = {"paths": trajectories, "policy": policy}
         if self.judges.exact:
             needs["world"] = self.clone(World)
         return needs
@@ -73,7 +71,7 @@ class _JudgingRound(_Judging, RoundTask):
     reads_at_times = ("judges",)
 
     def upstream(self) -> dict[str, StageTask]:
-        return self.judged(self.clone(Sample), self.round - 1)
+        return self.judged(self.clone(Sample), policy(self, self.round - 1))
 
 
 class JudgeShard(_JudgingRound, ShardTask):
@@ -92,9 +90,8 @@ class Judge(_JudgingRound, ShardedTask):
     shard_kind = JudgeShard
 
 
-class _JudgingPolicy(_Judging):
+class _JudgingPolicy(OfPolicy, _Judging):
     reads_at_times = ("judges", "evaluation.judges")
-    number = luigi.IntParameter(description="policy: 0 is SFT, n the policy after round n")
 
     @property
     def judges(self) -> Judges:
@@ -104,12 +101,8 @@ class _JudgingPolicy(_Judging):
         own = self.settings.evaluation.judges is not None
         return (*self.reads, "evaluation.judges" if own else "judges")
 
-    @property
-    def round_number(self) -> int | None:
-        return int(self.number)
-
     def upstream(self) -> dict[str, StageTask]:
-        return self.judged(self.clone(EvaluatePolicy), int(self.number))
+        return self.judged(self.clone(EvaluatePolicy), self.policy())
 
 
 class JudgePolicyShard(_JudgingPolicy, ShardTask):

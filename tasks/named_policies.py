@@ -7,10 +7,11 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config.evaluation import BASE
+from pipeline.config.run import SFT
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.run.store import MANIFEST, read_manifest
 from tasks.base import StageTask
-from tasks.evaluate import policy_name
 from tasks.policy import policy
 
 NAMES = "base, sft, the number of a round, RUN:ROUND (such as embedded:2), or a directory"
@@ -36,9 +37,16 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
 
     Raises InputError for another name, StoreError when the training stage is not complete.
     """
-    if name == "base":
-        return NamedPolicy("base", None, f"model.base ({task.settings.model.base}), untrained")
-    number = _number(name)
+    settings = task.settings
+    if name == BASE:
+        own = 0 if settings.start == BASE else None
+        return NamedPolicy(name, None, f"model.base ({settings.model.base}), untrained", own)
+    if name == SFT != settings.start:
+        raise InputError(
+            f"--policy names sft, and start is {settings.start}, so that the run has no SFT policy; name "
+            f"{settings.policy_name(0)}"
+        )
+    number = 0 if name == settings.policy_name(0) else _number(name)
     if number is not None:
         return _own(task, number)
     if name and Path(name).is_dir():
@@ -73,14 +81,14 @@ def run_command(task: StageTask) -> str:
 
 def _number(text: str) -> int | None:
     """The number of ``sft``, ``2`` or ``round-2``; None for other text."""
-    if text == "sft":
+    if text == SFT:
         return 0
     found = _ROUND.fullmatch(text)
     return None if found is None else int(found[1])
 
 
 def _own(task: StageTask, number: int) -> NamedPolicy:
-    name = policy_name(number)
+    name = task.settings.policy_name(number)
     if number > task.settings.rounds:
         raise InputError(
             f"--policy names {name}, and rounds is {task.settings.rounds}; name a round up to it"
@@ -105,7 +113,9 @@ def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
         )
     stage, round = ("sft", None) if number == 0 else ("train", number)
     outputs = _outputs(directory / "store" / stage, round)
-    name = f"{directory.resolve().name}:{policy_name(number)}"
+    name = f"{directory.resolve().name}:{f'round-{number}' if number else 'sft'}"
+    if not outputs and number == 0 and (given := _outputs(directory / "store" / "start", None)):
+        outputs, name = given, f"{directory.resolve().name}:start"
     if not outputs:
         label = stage if round is None else f"{stage}-{round}"
         command = ["steep", "run", stage, *(() if round is None else ("--round", str(round)))]

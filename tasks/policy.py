@@ -1,16 +1,29 @@
-"""The task that trains policy n."""
+"""The task that makes policy n, and what other stages read of it."""
 
 from __future__ import annotations
 
+from pipeline.config.evaluation import BASE
+from pipeline.config.run import SFT
+from pipeline.core.policy_files import LINEAGE
 from tasks.base import StageTask
+from tasks.given_policy import Start, UntrainedPolicy
 from tasks.sft import Sft
 
-ADAPTER = ("adapter/*",)  # what other stages read of a policy; its lineage follows from this
+ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this
 
 
 def policy(task: StageTask, number: int) -> StageTask:
-    """The task that trains policy ``number``: SFT for policy 0, round n for policy n."""
+    """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0."""
     from tasks.train import Train  # that module imports this one
 
-    trained: StageTask = task.clone(Train, round=number) if number > 0 else task.clone(Sft)
-    return trained
+    if number > 0:
+        made: StageTask = task.clone(Train, round=number)
+    else:
+        made = task.clone(Sft if task.run_settings.start == SFT else Start)
+    return made
+
+
+def policy_files(made: StageTask) -> tuple[str, ...]:
+    """The files that other stages read of the policy that a task makes; the base model has no adapter."""
+    is_base = isinstance(made, UntrainedPolicy) and made.given == BASE
+    return (LINEAGE,) if is_base else ADAPTER

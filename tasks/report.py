@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tasks.base import StageTask
-from tasks.evaluate import Evaluate, EvaluatePolicy, policy_name
+from tasks.evaluate import Evaluate, EvaluatePolicy, evaluated_policies
 from tasks.knowledge import knowledge
 from tasks.pair import Pair
+from tasks.policy import policy
 from tasks.questions import SPLITS, questions
 from tasks.sample import Sample
 from tasks.score import Score
@@ -27,9 +28,11 @@ class Report(StageTask):
         needs: dict[str, StageTask] = {
             **knowledge(self),
             **{f"questions-{split}": questions(self, split) for split in SPLITS},
-            "sft-data": self.clone(SftData),
-            "sft": self.clone(Sft),
         }
+        first = policy(self, 0)
+        if isinstance(first, Sft):
+            needs["sft-data"] = self.clone(SftData)
+        needs[first.stage] = first
         whole = self.settings.until == "report"
         for number in range(1, self.settings.rounds + 1):
             needs[f"sample-{number}"] = self.clone(Sample, round=number)
@@ -41,7 +44,6 @@ class Report(StageTask):
             needs[f"train-{number}"] = self.clone(Train, round=number)
         if whole:
             needs["evaluate"] = self.clone(Evaluate)
-            for number in range(self.settings.rounds + 1):
-                name = f"evaluate-{policy_name(number)}"
-                needs[name] = self.clone(EvaluatePolicy, number=number)
+            for name, which in evaluated_policies(self.settings).items():
+                needs[f"evaluate-{name}"] = self.clone(EvaluatePolicy, **which)
         return needs

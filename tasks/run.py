@@ -23,6 +23,7 @@ from tasks.evaluate import Evaluate, EvaluatePolicy
 from tasks.executors import check_executor, serving
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
+from tasks.given_policy import Start
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
@@ -44,7 +45,7 @@ from tasks.world import World
 STAGES: dict[str, type[StageTask]] = {
     task.stage: task
     for task in (
-        World, Corpus, Graph, Index, Hypergraph, HyperIndex, SftData, Sft, Sample, Judge, Score,
+        World, Corpus, Graph, Index, Hypergraph, HyperIndex, SftData, Sft, Start, Sample, Judge, Score,
         Pair, Train, Evaluate, Report,
     )
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.knowledge import knowledge
-from tasks.policy import ADAPTER, policy
+from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.rounds import RoundTask
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
@@ -22,7 +22,11 @@ ROLL_OUT = (
     "model",
     "seed",
 )
-ROLL_OUT_FILES = {**QUESTIONS_READ, "policy": ADAPTER}
+
+
+def roll_out_inputs(task: StageTask) -> dict[str, tuple[str, ...]]:
+    """The files that a roll-out reads of its questions and its policy."""
+    return {**QUESTIONS_READ, "policy": policy_files(task.inputs["policy"])}
 
 
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:
@@ -62,7 +66,7 @@ class _Sampling(RoundTask, DivisibleTask):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return ROLL_OUT_FILES
+        return roll_out_inputs(self)
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)

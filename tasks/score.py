@@ -9,7 +9,7 @@ from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.judge import Judge
 from tasks.knowledge import knowledge
-from tasks.policy import ADAPTER, policy
+from tasks.policy import policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import ROLL_OUT, Sample, roll_out_files
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
@@ -31,11 +31,10 @@ class _Scoring(RoundTask, DivisibleTask):
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return {
-            "sample": TRAJECTORIES,
-            "judge": ("verdicts.parquet",),
-            "policy": ADAPTER,
-        }
+        files: dict[str, tuple[str, ...]] = {"sample": TRAJECTORIES, "judge": ("verdicts.parquet",)}
+        if "policy" in self.inputs:
+            files["policy"] = policy_files(self.inputs["policy"])
+        return files
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {"sample": self.clone(Sample)}

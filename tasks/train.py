@@ -10,7 +10,7 @@ from pipeline.config import for_round
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.pair import Pair
-from tasks.policy import ADAPTER, policy
+from tasks.policy import ADAPTER, policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 from tasks.sft import Sft
@@ -33,7 +33,7 @@ class Train(RoundTask):
         return {
             "pair": ("pairs.parquet",),
             "score": TRAJECTORIES,
-            "policy": ADAPTER,
+            "policy": policy_files(self.inputs["policy"]),
             "sft": ADAPTER,
         }
 

@@ -16,6 +16,7 @@ import typer
 from pipeline.cli import (
     calibrate,
     check,
+    compare,
     data,
     evaluate,
     failures,
@@ -52,6 +53,7 @@ RUN: Commands = {
     "plan": plan.plan,
     "verify": verify.verify,
     "view": view.view,
+    "compare": compare.compare,
     "serve-retrieval": runs.serve_retrieval,
     "gc": gc.gc,
     "clean-tmp": runs.clean_tmp,

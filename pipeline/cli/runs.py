@@ -36,6 +36,7 @@ STAGES = {
     "hyper-index": "embeddings and indexes of hyperedges and their entities",
     "sft-data": "supervised trajectories",
     "sft": "policy 0, trained on the supervised trajectories",
+    "start": "policy 0 without training: the base model or an adapter (the setting start)",
     "sample": "trajectories of a round",
     "judge": "verdicts on the steps of a round",
     "score": "trajectories of a round with rewards",

@@ -11,6 +11,7 @@ from pipeline.config.base import (
     Prices,
     for_round,
 )
+from pipeline.config.evaluation import Evaluation
 from pipeline.config.execution import Executor, Ray, Slurm
 from pipeline.config.judging import JudgeModel, Judges, Noise
 from pipeline.config.knowledge import (
@@ -29,7 +30,6 @@ from pipeline.config.knowledge import (
 )
 from pipeline.config.policy import (
     Dpo,
-    Evaluation,
     Grpo,
     HiPragReward,
     Lora,

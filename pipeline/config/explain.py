@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.evaluation import OVERRIDDEN, Evaluation
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
 from pipeline.config.values import shown
@@ -92,13 +93,28 @@ def _plain(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """The key of a setting; below an endpoint, a key that is no plain name may be a secret."""
+    """The key of a setting; a part that is no plain name is left out where it may be a secret."""
     parts = [part for part in location if part != "[key]"]
-    first = parts.index("endpoint") if "endpoint" in parts else len(parts)
+    first = _first_secret(location)
     return ".".join(
-        shown_key(part) if number <= first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
+        shown_key(part) if number < first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
         for number, part in enumerate(parts)
     )
+
+
+def _first_secret(location: tuple[int | str, ...]) -> int:
+    """The number of the first part that is a key of a block with an endpoint.
+
+    From there on an API key may be in the wrong place. The number of parts if there is no such block.
+    """
+    block: type[BaseModel] | None = Config
+    for number, part in enumerate(location):
+        if block is None:
+            break
+        if "endpoint" in block.model_fields:
+            return number
+        block = field_block(block, part)
+    return len(location)
 
 
 def _shown(value: object, location: tuple[int | str, ...]) -> str:
@@ -130,7 +146,7 @@ def _unknown(location: tuple[int | str, ...]) -> str:
     key = _dotted(location)
     name, colon, value = str(location[-1]).partition(":")
     if colon:  # ``{top_k:5}``
-        if "endpoint" in location:
+        if _first_secret(location) < len(location):
             value = "…"
         return f"{key}: unknown key; YAML needs a space after the colon: {shown_key(f'{name}: {value}')}"
     block: Any = Config
@@ -145,7 +161,7 @@ def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] 
     """The block that is the type of a field, also in an optional or a list; None if there is none.
 
     A number is a place in a list or a round, which changes no block. The settings of a round are those
-    of the whole configuration.
+    of the whole configuration, and what evaluation overrides are those of the overridden block.
     """
     if isinstance(name, int):
         return block
@@ -154,6 +170,8 @@ def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] 
         return None
     if block is Config and name == PER_ROUND:
         return Config
+    if block is Evaluation and name in OVERRIDDEN:
+        return OVERRIDDEN[str(name)]
     for kind in (field.annotation, *typing.get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -271,8 +271,11 @@ class Retrieval(Block):
     variant: Literal[
         "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
     ] = Field("ppr", description="what is searched and how results are ranked; none: no retrieval")
-    rounds: Literal["iterative", "single"] = Field(
-        "iterative", description="single: one retrieval with the question, before the model writes"
+    rounds: Literal["iterative", "single", "prompt"] = Field(
+        "iterative",
+        description="single: one retrieval with the question, which opens the trajectory's first step; "
+        "prompt: one retrieval with the question, shown in the prompt, and all that the model writes is its "
+        "answer",
     )
     reranker: Reranker = Field(description="the model of sim(text, query)")
     num_candidate_chunks: Annotated[Positive, Renamed("chunks_recall")] = Field(

@@ -77,12 +77,12 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def located(number: int, error: ValidationError) -> list[InitErrorDetails]:
-    """The errors of the configuration of a round, located below ``per_round.<number>``."""
+def located(place: tuple[int | str, ...], error: ValidationError) -> list[InitErrorDetails]:
+    """The errors of a merged configuration, located below ``place``, such as ``per_round.2``."""
     return [
         InitErrorDetails(
             type=item["type"],
-            loc=(PER_ROUND, number, *item["loc"]),
+            loc=(*place, *item["loc"]),
             input=item["input"],
             ctx=item.get("ctx", {}),
         )

@@ -1,4 +1,4 @@
-"""The blocks of the policy: cold start, training, sampling, rewards, pairs and evaluation.
+"""The blocks of the policy: cold start, training, sampling, rewards and pairs.
 
 Input: values of a configuration file. Output: frozen models, in stage order.
 """
@@ -19,7 +19,6 @@ from pipeline.config.base import (
     Shards,
     check_one_model,
 )
-from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Reranker
 from pipeline.config.values import (
     Above0,
@@ -222,7 +221,8 @@ class Grpo(Trainer):
 
 
 class Sampling(Block):
-    """Sampling of trajectories; evaluation uses the same settings except the temperature."""
+    """Sampling of trajectories; evaluation uses the same settings except the temperature, and where
+    ``evaluation.sampling`` differs."""
 
     samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
     temperature: Temperature = Field(1.0, description="divides the logits; 0: greedy")
@@ -400,20 +400,4 @@ class Pairs(Block):
     )
     limit: Positive | None = Field(
         None, description="maximum number of pairs per round, drawn at random"
-    )
-
-
-class Evaluation(Block):
-    """Evaluation of every policy: one trajectory per question of a split."""
-
-    temperature: Temperature = Field(0.0, description="0: greedy")
-    bootstrap: int = Field(
-        1000, ge=1, le=1_000_000, description="resamples of the confidence intervals"
-    )
-    split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
-    judges: Annotated[Judges | None, Later()] = Field(
-        None, description="judges of evaluated policies; null: those of the rounds"
-    )
-    shards: Shards = Field(
-        None, description="parts of the evaluation of a policy; null: as in the run"
     )

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pipeline.config.base import Block, EngineConfig, Execution, Indirect
+from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation
 from pipeline.config.execution import Executor
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
 from pipeline.config.policy import (
     Dpo,
-    Evaluation,
     Grpo,
     Lora,
     Model,
@@ -31,6 +31,7 @@ from pipeline.config.values import Few, Items, PathOrName, Seed, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
+SFT = "sft"  # the value of ``start`` for the cold start, and the name of its policy
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
@@ -44,6 +45,11 @@ class Config(Block):
     seed: Seed = Field(0, description="seed of everything that is drawn at random")
     rounds: int = Field(
         3, ge=0, le=1000, description="rounds of sampling and training after the cold start"
+    )
+    start: Annotated[PathOrName, Indirect()] = Field(
+        SFT,
+        description="policy 0: sft, the cold start; base, the untrained model; or the directory of an adapter "
+        "over model.base. Without sft the stages sft-data and sft are not part of the run",
     )
     per_round: Annotated[PerRound, Indirect()] = Field(
         {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
@@ -154,7 +160,12 @@ class Config(Block):
         if self.retrieval.rounds == "single" and not self.method.single_retrieval:
             raise ValueError(
                 f"retrieval.rounds is single, and grammar {self.grammar} cannot continue from a step "
-                "that it did not write; set retrieval.rounds to iterative"
+                "that it did not write; set retrieval.rounds to iterative, or to prompt"
+            )
+        if self.retrieval.rounds == "prompt" and self.rounds:
+            raise ValueError(
+                f"retrieval.rounds is prompt and rounds is {self.rounds}; answers without steps cannot be "
+                "trained; set rounds to 0, or evaluation.retrieval.rounds instead"
             )
         if self.teaches_hyperedges and self.sft_data.triplets == "llm":
             raise ValueError(
@@ -242,10 +253,52 @@ class Config(Block):
             try:
                 self.of_round(number)
             except ValidationError as error:
-                errors += located(number, error)
+                errors += located((PER_ROUND, number), error)
         if errors:
             raise ValidationError.from_exception_data(type(self).__name__, errors)
         return self
+
+    @model_validator(mode="after")
+    def _evaluation_is_valid(self) -> Config:
+        try:
+            self.for_evaluation()
+        except ValidationError as error:
+            errors = located(("evaluation",), error)
+            raise ValidationError.from_exception_data(type(self).__name__, errors) from None
+        return self
+
+    @model_validator(mode="after")
+    def _start_fits(self) -> Config:
+        if self.start == SFT:
+            return self
+        if self.dpo.reference == "sft":
+            raise ValueError(
+                f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no SFT policy; "
+                "set dpo.reference to previous"
+            )
+        if self.start == BASE and BASE in self.evaluation.policies:
+            raise ValueError(
+                "evaluation.policies names base, and start is base, so that it is evaluated as policy 0; "
+                "remove it from evaluation.policies"
+            )
+        return self
+
+    def for_evaluation(self) -> Config:
+        """The configuration under which policies are evaluated.
+
+        It is this one with the settings of ``evaluation.retrieval`` and ``evaluation.sampling``. Raises
+        ValidationError when the settings do not fit together.
+        """
+        own = {name: getattr(self.evaluation, name) for name in OVERRIDDEN}
+        if not any(own.values()):
+            return self
+        settings = self.model_dump(exclude={PER_ROUND})
+        settings["evaluation"] |= {name: {} for name in OVERRIDDEN}
+        settings |= {
+            "rounds": 0,
+            "objective": "dpo",
+        }  # what training needs is asked of the run itself
+        return Config.model_validate(merged(settings, own))
 
     def of_round(self, number: int) -> Config:
         """The configuration of a round, from 1: this one with the round's settings of ``per_round``.
@@ -256,6 +309,12 @@ class Config(Block):
             return self
         settings = self.model_dump(exclude={PER_ROUND})
         return Config.model_validate(merged(settings, self.per_round.get(number, {})))
+
+    def policy_name(self, number: int) -> str:
+        """The name in results of a policy: sft, base or start for policy 0, ``round-n`` for policy n."""
+        if number:
+            return f"round-{number}"
+        return self.start if self.start in (SFT, BASE) else "start"
 
     def check_round(self, number: int) -> None:
         """Raise ConfigError when the run has no round, and so no policy, ``number``."""
@@ -289,7 +348,7 @@ class Config(Block):
     def _needs_entities(self) -> bool:
         """Whether a step reward counts entities of the graph of triplets."""
         structure = self.method.step_rewards and self.rewards.prograph.structure > 0
-        return structure and not self.retrieval.over_hypergraph
+        return self.rounds > 0 and structure and not self.retrieval.over_hypergraph
 
     @property
     def _needs_process(self) -> bool:
@@ -297,7 +356,8 @@ class Config(Block):
         pairs = self.pairs
         bounds = min(pairs.multi_process, pairs.multi_process_relaxed)
         return (
-            self.objective == "dpo"
+            self.rounds > 0
+            and self.objective == "dpo"
             and self.method.separate_terms
             and pairs.terms == "all"
             and bounds > 0

@@ -1,4 +1,4 @@
-"""The file ``lineage.json`` in the directory of a policy, which names the policy and its origin."""
+"""The files of a policy's directory: ``adapter/``, and ``lineage.json``, which names it and its origin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 
 LINEAGE = "lineage.json"
+ADAPTER_SETTINGS = "adapter_config.json"
+UNTRAINED = "untrained"  # the method in the lineage of the base model, which has no adapter
+
+
+def adapter_directory(directory: Path) -> Path:
+    """The adapter of a policy's directory; a bare adapter, as PEFT writes it, is its own directory."""
+    return directory if (directory / ADAPTER_SETTINGS).is_file() else directory / "adapter"
 
 
 def lineage_fields(directory: Path) -> dict[str, Any]:

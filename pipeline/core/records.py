@@ -133,7 +133,7 @@ class Step:
 
 @dataclasses.dataclass(slots=True)
 class TokenCounts:
-    """Tokens of ``output`` by writer; the prompt is not counted."""
+    """Tokens of ``output`` by writer; of the prompt, only retrieved context counts."""
 
     thinking: int = 0  # tokens sampled by the policy
     retrieved: int = 0  # tokens of retrieved context, the sum of ``per_retrieval``

@@ -3,7 +3,8 @@
 Input: trajectories with their gold answers. Output: one `Outcome` per question, and the rows of
 ``metrics.json``: EM, F1, CEM, share of well-formed trajectories, steps, tokens and seconds, with
 bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6 to
-10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight.
+10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight. Where
+there are questions of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
-from pipeline.core.records import Question, Stop, Trajectory
+from pipeline.core.records import HopType, Question, Stop, Trajectory
 from pipeline.evaluation.compare import bootstrap_interval
 from pipeline.evaluation.failures import FailureMode, diagnose
 from pipeline.judges.metrics import SearchErrors
 
 ALL = "all"
+HOP_AVERAGES: Mapping[HopType, str] = {"single": "single-hop", "multi": "multi-hop"}
+AVERAGES = (*HOP_AVERAGES.values(), ALL)  # rows over several data sets
 # Measures with one number per question; rows have their mean and its interval.
 MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")
 
@@ -37,6 +40,7 @@ class Outcome:
         thinking, retrieved: tokens that the model wrote and tokens that retrieval inserted.
         failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1; None in evaluations
             made before failure modes were recorded.
+        hop: the kind of the question; None in evaluations made before it was recorded.
     """
 
     question_id: str
@@ -54,6 +58,7 @@ class Outcome:
     failure_mode: FailureMode | None = None
     failed_hop: int | None = None
     hops: int | None = None
+    hop: HopType | None = None
 
     def values(self) -> list[float]:
         """The numbers in the order of `MEASURES`."""
@@ -85,6 +90,7 @@ def measure(trajectory: Trajectory, part: str | None, question: Question | None 
         failure_mode=diagnosis.failure_mode,
         failed_hop=diagnosis.hop,
         hops=diagnosis.hops,
+        hop=trajectory.hop,
     )
 
 
@@ -98,7 +104,7 @@ def metrics_rows(
     seed: int,
     judged: Mapping[str, SearchErrors] | None = None,
 ) -> list[dict[str, Any]]:
-    """The metrics rows of one policy: each data set, "all", then the same for each part.
+    """The metrics rows of one policy: each data set, `AVERAGES`, then the same for each part.
 
     Rows of a part have a ``split`` such as "test/unseen". ``seconds`` cover the whole evaluation, so
     they are set in the row "all" of the whole split and None elsewhere. ``resamples`` and ``seed``
@@ -129,7 +135,20 @@ def _rows_of(
         _row(policy, dataset, split, [group], resamples, seed, judged)
         for dataset, group in groups.items()
     ]
-    return [*result, _row(policy, ALL, split, list(groups.values()), resamples, seed, judged)]
+    averages = {**_hop_groups(groups.values()), ALL: list(groups.values())}
+    return result + [
+        _row(policy, name, split, inside, resamples, seed, judged)
+        for name, inside in averages.items()
+    ]
+
+
+def _hop_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
+    """The outcomes of single-hop and of multi-hop questions by data set; empty unless there are both."""
+    by_hop: dict[str, list[list[Outcome]]] = {}
+    for hop, name in HOP_AVERAGES.items():
+        inside = [[outcome for outcome in group if outcome.hop == hop] for group in groups]
+        by_hop[name] = [group for group in inside if group]
+    return by_hop if all(by_hop.values()) else {}
 
 
 def _row(

@@ -1,6 +1,9 @@
-"""Closed-book answering without retrieval: TeaRAG's zero-shot baseline (variant ``none``).
+"""Answers without steps: the zero-shot baseline, and single-round retrieval in the prompt.
 
-`ClosedBook` wraps another grammar, so that the baseline uses the same rollout code. The model writes
+Both are one-turn generation (TeaRAG, arXiv 2511.05385, 5.1.2): variant ``none`` shows the question alone,
+``retrieval.rounds: prompt`` shows retrieved items before it (definition 3.1, table 7: Single-*).
+
+`ClosedBook` wraps another grammar, so that the baselines use the same rollout code. The model writes
 one segment without stop strings. If that segment is a whole trajectory with an answer, the
 trajectory's answer counts; otherwise the text itself is the answer. A control token ends the answer
 and makes the output malformed, as in every grammar.
@@ -41,6 +44,14 @@ class ClosedBook:
 
     def messages(self, system: str, question: str) -> list[Message]:
         return self.inner.messages(system, question)
+
+    def prompt_context(self, items: Sequence[ContextItem]) -> str:
+        """The items as the part of the prompt before the question, sanitized, one line each."""
+        lines = [
+            f"[{number}] {item.title}: {item.text}" if item.title else f"[{number}] {item.text}"
+            for number, item in enumerate(self.sanitize_items(items), start=1)
+        ]
+        return "\n".join(lines) + "\n\n" if lines else ""
 
     def opening(self) -> str:
         return ""

@@ -80,6 +80,14 @@ class PartialTrajectory:
         self.contexts.append(list(items))
         self.per_retrieval.append(self.append_observation(text, tokenizer))
 
+    def put_context_in_prompt(
+        self, items: Sequence[ContextItem], prompt_ids: list[int], tokens: int
+    ) -> None:
+        """Replace the prompt by one that shows the retrieved ``items``, which add ``tokens`` to it."""
+        self.contexts.append(list(items))
+        self.per_retrieval.append(tokens)
+        self.prompt_ids = prompt_ids
+
     def finish(self, grammar: Grammar, tokenizer: Tokenizer, policy: str, stop: Stop) -> Trajectory:
         """The finished record.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.policy_files import lineage_fields
+from pipeline.core.policy_files import UNTRAINED, lineage_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,10 @@ class Policy:
 
 
 def read_policy(directory: Path) -> Policy:
-    """The policy in a directory that the stage ``sft`` or ``train`` wrote.
+    """The policy in a directory that a stage wrote: ``sft``, ``train``, ``start`` or ``given-policy``.
 
     Raises InputError when ``lineage.json`` is missing, malformed, or names no policy.
     """
-    return Policy(directory / "adapter", str(lineage_fields(directory)["policy"]))
+    lineage = lineage_fields(directory)
+    adapter = None if lineage.get("method") == UNTRAINED else directory / "adapter"
+    return Policy(adapter, str(lineage["policy"]))

@@ -51,7 +51,9 @@ def roll_out(
 ) -> Iterator[Trajectory]:
     """Yield ``samples`` trajectories per question as they finish.
 
-    Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). ``policy`` is the
+    Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
+    ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): what the question
+    retrieves is shown in the prompt, before the question. ``policy`` is the
     fingerprint that the trajectories record. A query whose retrieval fails ends its trajectory with
     stop "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
     query can be answered.
@@ -105,11 +107,14 @@ class _Scheduler:
         policy: str,
     ) -> None:
         self.engine = engine
-        self.grammar = ClosedBook(grammar) if retriever is None else grammar
         self.retriever = retriever
         self.settings = settings
         self.policy = policy
         self.single_retrieval = settings.single_retrieval and retriever is not None
+        self.prompt_retrieval = settings.prompt_retrieval and retriever is not None
+        self.one_turn = ClosedBook(grammar)
+        steps = retriever is not None and not self.prompt_retrieval
+        self.grammar = grammar if steps else self.one_turn
         self.max_steps = 1 if self.single_retrieval else settings.max_steps
         self.generating: dict[str, PartialTrajectory] = {}
         self.queued: list[tuple[PartialTrajectory, Query]] = []
@@ -138,7 +143,8 @@ class _Scheduler:
                     return
 
     def _start(self, trajectory: PartialTrajectory) -> Iterator[Trajectory]:
-        if self.single_retrieval and not trajectory.output:
+        before = self.single_retrieval or self.prompt_retrieval
+        if before and not (trajectory.output or trajectory.contexts):
             question = trajectory.question.question
             self.queued.append((trajectory, Query(question, (question,))))
             return
@@ -212,11 +218,22 @@ class _Scheduler:
             return
         items = self._truncate(trajectory, items)
         text = self._observation(trajectory, items)
+        if self.prompt_retrieval:
+            tokenizer, question = self.engine.tokenizer, trajectory.question.question
+            trajectory.put_context_in_prompt(
+                self.grammar.sanitize_items(items),
+                prompt_ids(tokenizer, self.grammar.messages(self.settings.system, text + question)),
+                len(observation_ids(tokenizer, text)),
+            )
+            yield from self._generate(trajectory)
+            return
         trajectory.append_context(self.grammar.sanitize_items(items), text, self.engine.tokenizer)
         yield from self._generate(trajectory)
 
     def _observation(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """The observation text of a retrieval."""
+        """The text of a retrieval: an observation, or for the prompt what stands before the question."""
+        if self.prompt_retrieval:
+            return self.one_turn.prompt_context(items)
         if self.single_retrieval:
             return self._first_step(trajectory, items)
         return self.grammar.observation(items, trajectory.output)
@@ -243,4 +260,16 @@ class _Scheduler:
         return text[: next(end for _, end, writer in spans[1:] if writer == "observation")]
 
     def _finish(self, trajectory: PartialTrajectory, stop: Stop) -> Trajectory:
-        return trajectory.finish(self.grammar, self.engine.tokenizer, self.policy, stop)
+        finished = trajectory.finish(self.grammar, self.engine.tokenizer, self.policy, stop)
+        if self.prompt_retrieval and trajectory.contexts:
+            finished.steps = [_only_step(finished, trajectory.contexts[0])]
+        return finished
+
+
+def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
+    """The one step of an answer to a prompt with retrieved items, in the fields of every grammar."""
+    question, answer = trajectory.question, trajectory.answer or ""
+    return Step(
+        entities=[question], subquery=question, search=question, query=question, context=items,
+        summary=answer, conclusion=answer,
+    )  # fmt: skip

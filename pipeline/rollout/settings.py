@@ -20,5 +20,7 @@ class RolloutSettings:
     max_total_tokens: int = 4096  # one trajectory: model segments and observations
     max_context_tokens: int | None = None  # one observation; None does not truncate documents
     in_flight: int = 256  # trajectories open at the same time
-    # TeaRAG's Single-* baselines: retrieve once for the question itself, before the model writes.
+    # Retrieve once for the question itself, before the model writes: as the first step of the
+    # trajectory, or in the prompt (TeaRAG's Single-* baselines).
     single_retrieval: bool = False
+    prompt_retrieval: bool = False

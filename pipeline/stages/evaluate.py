@@ -14,7 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from pipeline.evaluation.compare import compare
 from pipeline.evaluation.excerpts import failed, most_changed
 from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, metrics_rows
+from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
 from pipeline.stages.shards import added, joined_trajectories, shard_directories
@@ -154,14 +155,19 @@ def merge(context: StageContext) -> dict[str, int]:
     """Merge the evaluations of all policies.
 
     ``inputs`` maps "sft", "round-1", ... to evaluations and, with a judge, "judge-sft",
-    "judge-round-1", ... to the verdicts on their steps. Raises StoreError when the policies were
-    evaluated on different questions or splits.
+    "judge-round-1", ... to the verdicts on their steps. Policies that the run did not train, such as
+    "base", come first. Raises StoreError when the policies were evaluated on different questions or
+    splits.
     """
+    config = context.config
     policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
+    own = of_run(policies)
+    given = sorted(set(policies).difference(own))
     return merge_policies(
-        {name: context.inputs[name] for name in sorted(policies, key=_training_order)},
+        {name: context.inputs[name] for name in (*given, *own)},
         context.output,
-        resamples=context.config.evaluation.bootstrap,
+        given=given,
+        resamples=config.evaluation.bootstrap,
         seed=context.seed,
         progress=context.progress,
         judged={
@@ -178,23 +184,26 @@ def merge_policies(
     *,
     resamples: int = 1000,
     seed: int = 0,
+    given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
-    ``judged`` maps policies to directories of the stage ``judge-policy``. Returns the numbers of
-    metrics rows, tests and example trajectories. Raises what `compare_policies` raises.
+    ``given`` are the policies that the run did not train; examples leave them out. ``judged`` maps
+    policies to directories of the stage ``judge-policy``. Returns the numbers of metrics rows, tests and
+    example trajectories. Raises what `compare_policies` raises.
     """
     compared = compare_policies(
-        directories, resamples=resamples, seed=seed, judged=judged, progress=progress
+        directories, resamples=resamples, seed=seed, given=given, judged=judged, progress=progress
     )
     outcomes = compared.outcomes
     write_json(output / "metrics.json", compared.metrics)
     write_json(output / "comparison.json", compared.tests)
     distributions = {policy: _distributions(values) for policy, values in outcomes.items()}
     write_json(output / "distributions.json", distributions)
-    examples = most_changed(outcomes, directories)
+    trained = {name: values for name, values in outcomes.items() if name not in given}
+    examples = most_changed(trained, directories)
     write_parquet(output / "examples.parquet", examples, Trajectory)
     last = next(reversed(outcomes))
     failures, trajectories = failed(outcomes[last], directories[last])
@@ -219,13 +228,14 @@ def compare_policies(
     *,
     resamples: int,
     seed: int,
+    given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Compared:
     """Metrics and tests of the evaluations in ``directories``, in this order.
 
-    ``split`` replaces the name of the questions that the evaluations record. Raises StoreError when
+    ``given`` is as in `evaluation.compare.compare`. ``split`` replaces the name of the questions that the evaluations record. Raises StoreError when
     the policies were evaluated on different questions or splits.
     """
     progress = progress or Progress()
@@ -234,20 +244,14 @@ def compare_policies(
     metrics: list[dict[str, Any]] = []
     splits: dict[str, str] = {}
     for policy, directory in directories.items():
-        path = directory / _ROWS
-        measured = read_json(path)
-        if missing := {"split", "seconds", "outcomes"} - measured.keys():
-            raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
-        outcomes[policy] = [
-            parse_record(Outcome, with_current_names(value), path, None)
-            for value in measured.pop("outcomes")
-        ]
-        splits[policy] = split or measured["split"]
+        measured = read_outcomes(directory)
+        outcomes[policy] = measured.outcomes
+        splits[policy] = split or measured.split
         metrics += metrics_rows(
             policy,
             splits[policy],
             outcomes[policy],
-            measured["seconds"],
+            measured.seconds,
             resamples=resamples,
             seed=seed,
             judged=_rates(directory, judged[policy]) if judged and policy in judged else None,
@@ -259,8 +263,44 @@ def compare_policies(
     if len(set(splits.values())) > 1:
         raise StoreError(f"policies were evaluated on different splits: {splits}")
     by_question = {policy: _by_question(values) for policy, values in outcomes.items()}
-    tests = compare(by_question, MEASURES, split=next(iter(splits.values())))
+    tests = compare(by_question, MEASURES, split=next(iter(splits.values())), given=given)
     return Compared(outcomes, metrics, tests)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The evaluation of one policy: the split, an outcome for each question, and seconds."""
+
+    split: str
+    outcomes: list[Outcome]
+    seconds: dict[str, float]
+
+
+def read_outcomes(evaluated: Path) -> Measured:
+    """Read what `write_measured` wrote.
+
+    Raises StoreError when a part is missing, InputError when the file is missing or broken.
+    """
+    path = evaluated / _ROWS
+    measured = read_json(path)
+    if missing := {"split", "seconds", "outcomes"} - measured.keys():
+        raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
+    outcomes = [
+        parse_record(Outcome, with_current_names(value), path, None)
+        for value in measured["outcomes"]
+    ]
+    return Measured(measured["split"], _with_hops(outcomes, evaluated), measured["seconds"])
+
+
+def _with_hops(outcomes: list[Outcome], evaluated: Path) -> list[Outcome]:
+    """The outcomes with the kind of their questions, which earlier versions recorded only here."""
+    if all(outcome.hop is not None for outcome in outcomes):
+        return outcomes
+    hops = {
+        row["question_id"]: row["hop"]
+        for row in iterate_parquet(evaluated / FILE, ["question_id", "hop"])
+    }
+    return [replace(outcome, hop=hops.get(outcome.question_id)) for outcome in outcomes]
 
 
 def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:
@@ -282,10 +322,6 @@ def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:
             )
         rates[question_of[name]] += count_search_errors(verdicts)
     return rates
-
-
-def _training_order(policy: str) -> int:
-    return 0 if policy == "sft" else int(policy.removeprefix("round-"))
 
 
 def _by_question(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, dict[str, float]]]:

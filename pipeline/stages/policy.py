@@ -36,6 +36,7 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
         max_context_tokens=sampling.max_context_tokens,
         in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
         single_retrieval=config.retrieval.rounds == "single",
+        prompt_retrieval=config.retrieval.rounds == "prompt",
     )
 
 

@@ -15,11 +15,17 @@ from pipeline.config import Config
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
-from pipeline.core.policy_files import LINEAGE
+from pipeline.core.policy_files import (
+    ADAPTER_SETTINGS,
+    LINEAGE,
+    UNTRAINED,
+    adapter_directory,
+    lineage_fields,
+)
 from pipeline.core.shipped import find_model
 from pipeline.rollout.policy import Policy, read_policy
 
-_SETTINGS, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_SETTINGS, _WEIGHTS = ADAPTER_SETTINGS, "adapter_model.safetensors"
 
 
 def policy_in(directory: Path | None, config: Config) -> Policy:
@@ -50,25 +56,28 @@ def checked_policy(directory: Path | None, config: Config) -> Policy:
             f"{directory} holds no policy; expected {LINEAGE} with adapter/, as the stages sft and train "
             f"write them, or {_SETTINGS} with {_WEIGHTS}"
         )
-    adapter = directory if _bare(directory) else directory / "adapter"
-    fingerprint = _fingerprint(adapter, _checked_settings(adapter), config)
+    adapter = adapter_directory(directory)
+    base, sha = _base(config)
+    if not _bare(directory) and lineage_fields(directory).get("method") == UNTRAINED:
+        policy = Policy(None, sha)
+    else:
+        policy = Policy(adapter, _fingerprint(adapter, _checked_settings(adapter), config))
     if _bare(directory):
-        return Policy(directory, fingerprint)
+        return policy
     from pipeline.training.lineage import read_lineage
 
     lineage = read_lineage(directory)
-    base, sha = _base(config)
     if lineage.base_sha != sha:
         raise InputError(
             f"{directory}: the policy was trained over base model {lineage.base} with content "
             f"{lineage.base_sha}, and model.base ({base}) has content {sha}; set model.base to that model"
         )
-    if lineage.policy != fingerprint:
+    if lineage.policy != policy.fingerprint:
         raise InputError(
             f"{adapter} differs from {directory / LINEAGE}, which names policy {lineage.policy}, and the "
-            f"adapter is {fingerprint}; copy the directory again, or name the adapter alone"
+            f"adapter is {policy.fingerprint}; copy the directory again, or name the adapter alone"
         )
-    return Policy(adapter, fingerprint)
+    return policy
 
 
 def _bare(directory: Path) -> bool:

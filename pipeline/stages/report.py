@@ -13,13 +13,13 @@ from pipeline.core.atomic import write_json, write_text
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import with_current_names
-from pipeline.evaluation.metrics import ALL
+from pipeline.evaluation.metrics import ALL, AVERAGES, HOP_AVERAGES
+from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.select import BINS
 from pipeline.run.context import StageContext
 from pipeline.stages import report_data as collect
 from pipeline.stages import report_failures
-from pipeline.stages.report_data import policy_title
 from pipeline.stages.report_settings import continuations, round_settings
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -116,6 +116,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
     return {
         "name": context.config.name,
         "config": context.config,
+        "evaluated": context.config.for_evaluation().retrieval,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
         **report_failures.values(rows, inputs["evaluate"] if rows else None),
@@ -148,10 +149,16 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     main = [row for row in rows if row["split"] == split]
     result: dict[str, Any] = {
         "policies": policies,
+        "trained": of_run(policies),
         "split": split,
         "colors": {p: plots.series_color(i, len(policies)) for i, p in enumerate(policies)},
         "headline": [row for row in main if row["dataset"] == ALL],
         "by_dataset": _by_dataset(main),
+        "by_hop": {
+            name: of_hop
+            for name in HOP_AVERAGES.values()
+            if (of_hop := [row for row in main if row["dataset"] == name])
+        },
         "judged": _judged(main),
         "parts": _by_part(rows, split),
         "learning": _learning(policies, main),
@@ -159,10 +166,11 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     if evaluate is None:
         return {**result, "first_to_last": {}, "policy_examples": []}
     tests = collect.read_json(evaluate / "comparison.json")
-    first, last = policies[0], policies[-1]
+    trained = of_run(policies)
+    first, last = trained[0], trained[-1]
     return {
         **result,
-        "against_previous": _tests(tests, [*pairwise(policies)], "em"),
+        "against_previous": _tests(tests, [*pairwise(trained)], "em"),
         "first_to_last": _by_measure(tests, first, last),
         **_steps_and_tokens(policies, main, collect.distributions(evaluate)),
         "policy_examples": collect.policy_examples(
@@ -196,7 +204,7 @@ def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
     result: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         result.setdefault(row["dataset"], []).append(row)
-    return {name: group for name, group in result.items() if name != ALL}
+    return {name: group for name, group in result.items() if name not in AVERAGES}
 
 
 def _judged(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -239,7 +247,7 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
     bounds = [
         100 * value
         for (dataset, _, _), (score, interval) in points.items()
-        if dataset != ALL
+        if dataset not in AVERAGES
         for value in (score, *(interval or ()))
     ]
     limits = (max(0.0, min(bounds) - 6), min(104.0, max(bounds) + 6))

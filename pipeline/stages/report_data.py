@@ -32,7 +32,7 @@ _STAGES = (
     "world",
     "corpus",
     *(f"questions-{split}" for split in (*TRAINED, *HELD_OUT)),
-    *("graph", "index", "sft-data", "sft"),
+    *("graph", "index", "sft-data", "sft", "start"),
 )
 _ROUND_STAGES = ("sample", "score", "pair", "train")
 
@@ -66,11 +66,6 @@ def read_json(path: Path) -> Any:
         return parse_json(read_text(path), path)
     except InputError as error:
         raise StoreError(f"{error}; rerun its stage with --force") from None
-
-
-def policy_title(policy: str) -> str:
-    """Display name of a policy: "SFT", "Round 2"."""
-    return "SFT" if policy == "sft" else policy.replace("round-", "Round ")
 
 
 def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:

@@ -1,10 +1,11 @@
 """The stages ``sft`` and ``train``: from records to a policy directory.
 
-Input of ``sft``: ``sft-data`` (SftExample). Input of ``train``: ``policy``, and ``pair`` (Pair; also ``sft``
-where that is the reference) or, for objective ``grpo``, ``score`` (Trajectory). Output: ``adapter/``,
-``lineage.json``, ``log.json``. SFT gives policy 0 (TeaRAG, arXiv 2511.05385, 4.3, eq. 4). Round n continues
-policy n - 1 on its own pairs (eq. 15-17), or on all its scored trajectories (ProGraph-R1, eq. 16). The
-data is encoded once (`pipeline.stages.training_data`), before the training processes start.
+Input of ``sft``: ``sft-data`` (SftExample). Input of ``train``: ``policy``, which may be the base model, and
+``pair`` (Pair; also ``sft`` where that is the reference) or, for objective ``grpo``, ``score`` (Trajectory).
+Output: ``adapter/``, ``lineage.json``, ``log.json``. SFT gives policy 0 (TeaRAG, arXiv 2511.05385, 4.3,
+eq. 4). Round n continues policy n - 1 on its own pairs (eq. 15-17), or on all its scored trajectories
+(ProGraph-R1, eq. 16). The data is encoded once (`pipeline.stages.training_data`), before the training
+processes start.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from pipeline.config import for_round
 from pipeline.core.model_files import model_hash
+from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.launch import launch
 from pipeline.stages.training_data import (
@@ -227,7 +229,10 @@ def _previous_policy(context: StageContext, base: Path, longest: int) -> PeftMod
     config = context.config
     model = load_base(base, config.trainer, config.objective)
     check_positions(model, longest, config.objective)
-    return continue_adapter(model, context.inputs["policy"] / "adapter", config.lora)
+    adapter = read_policy(context.inputs["policy"]).adapter
+    if adapter is None:  # the base model (``start``)
+        return new_adapter(model, config.lora, context.seed)
+    return continue_adapter(model, adapter, config.lora)
 
 
 def _write(

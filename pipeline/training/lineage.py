@@ -29,7 +29,8 @@ class Lineage:
 
     ``policy`` is its fingerprint, ``base_sha`` the base model's `model_hash`, ``parent`` the policy that
     the round continued, and ``reference`` the policy whose log-probabilities the loss used. Policy 0
-    has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo". ``counts`` are the numbers
+    has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained" for the base model
+    and "given" for an adapter of unknown origin. ``counts`` are the numbers
     of records and tokens of the training run, and ``training`` what it changed: the number of steps,
     the highest learning rate and the change of the adapter (None before version 0.3).
     """

@@ -11,17 +11,20 @@ attention projections, in both stages.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, DependencyError, InputError, TrainingError
 from pipeline.core.input_files import read_json
+from pipeline.core.policy_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer
 from pipeline.training.trl_types import CausalModel, PeftModel
 
-ADAPTER_SETTINGS = "adapter_config.json"
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _AGAIN = "train that policy again"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -209,17 +212,35 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
     Raises InputError when the adapter is missing or damaged, ConfigError when its shape differs from
     ``lora``.
     """
-    from peft import LoraConfig
     from peft import PeftModel as LoadedPeftModel
+
+    saved = check_shape(adapter, lora)
+    check_weights(adapter)
+    saved.lora_dropout = lora.dropout
+    saved.inference_mode = False
+    try:
+        policy: PeftModel = LoadedPeftModel.from_pretrained(
+            model, adapter, config=saved, is_trainable=True
+        )
+    except (RuntimeError, KeyError) as error:
+        raise _does_not_fit(adapter, error) from None
+    return policy
+
+
+def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
+    """The settings of the adapter that training continues, whose rank, alpha and targets are ``lora``'s.
+
+    Raises InputError when they are missing or damaged, ConfigError when they differ.
+    """
+    from peft import LoraConfig
 
     if not (adapter / ADAPTER_SETTINGS).is_file():
         raise InputError.at(
             adapter, None, f"no adapter in this directory ({ADAPTER_SETTINGS} is missing); {_AGAIN}"
         )
     read_json(adapter / ADAPTER_SETTINGS)
-    check_weights(adapter)
     try:
-        saved = LoraConfig.from_pretrained(adapter)
+        saved: LoraConfig = LoraConfig.from_pretrained(adapter)
         sorted(saved.target_modules)
     except (TypeError, ValueError, KeyError) as error:
         raise InputError.at(
@@ -230,17 +251,9 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
     if saved_shape != shape:
         raise ConfigError(
             f"lora has r, alpha, targets {shape}; the previous policy in {adapter}, which a round "
-            f"continues, has {saved_shape}; train SFT again with the new shape"
+            f"continues, has {saved_shape}; set lora to them, or train SFT again with the new shape"
         )
-    saved.lora_dropout = lora.dropout
-    saved.inference_mode = False
-    try:
-        policy: PeftModel = LoadedPeftModel.from_pretrained(
-            model, adapter, config=saved, is_trainable=True
-        )
-    except (RuntimeError, KeyError) as error:
-        raise _does_not_fit(adapter, error) from None
-    return policy
+    return saved
 
 
 def load_weights(model: PeftModel, adapter: Path, name: str) -> None:

@@ -18,6 +18,7 @@ from tasks.base import StageTask
 ROLL_OUTS = frozenset({"sample", "evaluate-policy", "evaluate-any"})
 JUDGING = frozenset({"judge", "judge-policy"})
 TRAINING = frozenset({"sft", "train"})
+EVALUATING = frozenset({"evaluate-policy"})
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,11 @@ def used_rerankers(settings: Config, stages: Collection[str]) -> Iterator[tuple[
     compares = "score" in names and settings.method.similarity_rewards
     if reranks or (compares and settings.rewards.reranker is None):
         yield "retrieval.reranker", retrieval.reranker
+    evaluated = settings.for_evaluation()
+    own = evaluated.retrieval.reranker
+    reranks = retrieves(evaluated, names & EVALUATING) and not evaluated.retrieval.over_hypergraph
+    if reranks and own != retrieval.reranker:
+        yield "evaluation.retrieval.reranker", own
     if compares and settings.rewards.reranker is not None:
         yield "rewards.reranker", settings.rewards.reranker
 

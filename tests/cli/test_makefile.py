@@ -51,6 +51,12 @@ def test_policies_and_questions_turn_the_stage_into_an_evaluation_beside_the_run
     assert command.split() == expected.split()
 
 
+def test_runs_are_compared_by_name_or_directory() -> None:
+    options = ("RUNS=a runs/b", "DATASET=multi-hop", "OUTPUT=t.md", "JSON=1")
+    command = recipe("compare", *options).rpartition("steep ")[2]
+    assert command.strip() == "compare a runs/b --dataset multi-hop --output t.md --json"
+
+
 def test_watching_is_passed_on() -> None:
     assert recipe("status", "WATCH=1").splitlines()[-1].split()[-1] == "--watch"
     assert "--watch" not in recipe("status")
@@ -62,7 +68,7 @@ def test_targets_that_take_json_say_so() -> None:
         for line in (ROOT / "Makefile").read_text().splitlines()
         if "##" in line and "JSON=1" in line
     ]
-    assert described == ["evaluate", "data", "status", "plan", "verify", "recall", "gc"]
+    assert described == ["evaluate", "data", "compare", "status", "plan", "verify", "recall", "gc"]
 
 
 def test_a_plan_takes_a_probe_and_a_review() -> None:

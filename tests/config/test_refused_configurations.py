@@ -101,6 +101,21 @@ def test_an_override_is_refused_with_key_value_and_remedy(override: str, message
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "evaluation.judges.under={sk-secret: 1}",
+        "judges.over={api_key:sk-secret}",
+        "graph={source: llm, sk-secret: 1}",
+        "graph.endpoint={base_url: 'http://x/v1', model: m, sk-secret: 1}",
+    ],
+)
+def test_an_unknown_key_in_or_beside_an_endpoint_is_not_repeated(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"…: unknown key; ") as caught:
+        load(EMBEDDED, (override,))
+    assert "secret" not in str(caught.value)
+
+
 def test_numbers_are_read_as_people_write_them() -> None:
     config = load(EMBEDDED, ("dpo.learning_rate=1e-5", "sft_data.sizes.3=7", "dpo.beta=1"))
     assert config.dpo.learning_rate == 1e-5

@@ -44,6 +44,66 @@ def test_all_is_the_average_over_data_sets_not_over_questions() -> None:
     assert [table[name]["n"] for name in ("musique", "nq", "all")] == [3, 1, 4]
 
 
+def test_single_hop_and_multi_hop_rows_are_averages_over_the_data_sets_of_each_kind() -> None:
+    """nq 1 and popqa 0.5 are single-hop: 0.75. musique 0 and hotpotqa 0.5 are multi-hop: 0.25."""
+    scores = {
+        ("nq", "single"): [1.0], ("popqa", "single"): [1.0, 0.0],
+        ("musique", "multi"): [0.0, 0.0, 0.0], ("hotpotqa", "multi"): [0.0, 1.0],
+    }  # fmt: skip
+    outcomes = [
+        replace(outcome(f"{dataset}{n}", dataset, em), hop=hop)
+        for (dataset, hop), values in scores.items()
+        for n, em in enumerate(values)
+    ]
+    rows = metrics_rows("sft", "test", outcomes, {"total": 3.0}, resamples=9, seed=0)
+    table = {row["dataset"]: row for row in rows}
+    assert [row["dataset"] for row in rows][-3:] == ["single-hop", "multi-hop", "all"]
+    assert [table[name]["em"] for name in ("single-hop", "multi-hop", "all")] == [0.75, 0.25, 0.5]
+    assert [table[name]["n"] for name in ("single-hop", "multi-hop", "all")] == [3, 5, 8]
+    assert [row["seconds"] for row in rows[-3:]] == [None, None, {"total": 3.0}]
+
+
+def test_questions_of_one_kind_have_no_rows_of_their_own() -> None:
+    outcomes = [replace(outcome("q", "nq", 1.0), hop="single")]
+    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    assert [row["dataset"] for row in rows] == ["nq", "all"]
+
+
+def test_evaluations_of_earlier_versions_take_the_kind_from_their_trajectories(
+    tmp_path: Path,
+) -> None:
+    single = replace(trajectory("q1", "Vell", dataset="nq"), hop="single")
+    evaluated = write_evaluation(tmp_path / "sft", [trajectory("q0", "Ostar"), single])
+    rows = json.loads((evaluated / "rows.json").read_text())
+    for value in rows["outcomes"]:
+        del value["hop"]
+    (evaluated / "rows.json").write_text(json.dumps(rows))
+    merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=9)
+    metrics = json.loads((tmp_path / "merged" / "metrics.json").read_text())
+    assert {row["dataset"]: row["em"] for row in metrics} == {
+        "musique": 1.0, "nq": 0.0, "single-hop": 0.0, "multi-hop": 1.0, "all": 0.5,
+    }  # fmt: skip
+
+
+def test_further_policies_come_first_and_are_tested_against_the_last(tmp_path: Path) -> None:
+    names = ["round-1", "sft", "released", "base"]
+    shards = {name: write_evaluation(tmp_path / name, [trajectory("q", "Ostar")]) for name in names}
+    context = StageContext(
+        config=configuration(),
+        stage="evaluate",
+        output=tmp_path / "merged",
+        checkpoint_dir=tmp_path / "partial",
+        inputs=shards,
+    )
+    merge(context)
+    metrics = json.loads((tmp_path / "merged" / "metrics.json").read_text())
+    assert [row["policy"] for row in metrics[::2]] == ["base", "released", "sft", "round-1"]
+    tests = json.loads((tmp_path / "merged" / "comparison.json").read_text())
+    assert list(dict.fromkeys((test["before"], test["after"]) for test in tests)) == [
+        ("sft", "round-1"), ("base", "round-1"), ("released", "round-1"),
+    ]  # fmt: skip
+
+
 def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
     seconds = {"generation": 2.0}
     result = metrics_rows("sft", "test", [outcome("q", "nq", 1.0)], seconds, resamples=9, seed=0)

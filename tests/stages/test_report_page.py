@@ -144,7 +144,7 @@ def test_the_page_of_a_run_without_rounds_names_the_missing_parts(tmp_path: Path
     for sentence in (
         "The run has no rounds.",
         "The run has only one policy, so there is no comparison.",
-        "Learning curves need the evaluation of SFT and of at least one round",
+        "Learning curves need the evaluation of policy 0 and of at least one round",
         "The run has no sampled and scored round.",
         "The run has no round with pair selection.",
         "The run has no trained round.",

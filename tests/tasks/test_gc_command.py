@@ -1,6 +1,7 @@
 """``steep gc`` on fabricated runs of whole configurations, with the ``config.yaml`` that runs leave."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,13 +92,26 @@ def test_stages_that_the_report_does_not_need_are_named_too():
     assert hyper_index.complete()
 
 
-def test_shards_are_named_as_long_as_the_number_of_shards_is_the_same():
+def test_shards_are_named_until_their_stage_is_complete():
+    divided = ("a", "rounds=1", "sampling.shards=2")
+    report = fabricate(*divided)
+    sample = next(task for task in walk(report) if task.stage == "sample")
+    shutil.rmtree(sample.directory)
+    assert {row.stage for row in gc(report, removing=False).rows} == {"score-shard"}
+    joined = {"the complete stage holds what this shard wrote"}
+    assert {row.reason for row in gc(report, removing=False).rows} == joined
+    fabricate(*divided)
+    assert removed(gc(report)) == ["sample-shard"] * 2 + ["score-shard"] * 2
+    whole = [task.label for task in walk(report)]
+    assert labels(report) == whole
+
+
+def test_shards_of_another_number_are_not_named():
     report = fabricate("a", "rounds=1", "sampling.shards=2")
-    assert gc(report).rows == []
-    other = task_for("report", "embedded", ("name=a", "rounds=1"))
-    before = [task.label for task in walk(other)]
+    sample = next(task for task in walk(report) if task.stage == "sample")
+    shutil.rmtree(sample.directory)
+    other = task_for("report", "embedded", ("name=a", "rounds=1", "sampling.shards=3"))
     assert removed(gc(other)) == ["sample-shard"] * 2 + ["score-shard"] * 2
-    assert labels(other) == before
 
 
 def test_a_world_is_kept_while_another_run_may_use_it():

@@ -1,0 +1,29 @@
+"""Names of policies in results: their order and their titles.
+
+The policies of a run are policy 0 ("sft", or "base" or "start" without a cold start) and "round-1",
+"round-2", …. Further policies of ``evaluation.policies`` have names of their own, or "base".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_FIRST = ("sft", "start", "base")  # a run has one of them as policy 0
+_ROUND = re.compile(r"round-(\d+)")
+_TITLES = {"sft": "SFT", "base": "Base model", "start": "Start"}
+
+
+def of_run(names: Collection[str]) -> list[str]:
+    """Policy 0 and the policies of the rounds among ``names``, in order of training."""
+    first = [name for name in _FIRST if name in names][:1]
+    return first + sorted((name for name in names if _ROUND.fullmatch(name)), key=_number)
+
+
+def policy_title(name: str) -> str:
+    """Display name of a policy: "SFT", "Round 2", "Base model"; others have their own name."""
+    return f"Round {_number(name)}" if _ROUND.fullmatch(name) else _TITLES.get(name, name)
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("round-"))

@@ -1,0 +1,209 @@
+"""Compare finished runs: means and spread over seeds, paired tests, and differences in settings.
+
+Input: the results of runs (`RunResults`). Output: a `Comparison` of plain values. Runs whose settings
+differ in seeds alone are one group; every other group is tested against the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from pipeline.core.atomic import json_text
+from pipeline.core.errors import InputError
+from pipeline.evaluation.metrics import ALL, HOP_AVERAGES, MEASURES, Outcome
+from pipeline.evaluation.paired import compare_paired
+
+COMPARED = ("em", "f1", "steps", "total")
+_HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
+Unit = tuple[str, str]  # the questions that a run was evaluated on, and one of them
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """What is compared of one run.
+
+    Attributes:
+        name: the run's name in tables.
+        seed: the setting ``seed``.
+        settings: settings that decide results, by dotted name, seeds included.
+        split: the split that was evaluated, such as "test".
+        questions: a hash of the questions; equal for runs over the same questions.
+        rows: rows as in ``metrics.json``.
+        outcomes: the outcomes of every policy, by question id.
+    """
+
+    name: str
+    seed: int
+    settings: Mapping[str, Any]
+    split: str
+    questions: str
+    rows: Sequence[Mapping[str, Any]]
+    outcomes: Mapping[str, Mapping[str, Outcome]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, the settings in which they differ, their means, and tests against the first.
+
+    Attributes:
+        groups: ``label`` (the name of the first run), ``runs`` and ``seeds``.
+        settings: ``setting`` and its ``values``, one for each group; None where it plays no part.
+        means: for each group, policy, data set and measure the ``mean`` over seeds, the standard deviation
+            between them (``spread``, None for one seed) and the ``values``.
+        tests: for each further group, policy, data set and measure the ``difference`` to the first group,
+            its ``interval``, ``p``, and the number ``n`` of questions.
+    """
+
+    groups: list[dict[str, Any]]
+    settings: list[dict[str, Any]]
+    means: list[dict[str, Any]]
+    tests: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object."""
+        return asdict(self)
+
+
+def compare_runs(runs: Sequence[RunResults]) -> Comparison:
+    """Compare runs, in the order in which they are given.
+
+    Raises InputError for no runs, for two runs with the same settings and seed, and for groups that
+    were evaluated on different questions.
+    """
+    if not runs:
+        raise InputError("no runs to compare; name at least one")
+    grouped: dict[str, list[RunResults]] = {}
+    for run in runs:
+        same = grouped.setdefault(json_text(_without_seeds(run.settings), sort_keys=True), [])
+        for twin in same:
+            if _seeds(twin.settings) == _seeds(run.settings):
+                raise InputError(
+                    f"runs {twin.name} and {run.name} have the same settings and the same seed "
+                    f"({run.seed}); name one of them"
+                )
+        same.append(run)
+    groups = list(grouped.values())
+    for other in groups[1:]:
+        _check_questions(groups[0], other)
+    return Comparison(
+        groups=[
+            {"label": _label(g), "runs": [r.name for r in g], "seeds": [r.seed for r in g]}
+            for g in groups
+        ],
+        settings=_differences([_without_seeds(group[0].settings) for group in groups]),
+        means=[row for group in groups for row in _means(group)],
+        tests=[row for group in groups[1:] for row in _tests(groups[0], group)],
+    )
+
+
+def _label(group: Sequence[RunResults]) -> str:
+    return group[0].name
+
+
+def _is_seed(name: str) -> bool:
+    return name.rpartition(".")[2] == "seed"
+
+
+def _without_seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not _is_seed(name)}
+
+
+def _seeds(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if _is_seed(name)}
+
+
+def _differences(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    names = sorted({name for values in settings for name in values})
+    rows = [
+        {"setting": name, "values": [values.get(name) for values in settings]} for name in names
+    ]
+    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
+
+
+def _means(group: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
+    """Means over the runs of a group, of the rows that all of them have."""
+    by_row = [
+        {(row["policy"], row["dataset"]): row for row in run.rows if row["split"] == run.split}
+        for run in group
+    ]
+    for policy, dataset in by_row[0]:
+        if not all((policy, dataset) in rows for rows in by_row):
+            continue
+        for measure in COMPARED:
+            values = [_value(rows[policy, dataset], measure) for rows in by_row]
+            yield {
+                "group": _label(group), "policy": policy, "dataset": dataset, "measure": measure,
+                "mean": fmean(values), "spread": stdev(values) if len(values) > 1 else None,
+                "values": values,
+            }  # fmt: skip
+
+
+def _value(row: Mapping[str, Any], measure: str) -> float:
+    return float(row["tokens"]["total"] if measure == "total" else row[measure])
+
+
+def _units(group: Sequence[RunResults], policy: str) -> dict[Unit, list[Outcome]]:
+    """The outcomes of a policy by question, one for each seed that was evaluated on it."""
+    units: dict[Unit, list[Outcome]] = {}
+    for run in group:
+        for question, outcome in run.outcomes.get(policy, {}).items():
+            units.setdefault((run.questions, question), []).append(outcome)
+    return units
+
+
+def _check_questions(first: Sequence[RunResults], other: Sequence[RunResults]) -> None:
+    sets = [{(run.questions, run.split) for run in group} for group in (first, other)]
+    if sets[0] == sets[1]:
+        return
+    unmatched = next(
+        run for run in (*other, *first) if (run.questions, run.split) in sets[0] ^ sets[1]
+    )
+    counterpart = other if unmatched in first else first
+    raise InputError(
+        f"run {unmatched.name} was evaluated on other questions than {_names(counterpart)}; compare runs "
+        "over the same questions (the same data files, evaluation.split and, in a closed world, its seed)"
+    )
+
+
+def _names(group: Sequence[RunResults]) -> str:
+    return " and ".join(run.name for run in group)
+
+
+def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
+    for policy in other[0].outcomes:
+        before, after = _units(first, policy), _units(other, policy)
+        if not before or before.keys() != after.keys():
+            continue  # a policy that not all runs have
+        datasets = list(dict.fromkeys(values[0].dataset for values in before.values()))
+        hops = {values[0].hop for values in before.values()}
+        averages = [
+            name for name, hop in _HOPS.items() if hops == set(HOP_AVERAGES) and hop in hops
+        ]
+        for dataset in [*datasets, *averages, ALL]:
+            units = [unit for unit, values in before.items() if _inside(values[0], dataset)]
+            for measure in COMPARED:
+                column = MEASURES.index(measure)
+                difference = np.array(
+                    [_mean(after[unit], column) - _mean(before[unit], column) for unit in units]
+                )
+                # Means over the seeds of a group differ by rounding where they are equal.
+                difference[np.abs(difference) < 1e-12] = 0
+                yield {
+                    "before": _label(first), "after": _label(other), "policy": policy,
+                    "dataset": dataset, "measure": measure, "n": len(units),
+                    **compare_paired(difference),
+                }  # fmt: skip
+
+
+def _inside(outcome: Outcome, dataset: str) -> bool:
+    return dataset in (outcome.dataset, ALL) or (dataset in _HOPS and outcome.hop == _HOPS[dataset])
+
+
+def _mean(outcomes: Sequence[Outcome], column: int) -> float:
+    return math.fsum(outcome.values()[column] for outcome in outcomes) / len(outcomes)

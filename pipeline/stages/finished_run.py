@@ -1,0 +1,180 @@
+"""Read the results of a finished run from its directory: metrics, outcomes per question, and settings.
+
+Input: a directory such as ``runs/embedded``, also one that was copied from another machine: neither its
+configuration file nor its data is needed. Output: `RunResults`. The settings are those that the manifests
+of the evaluation and of all stages before it record, so they are the settings that made the results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import current_name
+from pipeline.core.content_cache import digest
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import read_json
+from pipeline.core.nested import leaves
+from pipeline.evaluation.policy_names import of_run
+from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
+from pipeline.run.output_check import Depth, problems
+from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.stages.evaluate import read_outcomes
+
+RUNS = Path("runs")
+_METRICS = "metrics.json"
+_JUDGED = "judge-"
+# Stages whose settings evaluation may override (`Config.for_evaluation`).
+_EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
+
+
+def compare_directories(directories: Sequence[Path]) -> Comparison:
+    """Compare the runs in ``directories``; each is called by its directory's name, if that is unique.
+
+    Raises what `read_run` and `compare_runs` raise.
+    """
+    names = [directory.resolve().name for directory in directories]
+    return compare_runs(
+        [
+            read_run(directory, name if names.count(name) == 1 else str(directory))
+            for directory, name in zip(directories, names, strict=True)
+        ]
+    )
+
+
+def run_directory(run: str) -> Path:
+    """The directory of a run that is named by its path, or by its name below ``runs/``.
+
+    Raises InputError when there is none.
+    """
+    places = [Path(run), RUNS / run]
+    found = next((place for place in places if (place / "store").is_dir()), None)
+    if found is None:
+        raise InputError(
+            f"there is no run {run!r}: neither {places[0]} nor {places[1]} has a store; name the directory of "
+            "a finished run"
+        )
+    return found
+
+
+def read_run(directory: Path, name: str) -> RunResults:
+    """The results of the run in ``directory``, which is called ``name`` in tables.
+
+    Raises StoreError when the run has no complete evaluation, or a part of it is missing or damaged.
+    """
+    outputs = {path.parent.name: path.parent for path in directory.glob(f"store/*/*/{MANIFEST}")}
+    evaluation = _evaluation(directory)
+    _check(evaluation)
+    evaluated = {
+        policy: outputs.get(fingerprint)
+        for policy, fingerprint in _inputs(read_manifest(evaluation)).items()
+        if not policy.startswith(_JUDGED)
+    }
+    outcomes, splits, questions = {}, set(), set()
+    for policy, output in evaluated.items():
+        if output is None:
+            raise StoreError(f"{directory} no longer holds the evaluation of {policy}; {_AGAIN}")
+        _check(output)
+        measured = read_outcomes(output)
+        outcomes[policy] = {outcome.question_id: outcome for outcome in measured.outcomes}
+        splits.add(measured.split)
+        contents = read_manifest(output).get("contents") or {}
+        questions.add(contents.get("questions") or digest(*sorted(outcomes[policy])).hex())
+    if len(splits) != 1 or len(questions) != 1:
+        raise StoreError(f"the policies of {directory} have different questions; {_AGAIN}")
+    settings = _settings(list(_chain(evaluation, outputs)))
+    own = of_run(outcomes)
+    settings |= {"rounds": len(own) - 1, "start": own[0]}
+    return RunResults(
+        name=name,
+        seed=int(settings.get("seed", 0)),
+        settings=settings,
+        split=splits.pop(),
+        questions=questions.pop(),
+        rows=read_json(evaluation / _METRICS, list),
+        outcomes=outcomes,
+    )
+
+
+_AGAIN = "evaluate it again with `steep evaluate` and its configuration"
+
+
+def _evaluation(directory: Path) -> Path:
+    """The output of the stage ``evaluate`` that the run shows, else the newest."""
+    found = sorted(
+        directory.glob(f"store/evaluate/*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime_ns
+    )
+    if not found:
+        raise StoreError(
+            f"{directory} has no complete evaluation; expected the directory of a finished run, such as "
+            "runs/embedded; finish it with `steep run` and its configuration"
+        )
+    shown = directory / _METRICS
+    if shown.is_file():
+        for path in found:
+            metrics = path.parent / _METRICS
+            if metrics.is_file() and metrics.read_bytes() == shown.read_bytes():
+                return path.parent
+    return found[0].parent
+
+
+def _check(output: Path) -> None:
+    if damage := problems(output, Depth.SIZES):
+        raise StoreError(f"{output} is damaged: {'; '.join(damage)}; {_AGAIN}")
+
+
+def _inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The directories' names of a stage's inputs, by input name."""
+    inputs: dict[str, str] = manifest.get("made_from", manifest["key"]["inputs"])
+    return inputs
+
+
+def _chain(output: Path, outputs: Mapping[str, Path]) -> Iterator[Mapping[str, Any]]:
+    """The manifests of an output and of all outputs that it was made from, without those of shards."""
+    waiting, seen = [output], {output}
+    while waiting:
+        manifest = read_manifest(waiting.pop())
+        if manifest["key"]["stage"].endswith("-shard"):
+            continue
+        yield manifest
+        below = {outputs[name] for name in _inputs(manifest).values() if name in outputs}
+        waiting += sorted(below - seen)
+        seen |= below
+
+
+def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The recorded settings, and the content of the base model, by dotted name.
+
+    A setting that differs between rounds has a name for each, such as "dpo.eta (round 2)". One that
+    evaluation overrides is there for evaluation as well, as "evaluation: retrieval.top_k".
+    """
+    training: dict[str, dict[int | None, Any]] = {}
+    evaluation: dict[str, Any] = {}
+    for manifest in manifests:
+        key = manifest["key"]
+        if "base model" in key.get("files", {}):
+            training.setdefault("base model", {})[None] = key["files"]["base model"]
+        for recorded, value in leaves(key["settings"]):
+            name = current_name(recorded)  # fingerprints have the old names of renamed settings
+            if key["stage"] in _EVALUATION:
+                evaluation[name] = value
+            else:
+                training.setdefault(name, {})[key["round"]] = value
+    settings: dict[str, Any] = {}
+    for name, by_round in training.items():
+        values = list(by_round.values())
+        if all(value == values[0] for value in values):
+            settings[name] = values[0]
+        else:
+            settings |= {
+                name if number is None else f"{name} (round {number})": value
+                for number, value in by_round.items()
+            }
+    for name, value in evaluation.items():
+        if name not in training or re.match(r"evaluation\b", name):
+            settings[name] = value
+        elif settings.get(name) != value:
+            settings[f"evaluation: {name}"] = value
+    return settings

@@ -1,0 +1,52 @@
+"""The stages ``start`` and ``given-policy``: the directory of a policy that no stage of the run trained.
+
+Input: nothing for the base model, else ``inputs["adapter"]``, the directory of a LoRA adapter or of a
+policy. Output: ``lineage.json``, and a copy of the adapter in ``adapter/``. Later stages do not notice when
+the original changes or disappears. HiPRAG (arXiv 2510.07794) and ProGraph-R1 start from instruct models
+in this way, without supervised examples.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from pipeline.core.model_files import model_hash
+from pipeline.core.policy_files import ADAPTER_SETTINGS, LINEAGE, UNTRAINED, adapter_directory
+from pipeline.run.context import StageContext
+from pipeline.stages.policy_directory import checked_policy
+from pipeline.training.lineage import Lineage
+from pipeline.training.lora import ADAPTER_WEIGHTS, check_shape, locate_base
+
+
+def run(context: StageContext) -> dict[str, int]:
+    """Write the policy; returns whether it has an adapter.
+
+    Raises what `checked_policy` raises.
+    """
+    source, model = context.inputs.get("adapter"), context.config.model
+    policy = checked_policy(source, context.config)
+    if source is not None and policy.adapter is not None:
+        (context.output / "adapter").mkdir()
+        for name in (ADAPTER_SETTINGS, ADAPTER_WEIGHTS):
+            shutil.copyfile(policy.adapter / name, context.output / "adapter" / name)
+    if source is not None and (source / LINEAGE).is_file():
+        shutil.copyfile(source / LINEAGE, context.output / LINEAGE)
+    else:
+        Lineage(
+            policy=policy.fingerprint, base=model.base, base_sha=model_hash(locate_base(model.base)),
+            parent=None, reference=None, round=0, method="given" if policy.adapter else UNTRAINED,
+            settings={}, seed=context.seed, counts={},
+        ).write(context.output)  # fmt: skip
+    print(f"policy {policy.fingerprint}: {source or model.base}")
+    return {"adapters": int(policy.adapter is not None)}
+
+
+def run_start(context: StageContext) -> dict[str, int]:
+    """Like `run`, for policy 0, which the rounds continue.
+
+    Raises ConfigError as well, for an adapter whose shape differs from the block ``lora``.
+    """
+    source = context.inputs.get("adapter")
+    if source is not None and checked_policy(source, context.config).adapter is not None:
+        check_shape(adapter_directory(source), context.config.lora)
+    return run(context)

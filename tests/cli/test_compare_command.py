@@ -1,0 +1,120 @@
+"""``steep compare`` over directories of runs with fabricated evaluations."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import compare_runs
+from pipeline.core.record_io import write_parquet
+from pipeline.core.records import Question
+from pipeline.stages.evaluate import merge_policies
+from tasks.run import task_for, walk
+from tests.cli.malformed_inputs import steep
+from tests.stages.fabricated_run import trajectory, write_evaluation
+
+QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
+
+
+def finish(name: str, right: int, *overrides: str) -> Path:
+    """A run of the policies SFT and round 1; round 1 answers ``right`` of six questions, SFT one."""
+    report = task_for("report", "embedded", (f"name={name}", "rounds=1", *overrides))
+    for task in walk(report):
+        written = report.settings.run_dir / "written" / task.label
+        if task.stage == "evaluate-policy":
+            score = right if task.round_number else 1
+            answers = ["Ostar" if n < score else "Vell" for n in range(6)]
+            write_evaluation(written, [trajectory(f"q{n}", a) for n, a in enumerate(answers)])
+        elif task.stage == "evaluate":
+            written.mkdir(parents=True)
+            evaluated = {label: needed.directory for label, needed in task.inputs.items()}
+            merge_policies(evaluated, written, resamples=20)
+        else:
+            write_parquet(written / "questions.parquet", QUESTIONS, Question)
+        task.directory.parent.mkdir(parents=True, exist_ok=True)
+        facts = {"counts": {"rows": 1}, "key": dict(task.key.__dict__)}
+        task.store.commit(task.key, written, facts)
+    shutil.rmtree(report.settings.run_dir / "written")
+    return report.settings.run_dir
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two seeds of one configuration, and one seed of another with a different k_f in evaluation."""
+    monkeypatch.chdir(tmp_path)
+    finish("all", 5)
+    finish("all-1", 4, "seed=1")
+    finish("few", 2, "evaluation.retrieval.top_k=3")
+    return ["all", "runs/all-1", "few"]
+
+
+def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
+    runs: list[str], tmp_path: Path
+) -> None:
+    """Round 1: 5/6 and 4/6 are 75.0 ± 11.8; few has 2/6. Three and two questions more are right."""
+    status, printed, complaint = steep(["compare", *runs, "--output", "table.md"])
+    assert (status, complaint) == (0, "")
+    assert "75.0 ± 11.8" in printed
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert "|  | sft | round-1 |" in lines
+    assert "| all | 16.7 ± 0.0 | 75.0 ± 11.8 |" in lines
+    assert "| few | 16.7 | 33.3 |" in lines
+    assert "| all | all, all-1 | 0, 1 |" in lines
+    assert "| evaluation: retrieval.top_k | – | 3 |" in lines
+    # By question: two differences of -1 and one of -1/2, so p = 2/8.
+    [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
+    assert em.endswith("| 0.250 |")
+
+
+def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
+    status, printed, _ = steep(["compare", *runs, "--json"])
+    assert status == 0
+    found = json.loads(printed)
+    assert found == json.loads(json.dumps(compare_runs(runs)))
+    assert [group["seeds"] for group in found["groups"]] == [[0, 1], [0]]
+    assert {row["dataset"] for row in found["means"]} == {"musique", "all"}
+
+
+def test_runs_are_read_without_their_configuration_or_data(
+    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tmp_path / "runs" / "all", tmp_path / "elsewhere" / "all")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    status, printed, _ = steep(["compare", "all"])
+    assert status == 0
+    assert "83.3" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["missing"], "there is no run 'missing': neither missing nor runs/missing has a store"),
+        (["all", "runs/all"], "have the same settings and the same seed (0); name one of them"),
+        (["all", "--dataset", "nq"], "--dataset is 'nq'; the runs have musique, all"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(
+    runs: list[str], arguments: list[str], problem: str
+) -> None:
+    status, _, complaint = steep(["compare", *arguments])
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert problem in complaint
+
+
+def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_path: Path) -> None:
+    for rows in tmp_path.glob("runs/few/store/evaluate-policy/*/rows.json"):
+        rows.write_text(rows.read_text().replace('"q0"', '"q9"'))
+    for manifest in tmp_path.glob("runs/few/store/evaluate-policy/*/manifest.json"):
+        value = json.loads(manifest.read_text())
+        value.pop("files", None)  # a fabricated change is no damage
+        manifest.write_text(json.dumps(value))
+    status, _, complaint = steep(["compare", "all", "few"])
+    assert status == 2
+    assert "run few was evaluated on other questions than all" in complaint
+    shutil.rmtree(tmp_path / "runs/few/store/evaluate")
+    status, _, complaint = steep(["compare", "all", "few"])
+    assert status == 2
+    assert "few has no complete evaluation" in complaint

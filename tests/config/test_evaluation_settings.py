@@ -1,0 +1,81 @@
+"""Settings of evaluation that differ from training's, and runs without a cold start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load
+from pipeline.core.errors import ConfigError
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "configs/embedded.yaml"
+
+
+def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings() -> None:
+    own = ("evaluation.retrieval={variant: semantic, top_k: 3}", "evaluation.sampling.max_steps=2")
+    config, plain = load(EMBEDDED, own), load(EMBEDDED)
+    evaluated = config.for_evaluation()
+    assert (evaluated.retrieval.variant, evaluated.retrieval.top_k) == ("semantic", 3)
+    assert evaluated.retrieval.reranker == plain.retrieval.reranker
+    assert (evaluated.sampling.max_steps, evaluated.sampling.top_p) == (2, 1.0)
+    assert (config.retrieval, config.sampling) == (plain.retrieval, plain.sampling)
+    assert plain.for_evaluation() is plain
+
+
+def test_an_old_name_of_a_setting_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    config = load(EMBEDDED, ("evaluation.retrieval.keep=3",))
+    assert config.for_evaluation().retrieval.top_k == 3
+    assert "keep is now called top_k" in capsys.readouterr().err
+
+
+def test_grpo_samples_by_probability_while_evaluation_need_not() -> None:
+    config = load(EMBEDDED.with_name("embedded-prograph.yaml"), ("evaluation.sampling.top_p=0.9",))
+    assert config.for_evaluation().sampling.top_p == 0.9
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["evaluation.retrieval.top_k=0"], "evaluation.retrieval.top_k is 0; set it to a number of at"),
+        (["evaluation.retrieval.topk=1"], "topk: unknown key; evaluation.retrieval has alpha, chunks"),
+        (["evaluation.retrieval=semantic"], "evaluation.retrieval is 'semantic'; set it to a mapping"),
+        (["evaluation.sampling.temperature=1"], "cannot be set here; set evaluation.temperature"),
+        (["evaluation.sampling.samples=1"], "an evaluation samples one trajectory per question"),
+        (
+            ["graph.source=none", "retrieval.variant=semantic", "evaluation.retrieval.variant=ppr"],
+            "evaluation: graph.source is none, and retrieval.variant ppr needs a graph",
+        ),
+        (["retrieval.rounds=prompt"], "rounds is 3; answers without steps cannot be trained"),
+        (["start=base", "dpo.reference=sft"], "so that the run has no SFT policy; set dpo.reference"),
+        (["start=base", "evaluation.policies=[base]"], "names base, and start is base"),
+        (["evaluation.policies=[a/x, b/x]"], "two policies are called x; rename a directory"),
+        (["evaluation.policies=[x/round-2]"], "x/round-2 would be called round-2 in results"),
+        (["evaluation.policies=[x/base]"], "x/base would be called base in results"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(overrides: list[str], problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(EMBEDDED, tuple(overrides))
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["tearag", "hiprag", "prograph", "search-r1"])
+def test_every_method_can_be_evaluated_with_one_retrieval_in_the_prompt(name: str) -> None:
+    file = EMBEDDED.with_name("embedded.yaml" if name == "tearag" else f"embedded-{name}.yaml")
+    config = load(file, ("evaluation.retrieval.rounds=prompt", "start=base"))
+    assert config.for_evaluation().retrieval.rounds == "prompt"
+    assert config.grammar == name
+
+
+def test_policy_0_is_called_by_what_the_run_starts_from() -> None:
+    starts = ("sft", "base", "/models/adapter")
+    names = [load(EMBEDDED, (f"start={start}",)).policy_name(0) for start in starts]
+    assert names == ["sft", "base", "start"]
+
+
+def test_the_outcome_baseline_rewards_the_answer_alone() -> None:
+    config = load(EMBEDDED.parent / "baselines/search-r1-outcome.yaml")
+    assert (config.grammar, config.rewards.search_r1.format) == ("search-r1", 0)
+    assert not config.rewards.judged

@@ -1,0 +1,129 @@
+"""Comparison of runs: means, spread, tests and refusals, against results computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.core.errors import InputError
+from pipeline.evaluation.metrics import Outcome, metrics_rows
+from pipeline.evaluation.paired import compare_paired, sign_flip_test
+from pipeline.evaluation.run_comparison import RunResults, compare_runs
+
+
+def run(
+    name: str,
+    em: list[float],
+    *,
+    seed: int = 0,
+    questions: str = "q",
+    policy: str = "sft",
+    hop: str = "multi",
+    **settings: object,
+) -> RunResults:
+    """A run of one policy with one question per number."""
+    outcomes = [
+        Outcome(f"{n}", "musique", None, value, value, value, True, 2, 2, 40, 60, "answer", hop=hop)  # type: ignore[arg-type]
+        for n, value in enumerate(em)
+    ]
+    return RunResults(
+        name=name,
+        seed=seed,
+        settings={"seed": seed, **settings},
+        split="test",
+        questions=questions,
+        rows=metrics_rows(policy, "test", outcomes, {}, resamples=9, seed=0),
+        outcomes={policy: {outcome.question_id: outcome for outcome in outcomes}},
+    )
+
+
+def test_runs_that_differ_in_seeds_are_one_group_with_mean_and_spread() -> None:
+    """EM 0.5 and 1: mean 0.75, sample standard deviation 0.5 / sqrt(2)."""
+    found = compare_runs([run("a", [1, 0]), run("b", [1, 1], seed=1)])
+    assert found.groups == [{"label": "a", "runs": ["a", "b"], "seeds": [0, 1]}]
+    [em] = [r for r in found.means if (r["measure"], r["dataset"]) == ("em", "all")]
+    assert (em["mean"], em["values"]) == (0.75, [0.5, 1.0])
+    assert em["spread"] == pytest.approx(0.5 / 2**0.5)
+    [tokens] = [r for r in found.means if (r["measure"], r["dataset"]) == ("total", "all")]
+    assert (tokens["mean"], tokens["spread"]) == (100.0, 0.0)
+    assert found.tests == []
+
+
+def test_a_single_run_has_no_spread() -> None:
+    assert {row["spread"] for row in compare_runs([run("a", [1, 0])]).means} == {None}
+
+
+def test_only_settings_that_differ_are_listed_and_seeds_never() -> None:
+    runs = [run("a", [1], k=5, eta=1.0), run("b", [1], seed=1, k=3, eta=1.0, extra="x")]
+    assert compare_runs(runs).settings == [
+        {"setting": "extra", "values": [None, "x"]},
+        {"setting": "k", "values": [5, 3]},
+    ]
+
+
+def test_em_of_one_seed_is_tested_by_mcnemars_exact_test() -> None:
+    """4 questions become right and 1 wrong: p = 2 (1 + 5) / 2^5 = 0.375; 4 - 1 of 8 is +0.375."""
+    before, after = [0, 0, 0, 0, 1, 1, 1, 0], [1, 1, 1, 1, 0, 1, 1, 0]
+    found = compare_runs([run("a", before, k=1), run("b", after, k=2)])
+    [test] = [t for t in found.tests if (t["measure"], t["dataset"]) == ("em", "all")]
+    assert (test["before"], test["after"], test["n"]) == ("a", "b", 8)
+    assert (test["difference"], test["p"]) == (0.375, 0.375)
+
+
+def test_seeds_of_a_question_are_averaged_before_the_test() -> None:
+    """Differences by question are 1, 1 and 1/2. Of 8 sign patterns only (+ + +) and (- - -) are as large:
+    p = 2/8. Six independent observations would have given 2/32."""
+    first = [run("a", [0, 0, 0], k=1), run("b", [0, 0, 1], k=1, seed=1)]
+    other = [run("c", [1, 1, 1], k=2), run("d", [1, 1, 1], k=2, seed=1)]
+    found = compare_runs([*first, *other])
+    [test] = [t for t in found.tests if (t["measure"], t["dataset"]) == ("em", "all")]
+    assert test["n"] == 3
+    assert test["difference"] == pytest.approx(2.5 / 3)
+    assert test["p"] == pytest.approx(0.25)
+
+
+def test_seeds_may_have_worlds_of_their_own() -> None:
+    """Question 0 of one world is another than question 0 of the other."""
+    first = [run("a", [0], k=1, questions="w0"), run("b", [0], k=1, seed=1, questions="w1")]
+    other = [run("c", [1], k=2, questions="w0"), run("d", [1], k=2, seed=1, questions="w1")]
+    [test] = [
+        t
+        for t in compare_runs([*first, *other]).tests
+        if (t["measure"], t["dataset"]) == ("em", "all")
+    ]
+    assert (test["n"], test["difference"], test["p"]) == (2, 1.0, 0.5)
+
+
+def test_equal_groups_have_p_1() -> None:
+    assert compare_paired(np.zeros(5)) == {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
+
+
+def test_random_sign_flips_agree_with_the_exact_distribution() -> None:
+    """16 differences of two sizes; all 65,536 patterns are counted here, 9,999 are drawn there."""
+    values = np.array([1.0] * 8 + [0.5] * 3 + [-1.0] * 5)
+    signs = np.array(np.meshgrid(*[[-1, 1]] * 16)).reshape(16, -1).T
+    exact = float(np.mean(np.abs(signs @ np.abs(values)) >= abs(values.sum()) - 1e-9))
+    assert sign_flip_test(values) == pytest.approx(exact, abs=0.02)
+
+
+def test_a_policy_that_only_some_runs_have_is_not_tested() -> None:
+    runs = [run("a", [1], k=1), run("b", [1], k=2, policy="round-1")]
+    assert compare_runs(runs).tests == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "problem"),
+    [
+        ([], "no runs to compare"),
+        ([run("a", [1]), run("b", [1])], "runs a and b have the same settings and the same seed"),
+        (
+            [run("a", [1], k=1), run("b", [1], k=2, questions="other")],
+            "run b was evaluated on other questions than a; compare runs over the same questions",
+        ),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(runs: list[RunResults], problem: str) -> None:
+    with pytest.raises(InputError) as refused:
+        compare_runs(runs)
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,107 @@
+"""Which stages a run has, and which of them a setting of evaluation changes. Nothing runs here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.errors import InputError
+from tasks.base import StageTask
+from tasks.named_policies import find_policy
+from tasks.run import task_for, walk
+
+ROOT = Path(__file__).resolve().parents[2]
+BASELINES = ROOT / "configs/baselines"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def stages(*overrides: str, config: str = "embedded") -> dict[str, StageTask]:
+    return {task.label: task for task in walk(task_for("report", config, overrides))}
+
+
+def fingerprints(*overrides: str) -> dict[str, str]:
+    return {label: task.key.fingerprint for label, task in stages(*overrides).items()}
+
+
+def changed(*overrides: str) -> set[str]:
+    before, after = fingerprints("rounds=1"), fingerprints("rounds=1", *overrides)
+    return {label for label in after if after[label] != before.get(label)}
+
+
+EVALUATIONS = {"evaluate-policy-0", "evaluate-policy-1", "evaluate", "report"}
+
+
+def test_what_evaluation_overrides_changes_evaluations_and_no_training_stage() -> None:
+    assert changed("evaluation.retrieval.top_k=3") == EVALUATIONS
+    assert changed("evaluation.sampling.max_steps=2") == EVALUATIONS
+    assert changed("evaluation.retrieval.alpha=0.3") == EVALUATIONS
+
+
+def test_overrides_that_equal_the_settings_of_training_change_nothing() -> None:
+    assert changed("evaluation.retrieval={variant: ppr, top_k: 5}") == set()
+
+
+def test_an_index_that_only_evaluation_needs_is_part_of_the_run() -> None:
+    new = changed("evaluation.retrieval.variant=prograph")
+    assert new == {"hypergraph", "hyper-index", *EVALUATIONS}
+
+
+def test_further_policies_are_evaluated_beside_those_of_the_run() -> None:
+    new = changed("evaluation.policies=[base]")
+    assert new == {"given-policy-base", "evaluate-policy-base", "evaluate", "report"}
+    evaluate = stages("rounds=1", "evaluation.policies=[base]")["evaluate"]
+    assert list(evaluate.inputs) == ["base", "sft", "round-1"]
+
+
+def test_judges_judge_further_policies_too() -> None:
+    judged = stages("rounds=0", "evaluation.policies=[base]", config="embedded-hiprag")
+    assert {"judge-policy-0", "judge-policy-base"} <= judged.keys()
+
+
+def test_a_run_from_the_base_model_has_no_stage_of_the_cold_start() -> None:
+    from_base = stages("rounds=1", "start=base")
+    assert {"sft", "sft-data"} & from_base.keys() == set()
+    assert from_base["sample-1"].inputs["policy"] is from_base["train-1"].inputs["policy"]
+    assert from_base["sample-1"].inputs["policy"].stage == "start"
+    assert list(from_base["evaluate"].inputs) == ["base", "round-1"]
+
+
+def test_the_content_of_an_adapter_decides_and_not_its_place(tmp_path: Path) -> None:
+    for name, rank in (("one", 8), ("two", 8), ("three", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"r": rank}))
+        (tmp_path / name / "adapter_model.safetensors").write_bytes(b"tensors")
+    keys = [stages(f"start={name}")["start"].key for name in ("one", "two", "three")]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_an_adapter_that_does_not_exist_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError, match="start names missing, and there is no such directory"):
+        _ = stages("start=missing")["start"].key
+    with pytest.raises(InputError, match=r"evaluation\.policies names missing"):
+        fingerprints("evaluation.policies=[missing]")
+
+
+def test_policy_0_is_named_by_what_the_run_starts_from() -> None:
+    report = task_for("report", "embedded", ("start=base",))
+    assert find_policy(report, "base").number == 0
+    with pytest.raises(
+        InputError, match="start is base, so that the run has no SFT policy; name base"
+    ):
+        find_policy(report, "sft")
+
+
+@pytest.mark.parametrize("file", sorted(BASELINES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_baseline_is_a_run_of_its_own_name(file: Path) -> None:
+    """Those of the closed world; the others need models and data sets that are not here."""
+    settings = task_for("report", str(file)).run_settings
+    assert settings.name == file.stem
+    if settings.data.closed_world is not None:
+        labels = {task.label for task in walk(task_for("report", str(file)))}
+        assert ("sft" in labels) == (settings.start == "sft")
