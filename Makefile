@@ -47,7 +47,7 @@ DRIVER := 580
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft sample judge score pair train evaluate report \
+.PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft start sample judge score pair train evaluate report \
         view browse compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
 
 help: ## list the targets

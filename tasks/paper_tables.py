@@ -26,6 +26,7 @@ published configuration. No published configuration has been run yet.
 - At the published size the name stays, so that the graph and the index are built once. Copy `metrics.json` and
   `report.html` before the next row.
 - Figures are in `metrics.json` of the run, unless the column *read* says otherwise.
+- The untrained model at the published size also needs a prompt for it, `prompt.system` ([baselines](evaluation.md#baselines)).
 - PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on cached batches.
 - The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over tokens that TeaRAG's eq. 15
   prints. The embedded runs use TRL's mean over tokens with η = 130, which is about η = 1 of the sum, because they have about

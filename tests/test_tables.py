@@ -60,8 +60,12 @@ def test_every_table_and_figure_of_a_paper_is_listed(paper: str, tables: int, fi
     assert numbers(paper, "figure") == set(range(1, figures + 1))
 
 
-def test_every_ablation_file_has_a_row() -> None:
-    files = {f"ablations/{path.stem}" for path in (CONFIGS / "ablations").glob("*.yaml")}
+def test_every_file_of_an_ablation_or_a_baseline_has_a_row() -> None:
+    files = {
+        f"{folder}/{path.stem}"
+        for folder in ("ablations", "baselines")
+        for path in (CONFIGS / folder).glob("*.yaml")
+    }
     assert files <= {name for name, _ in RUNS}
 
 

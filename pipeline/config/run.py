@@ -350,7 +350,7 @@ class Config(Block):
     def _needs_entities(self) -> bool:
         """Whether a step reward counts entities of the graph of triplets."""
         structure = self.method.step_rewards and self.rewards.prograph.structure > 0
-        return structure and not self.retrieval.over_hypergraph
+        return self.rounds > 0 and structure and not self.retrieval.over_hypergraph
 
     @property
     def _needs_process(self) -> bool:
@@ -358,7 +358,8 @@ class Config(Block):
         pairs = self.pairs
         bounds = min(pairs.multi_process, pairs.multi_process_relaxed)
         return (
-            self.objective == "dpo"
+            self.rounds > 0
+            and self.objective == "dpo"
             and self.method.separate_terms
             and pairs.terms == "all"
             and bounds > 0

@@ -188,6 +188,8 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
             ("retrieval.variant=semantic", "graph={source: none}", "rewards.prograph.structure=0"),
             None,
         ),
+        (("evaluation.retrieval.variant=semantic", "graph={source: none}"), None),
+        (("retrieval.variant=semantic", "graph={source: none}", "rounds=0"), None),
         (
             ("retrieval.variant=semantic", "graph={source: none}"),
             r"rewards\.prograph\.structure is 0\.1, and there are no entities to count",

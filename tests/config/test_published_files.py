@@ -58,4 +58,6 @@ def test_published_configurations_weigh_the_sft_term_as_it_is_printed(name: str)
 def test_hiprag_is_evaluated_at_the_default_temperature_of_its_models() -> None:
     for name in ("hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b"):
         settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
-        assert settings.evaluation.temperature == 0.7
+        evaluated = settings.for_evaluation()
+        assert (evaluated.evaluation.temperature, evaluated.sampling.top_p) == (0.7, 0.8)
+        assert settings.sampling.top_p == 1
