@@ -66,7 +66,6 @@ class Table:
     ids: tuple[str, ...]  # columns of trajectory numbers, for words and items
     over: str
     under: str
-    term_prefixes: tuple[str, ...]
 
 
 TRAJECTORIES = Table(
@@ -77,11 +76,11 @@ TRAJECTORIES = Table(
     },
     {
         "steps": "steps", "searches": "searches", "tokens": "coalesce(tokens, characters)",
+        "characters": "characters", "over": "over", "under": "under",
     },
     ("n",),
     over="over",
     under="under",
-    term_prefixes=("term_",),
 )  # fmt: skip
 PAIRS = Table(
     "pairs",
@@ -91,11 +90,12 @@ PAIRS = Table(
     },
     {
         "steps": "steps_chosen", "tokens": "tokens_chosen + tokens_rejected",
+        "tokens_chosen": "tokens_chosen", "tokens_rejected": "tokens_rejected",
+        "steps_chosen": "steps_chosen", "steps_rejected": "steps_rejected",
     },
     ("n_chosen", "n_rejected"),
-    over="(coalesce(over_chosen, 0) + coalesce(over_rejected, 0))",
-    under="(coalesce(under_chosen, 0) + coalesce(under_rejected, 0))",
-    term_prefixes=("margin_", "chosen_", "rejected_"),
+    over="greatest(over_chosen, over_rejected)",  # null only where neither side was judged
+    under="greatest(under_chosen, under_rejected)",
 )  # fmt: skip
 
 

@@ -92,20 +92,17 @@ def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
         "charts": charts,
         "terms": run.queries.terms(table),
         "bars": _bars(run, table, filters, chart),
-        "columns": [term for term in run.queries.terms(table) if term.startswith("term_")],
     }
 
 
 def _bars(run: OpenRun, table: Table, filters: Filters, chart: str) -> list[BarView]:
     is_term = chart in run.queries.terms(table)
-    length = {"steps": "steps", "searches": "searches", "tokens": "tokens"}.get(chart)
+    names = ("from", "to") if is_term else (f"{chart}_from", f"{chart}_to")
 
     def address(low: float, high: float) -> str:
-        if is_term:
-            return filters.address(term=chart, **{"from": f"{low:.9g}", "to": f"{high:.9g}"})
-        if length is not None and table is TRAJECTORIES:
-            return filters.address(**{f"{length}_from": f"{low:g}", f"{length}_to": f"{high:g}"})
-        return filters.address(sort=chart)
+        """Both ends are written with all their digits, so that the rows at the ends are among them."""
+        ends = dict(zip(names, (repr(low), repr(high)), strict=True))
+        return filters.address(**ends, **({"term": chart} if is_term else {}))
 
     return histogram_bars(run.queries.histogram(table, filters, chart), address)
 

@@ -6,11 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip(
-    "duckdb", reason="steep browse needs duckdb; install it: pip install 'steep[browse]'"
-)
-
 from starlette.testclient import TestClient
 
 from pipeline.browse.app import create_app

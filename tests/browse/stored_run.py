@@ -84,7 +84,7 @@ def _scored(number: int, index: int, better: bool) -> Trajectory:
         rewards={
             "outcome": float(right),
             "format": 1.0,
-            "process": index / 8,
+            "process": index / 7,  # most are no short decimals
             "total": 1.0 + float(right) + index / 8,
             "memory": {"subquery": [0.25], "context": [0.5], "summary": [0.75]},
         },

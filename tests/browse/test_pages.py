@@ -176,6 +176,34 @@ def test_bars_of_the_funnel_lead_to_their_trajectories(client: TestClient) -> No
 
 
 @pytest.mark.parametrize(
+    ("address", "counts"),
+    [
+        ("/trajectories?group=round-1&chart=term_process", [1] * 8),
+        ("/trajectories?group=round-1&chart=steps", [4, 4]),
+        ("/trajectories?group=round-1&chart=over", [7, 1]),
+        ("/pairs?chart=rejected_process", [2, 2, 2]),
+        ("/pairs?chart=steps_rejected", [6]),
+    ],
+)
+def test_bars_of_a_distribution_lead_to_their_rows(
+    client: TestClient, address: str, counts: list[int]
+) -> None:
+    page = get(client, address)
+    drawn = page[page.index('<figure class="histogram"') :].partition("</figure>")[0]
+    bars = re.findall(r'href="/run/stored([^"]+)" aria-label="[^"]*: (\d+)"', drawn)
+    assert [int(count) for _, count in bars] == counts
+    assert [len(rows(get(client, a.replace("&amp;", "&")))) for a, _ in bars] == counts
+
+
+def test_pairs_without_verdicts_are_not_faultless(client: TestClient, tmp_path: Path) -> None:
+    assert len(rows(get(client, "/pairs?verdict=faultless"))) == 4
+    shutil.rmtree(write_stored_run(tmp_path) / "store" / "judge")
+    site = Site({NAME: RunEntry(NAME, tmp_path / NAME / "store")}, tmp_path / "cache")
+    with TestClient(create_app(site), base_url="http://localhost") as unjudged:
+        assert rows(get(unjudged, "/pairs?verdict=faultless")) == []
+
+
+@pytest.mark.parametrize(
     ("address", "status", "problem"),
     [
         ("/pairs?colour=red", 400, "unknown filter"),
