@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -101,7 +102,15 @@ def _outputs(
 
     if run is not None:
         return newest_outputs(run)
-    return complete_outputs(stage_task("report", config, set, data))
+    task = stage_task("report", config, set, data)
+    outputs = complete_outputs(task)
+    if not outputs:
+        command = shlex.join(["steep", "run", *task.options])
+        raise StoreError(
+            f"no stage of {task.settings.run_dir} is finished; run `{command}`, or name the directory of a "
+            "run with --run"
+        )
+    return outputs
 
 
 def _of(
@@ -167,7 +176,7 @@ def _one(
     if count == 1:
         return begins[0]
     if not count:
-        there = ", ".join(outputs) or "none"
+        there = ", ".join(outputs)
         raise InputError(f"no {what} has an id that begins with {id!r}; finished stages: {there}")
     lines = [f"  {found.id}  ({found.label}, {found.about})" for found in begins]
     if count > len(begins):
@@ -277,9 +286,7 @@ def _show_stage(outputs: Mapping[str, Path], id: str, as_json: bool) -> None:
     ]
     if len(names) != 1:
         several = f"{len(names)} finished stages begin" if names else "no finished stage begins"
-        raise StoreError(
-            f"{several} with {id!r}; name one of: {', '.join(names or outputs) or 'none is finished'}"
-        )
+        raise StoreError(f"{several} with {id!r}; name one of: {', '.join(names or outputs)}")
     manifest = read_manifest(outputs[names[0]])
     if as_json:
         typer.echo(json_text({"stage": names[0], **manifest}, indent=2))

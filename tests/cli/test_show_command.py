@@ -145,3 +145,12 @@ def test_a_run_is_read_by_its_directory_too(run: StageTask) -> None:
     status, printed, _ = show("trajectory", "q1/1", "--run", "runs/embedded")
     assert status == 0
     assert "in a pair of pair-1: hard, rejected" in printed
+
+
+def test_without_finished_stages_the_command_that_makes_them_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, printed, told = show("pair", "q0")
+    assert (status, printed) == (2, "")
+    assert "no stage of runs/embedded is finished; run `steep run --config embedded" in told
