@@ -73,7 +73,10 @@ class VllmEngine(Engine):
         self.tokenizer = AutoTokenizer.from_pretrained(self._served.path)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; raises EngineError when vLLM rejects it, for example as too long."""
+        """Queue a request; raises EngineError when vLLM rejects it, for example as too long.
+
+        Raises EngineError too when a process of the engine has ended.
+        """
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
         from vllm.sampling_params import RequestOutputKind
@@ -99,6 +102,8 @@ class VllmEngine(Engine):
             )
         except (ValueError, VLLMClientError) as error:
             raise EngineError(f"vLLM rejected request {request.id}: {error}") from error
+        except Exception as error:  # a process of the engine has ended
+            raise _failed(error) from error
 
     def unfinished(self) -> int:
         return self._engine.get_num_unfinished_requests()
@@ -107,7 +112,7 @@ class VllmEngine(Engine):
         try:
             outputs = self._engine.step()
         except Exception as error:  # a worker failed; the engine is unusable from here on
-            raise EngineError(f"vLLM failed while generating: {_first_line(error)}") from error
+            raise _failed(error) from error
         return [self._result(output) for output in outputs if output.finished]
 
     def _result(self, output: RequestOutput) -> GenerationResult:
@@ -258,6 +263,10 @@ def _finish(reason: str | None, stopped_by: str | int | None) -> FinishReason:
     if reason != "stop":
         raise EngineError(f"vLLM ended a request with {reason!r}, expected stop or length")
     return "stop" if isinstance(stopped_by, str) else "eos"
+
+
+def _failed(error: BaseException) -> EngineError:
+    return EngineError(f"vLLM failed while generating: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

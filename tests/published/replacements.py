@@ -67,7 +67,7 @@ class Stand:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def resolve(self, places: Places, published: Any) -> str:
+    def resolve(self, name: str, places: Places, published: Any) -> str:
         if self.name == "model":
             return str(places.models / MODELS[published])
         return places.endpoint if self.name == "endpoint" else str(places.work / self.name)
@@ -76,7 +76,7 @@ class Stand:
 class Shards:
     """Two in half of the runs; one in the others, as every shard starts the engine of its model."""
 
-    def resolve(self, name: str) -> int:
+    def resolve(self, name: str, places: Places, published: Any) -> int:
         return 2 if name in DIVIDED else 1
 
 
@@ -133,10 +133,8 @@ def stand_in(name: str, places: Places) -> dict[str, Any]:
         for row in REPLACEMENTS:
             if fnmatchcase(key, row.pattern) and value is not None:
                 new = row.value
-                if isinstance(new, Stand):
-                    new = new.resolve(places, value)
-                elif isinstance(new, Shards):
-                    new = new.resolve(name)
+                if isinstance(new, Stand | Shards):
+                    new = new.resolve(name, places, value)
                 if new != value:
                     changed[key] = new
     return changed
