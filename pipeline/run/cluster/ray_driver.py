@@ -20,7 +20,7 @@ from pipeline.run.cluster.request import Note, Request, Watch, drive, end_at_sig
 from pipeline.run.remote import RemoteStage, run_remote
 
 _LOOK = 0.5  # seconds between two looks at the stage
-_ROOM_SECONDS = 5.0  # that a task waits for its resources before unused slots make room
+_ROOM_SECONDS = 15.0  # that a task waits for its resources before unused slots make room
 _CAUSE_SECONDS = 60.0  # to wait for the first machine when another has failed
 _LONGEST = 500  # characters of a message of Ray
 

@@ -28,7 +28,7 @@ from pipeline.run.remote import RemoteStage, run_remote
 
 NAME = "slots"  # of the actor `Slots` in the namespace of the run
 _WAITING_SECONDS = 10.0  # after which a driver that does not ask again is not waiting
-_START_SECONDS = 5.0  # that a new slot may take before unused ones make room for it
+_START_SECONDS = 15.0  # that a new slot may take before unused ones make room for it
 _LOOK_SECONDS = 5.0  # for an answer of a slot
 
 
