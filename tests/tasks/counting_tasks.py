@@ -219,7 +219,9 @@ class Numbers(_Numbers, ShardedTask):
 
 def task(kind, workspace, *overrides):
     runs = f"runs_dir={workspace / 'runs'}"
-    return kind(config=str(ROOT / "configs/embedded.yaml"), overrides=(runs, *overrides))
+    return kind(
+        config=str(ROOT / "configs/embedded.yaml"), overrides=(runs, "shards=1", *overrides)
+    )
 
 
 def executions(workspace) -> list[str]:

@@ -23,8 +23,8 @@ def _in_tmp_path(tmp_path, monkeypatch):
 
 
 def fabricate(name, *overrides):
-    """The report task of a run of the embedded configuration whose outputs are all there."""
-    report = task_for("report", "embedded", (f"name={name}", *overrides))
+    """The report task of an undivided run of the embedded configuration, all outputs of which exist."""
+    report = task_for("report", "embedded", (f"name={name}", "shards=1", *overrides))
     for task in walk(report):
         if not task.complete():
             written = Path("written")
@@ -81,7 +81,7 @@ def test_fewer_rounds_leave_the_later_ones_unnamed():
 
 def test_stages_that_the_report_does_not_need_are_named_too():
     report = fabricate("a", "rounds=0")
-    hyper_index = task_for("hyper-index", "embedded", ("name=a", "rounds=0"))
+    hyper_index = task_for("hyper-index", "embedded", ("name=a", "shards=1", "rounds=0"))
     for task in walk(hyper_index):
         if not task.complete():
             Path("written").mkdir()
@@ -110,7 +110,7 @@ def test_shards_of_another_number_are_not_named():
     report = fabricate("a", "rounds=1", "sampling.shards=2")
     sample = next(task for task in walk(report) if task.stage == "sample")
     shutil.rmtree(sample.directory)
-    other = task_for("report", "embedded", ("name=a", "rounds=1", "sampling.shards=3"))
+    other = task_for("report", "embedded", ("name=a", "shards=1", "rounds=1", "sampling.shards=3"))
     assert removed(gc(other)) == ["sample-shard"] * 2 + ["score-shard"] * 2
 
 

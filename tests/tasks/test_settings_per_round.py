@@ -73,10 +73,9 @@ def test_training_reads_its_rounds_block(workspace: Path) -> None:
 
 
 def keys(*overrides: str, config: str = "embedded") -> dict[str, str]:
-    """The fingerprints of all stages by label."""
-    return {
-        stage.label: stage.key.fingerprint for stage in walk(task_for("report", config, overrides))
-    }
+    """The fingerprints of all stages of an undivided run by label."""
+    report = task_for("report", config, ("shards=1", *overrides))
+    return {stage.label: stage.key.fingerprint for stage in walk(report)}
 
 
 def changed(*overrides: str, config: str = "embedded") -> set[str]:
@@ -117,7 +116,7 @@ def test_a_judge_runs_in_the_rounds_whose_reward_counts_it() -> None:
     unjudged = ("judges=null", "rewards.hiprag.process=0", "evaluation.judges=null")
     judges = "{over: {backend: closed-world}, under: {backend: closed-world}}"
     judged = (f"per_round.2.judges={judges}", "per_round.2.rewards.hiprag.process=0.4")
-    report = task_for("report", HIPRAG, (*unjudged, *judged, "rounds=2"))
+    report = task_for("report", HIPRAG, (*unjudged, *judged, "rounds=2", "shards=1"))
     assert [stage.label for stage in walk(report) if stage.stage.startswith("judge")] == ["judge-2"]
 
 

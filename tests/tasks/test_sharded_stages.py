@@ -110,7 +110,7 @@ def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(
 ):
     monkeypatch.chdir(ROOT)
     place = f"runs_dir={tmp_path}"
-    plain, sharded = keys(config, place), keys(config, place, "shards=3")
+    plain, sharded = keys(config, place, "shards=1"), keys(config, place, "shards=3")
     assert {label: plain[label].key.fingerprint for label in plain} == {
         label: stage.key.fingerprint
         for label, stage in sharded.items()
@@ -122,7 +122,7 @@ def test_every_stage_with_a_model_is_divided_and_no_fingerprint_changes(
 
 
 def test_extraction_is_divided_only_where_a_model_extracts():
-    extraction = ("graph.source=llm", "graph.model=m", "shards=2")
+    extraction = ("graph.source=llm", "graph.model=m")
     assert task_for("graph", "embedded", extraction).divided
     assert not task_for("graph", "embedded", ("shards=2",)).divided
     assert task_for("sft-data", "embedded", extraction).divided  # gold paragraphs

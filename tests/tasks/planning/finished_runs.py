@@ -55,9 +55,11 @@ STAGES = {
 
 
 def report(folder: Path, *overrides: str, name: str = "embedded") -> StageTask:
-    """The report of the embedded configuration, with one round."""
+    """The report of the embedded configuration, undivided and with one round."""
     runs = (f"runs_dir={folder / 'runs'}", f"cache_dir={folder / 'runs/cache'}", f"name={name}")
-    return task_for("report", str(ROOT / "configs/embedded.yaml"), (*runs, "rounds=1", *overrides))
+    return task_for(
+        "report", str(ROOT / "configs/embedded.yaml"), (*runs, "shards=1", "rounds=1", *overrides)
+    )
 
 
 def finish(task: StageTask, *, started: str = "2026-01-01T00:00:00Z", **facts: object) -> None:
