@@ -25,12 +25,14 @@ class Needs:
         threads: CPU threads that it asks for at least, one for each process that computes.
         setting: the setting that decides ``gpus``, for messages.
         policy: whether the stage opens a policy in vLLM, whose engine can be kept for the next stage.
+        vllm: whether the stage opens an engine of vLLM.
     """
 
     gpus: int = 0
     threads: int = 1
     setting: str = ""
     policy: bool = False
+    vllm: bool = False
 
 
 NOTHING = Needs()
@@ -54,7 +56,9 @@ def needs(task: StageTask) -> Needs:
 
 def _most(candidates: Iterable[Needs]) -> Needs:
     """The largest of the needs of models that share one process: they use the same GPUs."""
-    return max(candidates, key=lambda found: (found.gpus, found.threads), default=NOTHING)
+    found = list(candidates)
+    largest = max(found, key=lambda one: (one.gpus, one.threads), default=NOTHING)
+    return replace(largest, vllm=any(one.vllm for one in found))
 
 
 def _engine(settings: EngineConfig, block: str) -> Needs:
@@ -62,7 +66,7 @@ def _engine(settings: EngineConfig, block: str) -> Needs:
         gpus = 0 if settings.kind == "scripted" else 1
         return Needs(gpus, 1, f"{block}.kind")
     size = settings.tensor_parallel_size
-    return Needs(size, size, f"{block}.tensor_parallel_size")
+    return Needs(size, size, f"{block}.tensor_parallel_size", vllm=True)
 
 
 def _device(device: str, setting: str) -> Needs:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.supervisor import Preloaded
 from tasks.base import StageTask, preloading
+from tasks.needs import needs
 from tasks.planning.machine import has_gpu
 from tasks.sharding import ShardedTask
 
@@ -67,6 +68,7 @@ def modules_of(task: StageTask) -> tuple[str, ...]:
         if settings.method.scoring_samples:
             return (*_ENCODERS, *_VLLM)
         return _ENCODERS if settings.method.similarity_rewards else ()
-    if stage in ("sample", "evaluate-policy", "evaluate-any") and settings.engine.kind == "vllm":
-        return (*_ENCODERS, *_VLLM)
-    return ()
+    if not needs(task).vllm:
+        return ()
+    retrieves = stage in ("sample", "evaluate-policy", "evaluate-any")
+    return (*_ENCODERS, *_VLLM) if retrieves else _VLLM

@@ -87,6 +87,17 @@ def test_heavy_stages_name_what_they_import(stage, module):
     assert module in names if module else not names
 
 
+@pytest.mark.parametrize("stage", ["graph", "sft-data"])
+def test_stages_that_ask_a_local_model_name_vllm(stage):
+    llm = task_for(stage, str(ROOT / "configs/tearag-llama3-8b.yaml"), ("shards=1",))
+    assert "vllm.v1.engine.llm_engine" in modules_of(llm)
+
+
+def test_the_judge_stage_names_vllm_for_the_policys_own_answers():
+    judge = task_for("judge", str(ROOT / "configs/embedded-hiprag.yaml"), ("shards=1",))
+    assert "vllm.v1.engine.llm_engine" in modules_of(judge)
+
+
 @pytest.mark.parametrize("reason", ["setting", "gpus", "gpu"])
 def test_without_a_fork_server_stages_are_new_processes(workspace, forked, monkeypatch, reason):
     monkeypatch.setattr(preloading, "has_gpu", lambda: reason == "gpu")

@@ -9,7 +9,7 @@ from tasks.needs import RULES, Needs, needs
 from tasks.planning.simulation import divided_walk
 from tasks.run import PER_POLICY, STAGES, task_for
 
-WITHOUT_MODEL = {"world", "corpus", "pair", "evaluate", "report"}
+WITHOUT_MODEL = {"world", "corpus", "start", "pair", "evaluate", "report"}
 
 
 def asked(config: str, *overrides: str) -> dict[str, Needs]:
@@ -29,7 +29,7 @@ def test_the_stages_of_tearag_ask_for_what_they_use():
     found = asked("tearag-llama3-8b")
     for stage in ("graph", "index", "sample", "score", "evaluate-policy"):
         assert found[stage].gpus == 1, stage
-    assert found["sft-data"] == Needs(8, 8, "sft_data.engine.tensor_parallel_size")
+    assert found["sft-data"] == Needs(8, 8, "sft_data.engine.tensor_parallel_size", vllm=True)
     assert found["sft"] == Needs(8, 8, "sft.processes")
     assert found["train"] == Needs(8, 8, "dpo.processes")
     for stage in ("corpus", "questions-sft", "pair", "evaluate", "report"):
