@@ -10,7 +10,8 @@ from pathlib import Path
 from pipeline.core.errors import StoreError
 from pipeline.run.store import MANIFEST, read_manifest
 from tasks.base import StageTask
-from tasks.run import walk
+from tasks.run import stage_names, walk
+from tasks.sharding import ShardTask
 
 
 def complete_outputs(report: StageTask) -> dict[str, Path]:
@@ -19,14 +20,16 @@ def complete_outputs(report: StageTask) -> dict[str, Path]:
 
 
 def newest_outputs(directory: Path) -> dict[str, Path]:
-    """The complete outputs in the directory of a run, such as ``runs/embedded``.
+    """The complete outputs in the directory of a run, such as ``runs/embedded``, without shards.
 
     Where a stage has several, the one that the newest stage after it has used is taken. Raises
     StoreError when the directory holds no completed stage.
     """
+    shards = stage_names(ShardTask)
     dated = [
         (manifest.stat().st_mtime_ns, manifest.parent)
         for manifest in (directory / "store").glob(f"*/*/{MANIFEST}")
+        if manifest.parent.parent.name not in shards
     ]
     if not dated:
         raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")

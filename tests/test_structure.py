@@ -56,6 +56,7 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/cluster/request.py",  # arguments, standard input, lines of an attempt's own reports
     "pipeline/llm/chat.py",
     "pipeline/grammars/prograph.py",
+    "tasks/executors/ray.py",  # what the head of the cluster prints
     "tasks/failures.py",
     "tasks/build.py",
 }

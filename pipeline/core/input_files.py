@@ -233,7 +233,7 @@ def parquet_batches(
 
 
 def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """The rows with these numbers (from 0, rising) of a Parquet file; numbers beyond its end give none.
+    """The rows with these numbers (from 0, rising) of a Parquet file; other numbers give none.
 
     Only the row groups that hold them are read, one at a time. Raises InputError as
     `iterate_parquet` does.
@@ -242,7 +242,7 @@ def parquet_rows(path: Path | str, numbers: Sequence[int]) -> Iterator[dict[str,
 
     if not Path(path).is_file():
         raise InputError.at(path, None, "no such file")
-    remaining, start = list(numbers), 0
+    remaining, start = [number for number in numbers if number >= 0], 0
     with _parquet_errors(path), pq.ParquetFile(path, pre_buffer=False) as file:
         for name in file.schema_arrow.names:
             _check_type(file.schema_arrow.field(name).type, name, path)

@@ -31,7 +31,12 @@ def small_world():
 
 
 def options(folder, *overrides):
-    runs = (f"runs_dir={folder / 'runs'}", f"cache_dir={folder / 'runs/cache'}", "rounds=1")
+    runs = (
+        f"runs_dir={folder / 'runs'}",
+        f"cache_dir={folder / 'runs/cache'}",
+        "rounds=1",
+        "shards=1",
+    )
     return [part for override in (*runs, *overrides) for part in ("--set", override)]
 
 

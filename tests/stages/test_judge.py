@@ -122,6 +122,7 @@ def task(workspace: Path, model: Path, server: FakeEndpoint, **settings: object)
             f"model.base={model}",
             f"engine={json.dumps(engine)}",
             f"judges={json.dumps(judges)}",
+            "shards=1",
         ),
         round=1,
     )

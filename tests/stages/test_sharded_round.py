@@ -56,7 +56,7 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
         "cache_dir": str(root / "cache"),
         "data": {},
         "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "none"},
+        "graph": {"source": "annotated" if method == "prograph" else "none", "path": "unused"},
         "index": {"embedder": {"model": "none"}},
         "retrieval": {"variant": "none", "reranker": {"kind": "biencoder"}},
         "model": {"base": str(base)},

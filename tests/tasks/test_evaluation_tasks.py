@@ -22,7 +22,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stages(*overrides: str, config: str = "embedded") -> dict[str, StageTask]:
-    return {task.label: task for task in walk(task_for("report", config, overrides))}
+    return {task.label: task for task in walk(task_for("report", config, ("shards=1", *overrides)))}
 
 
 def fingerprints(*overrides: str) -> dict[str, str]:

@@ -44,6 +44,7 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
         "sampling={max_segment_tokens: 6, batch: 2}",
         "evaluation.bootstrap=10",
         "rounds=2",
+        "shards=1",
     )
 
 

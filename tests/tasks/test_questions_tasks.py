@@ -35,6 +35,7 @@ def configuration(tmp_path: Path) -> Path:
         f"base: {ROOT}/configs/embedded.yaml\n"
         f"runs_dir: {tmp_path}/runs\n"
         f"cache_dir: {tmp_path}/cache\n"
+        "shards: 1\n"
         f"data: {{root: {tmp_path}, closed_world: null, sft: [], validation: [],\n"
         "       sampling: [{dataset: nq, path: train.jsonl}],\n"
         "       test: [{dataset: nq, path: test.jsonl}]}\n"

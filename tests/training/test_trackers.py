@@ -114,7 +114,7 @@ def test_a_tracker_gets_every_row_of_a_round_and_does_not_change_it(
     assert len(logged) == 8
     assert "train/logps/chosen" in rows(calls)[0]
     assert content(context.output) == content(untracked.output)
-    assert context.notes == {}
+    assert context.notes == untracked.notes
 
 
 @pytest.mark.usefixtures("fresh")
