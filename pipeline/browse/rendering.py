@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from pipeline.core.text import one_line, visible
+from pipeline.core.html_pages import page_environment
+from pipeline.core.text import one_line
 from pipeline.pairs.select import BINS
 from pipeline.stages.report import TEMPLATES as REPORT_TEMPLATES
 
@@ -44,18 +45,8 @@ def script() -> str:
 
 @cache
 def _environment() -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_visible_value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(HERE / "templates")
     environment.filters |= {
-        "thousands": lambda value: f"{value:,.0f}",
         "value": _value,
         "short": one_line,
         "path": lambda value: quote(str(value), safe=""),
@@ -84,9 +75,3 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".").replace("-", "−")
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _visible_value(value: object) -> object:
-    from markupsafe import Markup
-
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

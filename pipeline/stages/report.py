@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import write_json, write_text
+from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import with_current_names
@@ -76,33 +77,17 @@ def render(page: Mapping[str, Any]) -> str:
 
     All values except figures are escaped, and invisible controls are written out in all of them.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_visible_value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment(TEMPLATES)
     environment.filters |= {
         "percent": lambda value: f"{100 * value:.1f}",
         "duration": duration,
-        "thousands": lambda value: f"{value:,.0f}",
         "signed": lambda value, digits: f"{value:+.{digits}f}".replace("-", "−"),
         "policy": policy_title,
         "svg": lambda figure: Markup(visible(figure)),  # only for figures of `plots`
     }
     return environment.get_template("report.html.j2").render(**page)
-
-
-def _visible_value(value: object) -> object:
-    """The value of a template expression with its controls written out; markup is unchanged."""
-    from markupsafe import Markup
-
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def trajectories(
 
 
 def _hops(data: Path, counts: Mapping[int, int] | None = None) -> list[Hop]:
-    """The hops of the questions of the cold start; ``counts``: of the first so many with n hops."""
+    """The hops of the cold start's questions; ``counts`` limits the questions by their number of hops."""
     text = (data / "musique_ans_v1.0_train.jsonl").read_text(encoding="utf-8")
     left = None if counts is None else dict(counts)
     found = []
