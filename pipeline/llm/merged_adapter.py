@@ -110,17 +110,18 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
     into.mkdir(parents=True, exist_ok=True)
     lock = _lock_file(target).open("ab")
     try:
-        while True:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            if target.is_dir():
-                return target, lock
-            # Two processes that want to merge do so one after the other. Between the two locks the
-            # model may be removed again, so the loop looks once more.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.is_dir():
-                remove_unused(into, keep=target)
-                _remove_interrupted(target)
-                _merge(base, adapter, target, dtype)
+        # Nobody removes the model, or what is written of it, from here on.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not target.is_dir():
+            # A second lock lets one process merge. With the first one alone the others would wait
+            # until that process no longer serves the model.
+            with target.with_name(f"{target.name}.merging").open("ab") as merging:
+                fcntl.flock(merging, fcntl.LOCK_EX)
+                if not target.is_dir():
+                    remove_unused(into, keep=target)
+                    _remove_interrupted(target)
+                    _merge(base, adapter, target, dtype)
+        return target, lock
     except BaseException:
         lock.close()
         raise

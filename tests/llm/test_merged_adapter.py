@@ -1,7 +1,11 @@
 """Merged models: what 16-bit weights keep of an adapter, and how processes share them."""
 
+import fcntl
 import multiprocessing
+import queue
+import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -52,7 +56,7 @@ def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
     small = scaled(adapter, tmp_path / "small", rms=2e-4)
     with pytest.raises(ConfigError, match=r"change nothing\).* set engine.adapters: loaded"):
         merge_adapter(model, small, tmp_path / "merged", dtype="bfloat16")
-    assert [path.suffix for path in (tmp_path / "merged").iterdir()] == [".lock"]
+    assert not any(path.is_dir() for path in (tmp_path / "merged").iterdir())
     assert merge_adapter(model, small, tmp_path / "merged", dtype="float32").is_dir()
 
 
@@ -120,6 +124,36 @@ def test_processes_that_serve_one_policy_share_one_merged_model(
         shard.join()
     assert len(found) == 1
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_side(
+    model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locks belong to open files, so threads meet each other as processes do."""
+    config = EngineConfig(kind="transformers", dtype="float32")
+    both, flock = threading.Barrier(2), fcntl.flock
+    met = threading.local()
+
+    def meet(file: IO[bytes], operation: int) -> None:
+        flock(file, operation)
+        if operation == fcntl.LOCK_SH and not hasattr(met, "done"):
+            met.done = True
+            both.wait(60)
+
+    monkeypatch.setattr(fcntl, "flock", meet)
+    ready: queue.Queue[Served] = queue.Queue()
+
+    def serve() -> None:
+        ready.put(Served(config, model, adapter, tmp_path))
+
+    for _ in range(2):
+        threading.Thread(target=serve, daemon=True).start()
+    served = [ready.get(timeout=60), ready.get(timeout=20)]  # neither has ended
+    assert served[0].path == served[1].path
+    assert not remove_unused(tmp_path)
+    for shard in served:
+        shard.close()
+    assert remove_unused(tmp_path) == [served[0].path]
 
 
 def test_another_policy_replaces_merged_models_that_nobody_serves(
