@@ -18,7 +18,7 @@ from pipeline.run.output_check import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
-from tasks.knowledge import knowledge
+from tasks.knowledge import searched
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
 
 
@@ -60,11 +60,11 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
 
 
 def _finished_inputs(task: StageTask) -> dict[str, Path]:
-    """The directories of corpus, graph and index; none with a retrieval service, which has them."""
-    if task.settings.retrieval.service or task.settings.retrieval.variant == "none":
+    """The directories of corpus, graph and index; none where a service has them or nothing is searched."""
+    if task.settings.retrieval.service:
         return {}
     inputs = {}
-    for name, stage in knowledge(task).items():
+    for name, stage in searched(task).items():
         if not stage.complete():
             raise StoreError(
                 f"{stage.label} of {task.settings.run_dir} is not complete, and a policy searches finished "

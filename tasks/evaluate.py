@@ -13,7 +13,7 @@ from pipeline.config.evaluation import given_name
 from tasks.base import StageTask
 from tasks.folders import file_name
 from tasks.given_policy import GivenPolicy, remove_and_evaluate
-from tasks.knowledge import knowledge
+from tasks.knowledge import searched
 from tasks.policy import policy
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, roll_out_files, roll_out_inputs, roll_out_needs
@@ -77,7 +77,7 @@ class _EvaluatingPolicy(OfPolicy, DivisibleTask):
 
     def upstream(self) -> dict[str, StageTask]:
         return {
-            **knowledge(self),
+            **searched(self),
             "questions": questions(self, self.settings.evaluation.split),
             "policy": self.policy(),
         }

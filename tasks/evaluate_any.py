@@ -11,7 +11,7 @@ import luigi
 from pipeline.config import Config
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
-from tasks.knowledge import knowledge
+from tasks.knowledge import searched
 from tasks.sample import roll_out_files, roll_out_needs
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
@@ -39,7 +39,7 @@ class _EvaluatingAny(DivisibleTask):
         return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
-        return knowledge(self)
+        return searched(self)
 
     def needed(self) -> dict[str, StageTask]:
         return roll_out_needs(self)

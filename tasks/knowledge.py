@@ -17,3 +17,8 @@ def knowledge(task: StageTask) -> dict[str, StageTask]:
         "graph": task.clone(Hypergraph if over_hypergraph else Graph),
         "index": task.clone(HyperIndex if over_hypergraph else Index),
     }
+
+
+def searched(task: StageTask) -> dict[str, StageTask]:
+    """The `knowledge` that roll-outs with the task's settings search; none without retrieval."""
+    return {} if task.settings.retrieval.variant == "none" else knowledge(task)

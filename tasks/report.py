@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.base import StageTask
 from tasks.evaluate import Evaluate, EvaluatePolicy, evaluated_policies
-from tasks.knowledge import knowledge
+from tasks.knowledge import searched
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.questions import SPLITS, questions
@@ -26,7 +26,8 @@ class Report(StageTask):
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {
-            **knowledge(self),
+            **searched(self.clone(EvaluatePolicy)),  # evaluation may search where training does not
+            **searched(self),
             **{f"questions-{split}": questions(self, split) for split in SPLITS},
         }
         first = policy(self, 0)

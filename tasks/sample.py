@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
-from tasks.knowledge import knowledge
+from tasks.knowledge import searched
 from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.rounds import RoundTask
@@ -59,7 +59,7 @@ class _Sampling(RoundTask, DivisibleTask):
 
     def upstream(self) -> dict[str, StageTask]:
         return {
-            **knowledge(self),
+            **searched(self),
             "questions": questions(self, "sampling"),
             "policy": policy(self, self.round - 1),
         }

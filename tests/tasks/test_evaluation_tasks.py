@@ -52,6 +52,14 @@ def test_an_index_that_only_evaluation_needs_is_part_of_the_run() -> None:
     assert new == {"hypergraph", "hyper-index", *EVALUATIONS}
 
 
+def test_a_run_that_searches_nothing_builds_no_index() -> None:
+    knowledge = {"corpus", "graph", "index"}
+    assert not knowledge & set(stages(config=str(BASELINES / "zero-shot.yaml")))
+    without = stages("rounds=1", "evaluation.retrieval.variant=none")
+    assert not knowledge & set(without["evaluate-policy-1"].inputs)
+    assert knowledge < set(without["sample-1"].inputs)
+
+
 def test_further_policies_are_evaluated_beside_those_of_the_run() -> None:
     new = changed("evaluation.policies=[base]")
     assert new == {"given-policy-base", "evaluate-policy-base", "evaluate", "report"}

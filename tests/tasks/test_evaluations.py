@@ -24,7 +24,7 @@ from tasks.run import task_for
 from tests.llm.small_models import small_adapter, small_model
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Where is city {n}?", ["Rome"], "single") for n in range(4)]
-FINISHED = ("corpus", "questions-test", "graph", "index")
+FINISHED = ("corpus", "questions-test", "graph")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,9 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
         evaluate(run, ["2"])
     with pytest.raises(InputError, match="round-3, and rounds is 2"):
         evaluate(run, ["3"])
-    unindexed = task_for("evaluate", "embedded", (*overrides, "index.faiss=hnsw"))
+    unindexed = task_for(
+        "evaluate", "embedded", (*overrides, "retrieval.variant=semantic", "index.faiss=hnsw")
+    )
     with pytest.raises(StoreError, match=r"^index of .* is not complete.*`steep run index "):
         evaluate(unindexed, ["base"])
     untrained = task_for("evaluate", "embedded", (*overrides, "sft.epochs=7"))
