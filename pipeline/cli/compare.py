@@ -15,8 +15,21 @@ from pipeline.core.errors import InputError
 if TYPE_CHECKING:
     from pipeline.evaluation.run_comparison import Comparison
 
-_TITLES = {"em": "EM", "f1": "F1", "steps": "steps", "total": "tokens"}
-_SCALES = {"em": (100, 1), "f1": (100, 1), "steps": (1, 2), "total": (1, 0)}
+_TITLES = {
+    "em": "EM",
+    "f1": "F1",
+    "format_ok": "well-formed",
+    "steps": "steps",
+    "total": "tokens",
+}
+_SCALES = {
+    "em": (100, 1),
+    "f1": (100, 1),
+    "format_ok": (100, 1),
+    "steps": (1, 2),
+    "total": (1, 0),
+    "pairs": (1, 0),
+}
 
 
 class Table(NamedTuple):
@@ -97,6 +110,8 @@ def tables(comparison: Comparison, dataset: str) -> list[Table]:
                 "mean ± standard deviation over seeds" if measure == "em" else "",
             )
         )
+    if comparison.pairs:
+        result.append(_pairs(comparison))
     tests = [test for test in comparison.tests if test["dataset"] == dataset]
     if tests:
         result.append(_tests(tests))
@@ -108,6 +123,32 @@ def tables(comparison: Comparison, dataset: str) -> list[Table]:
         ]
         result.append(Table("Settings that differ", ["setting", *labels], differing))
     return result
+
+
+def _pairs(comparison: Comparison) -> Table:
+    kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
+    cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
+    shared = {(r["after"], r["round"]): r["mean"] for r in comparison.shared}
+    first = comparison.groups[0]["label"]
+    rows = []
+    for group, number in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs):
+        share = shared.get((group, number))
+        rows.append(
+            [
+                group, str(number), *(
+                    _mean(cells[group, number, k], "pairs") if (group, number, k) in cells else "0"
+                    for k in kinds
+                ),
+                *([] if not shared else ["" if share is None else f"{share:.0%}"]),
+            ]
+        )  # fmt: skip
+    return Table(
+        "Preference pairs by kind",
+        ["row", "round", "pairs", *kinds[1:], *([f"chosen as in {first}"] if shared else [])],
+        rows,
+        "a share is that of the chosen trajectories of the first row that this row chooses too, in rounds where both "
+        "sampled the same ones" if shared else "",
+    )  # fmt: skip
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]

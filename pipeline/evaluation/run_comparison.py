@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.evaluation.metrics import ALL, HOP_AVERAGES, MEASURES, Outcome
+from pipeline.evaluation.pair_comparison import PairsByRound, pair_rows, shared_rows
 from pipeline.evaluation.paired import compare_paired
 
-COMPARED = ("em", "f1", "steps", "total")
+COMPARED = ("em", "f1", "format_ok", "steps", "total")
 _HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
 Unit = tuple[str, str]  # the questions that a run was evaluated on, and one of them
 
@@ -36,6 +37,7 @@ class RunResults:
         questions: a hash of the questions; equal for runs over the same questions.
         rows: rows as in ``metrics.json``.
         outcomes: the outcomes of every policy, by question id.
+        pairs: the preference pairs of every round that the policies were trained on.
     """
 
     name: str
@@ -45,6 +47,7 @@ class RunResults:
     questions: str
     rows: Sequence[Mapping[str, Any]]
     outcomes: Mapping[str, Mapping[str, Outcome]]
+    pairs: PairsByRound = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,17 @@ class Comparison:
             between them (``spread``, None for one seed) and the ``values``.
         tests: for each further group, policy, data set and measure the ``difference`` to the first group,
             its ``interval``, ``p``, and the number ``n`` of questions.
+        pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number of pairs.
+        shared: for each further group and round the share of the first group's chosen trajectories that the
+            group chooses too, where both sampled the same trajectories.
     """
 
     groups: list[dict[str, Any]]
     settings: list[dict[str, Any]]
     means: list[dict[str, Any]]
     tests: list[dict[str, Any]]
+    pairs: list[dict[str, Any]]
+    shared: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as a JSON object."""
@@ -99,7 +107,15 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
         settings=_differences([_without_seeds(group[0].settings) for group in groups]),
         means=[row for group in groups for row in _means(group)],
         tests=[row for group in groups[1:] for row in _tests(groups[0], group)],
+        pairs=[row for group in groups for row in pair_rows(*_pairs(group))],
+        shared=[
+            row for group in groups[1:] for row in shared_rows(_pairs(groups[0]), _pairs(group))
+        ],
     )
+
+
+def _pairs(group: Sequence[RunResults]) -> tuple[str, list[PairsByRound]]:
+    return _label(group), [run.pairs for run in group]
 
 
 def _label(group: Sequence[RunResults]) -> str:

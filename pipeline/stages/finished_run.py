@@ -8,6 +8,7 @@ of the evaluation and of all stages before it record, so they are the settings t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.core.nested import leaves
+from pipeline.evaluation.pair_comparison import RoundPairs
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
 from pipeline.run.output_check import Depth, problems
@@ -25,6 +27,7 @@ from pipeline.stages.evaluate import read_outcomes
 
 RUNS = Path("runs")
 _METRICS = "metrics.json"
+PAIRS = "pairs.parquet"
 _JUDGED = "judge-"
 # Stages whose settings evaluation may override (`Config.for_evaluation`).
 _EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
@@ -84,7 +87,8 @@ def read_run(directory: Path, name: str) -> RunResults:
         questions.add(contents.get("questions") or digest(*sorted(outcomes[policy])).hex())
     if len(splits) != 1 or len(questions) != 1:
         raise StoreError(f"the policies of {directory} have different questions; {_AGAIN}")
-    settings = _settings(list(_chain(evaluation, outputs)))
+    manifests = list(_chain(evaluation, outputs))
+    settings = _settings(manifests)
     own = of_run(outcomes)
     settings |= {"rounds": len(own) - 1, "start": own[0]}
     return RunResults(
@@ -95,6 +99,7 @@ def read_run(directory: Path, name: str) -> RunResults:
         questions=questions.pop(),
         rows=read_json(evaluation / _METRICS, list),
         outcomes=outcomes,
+        pairs=_pairs(manifests, outputs),
     )
 
 
@@ -142,6 +147,28 @@ def _chain(output: Path, outputs: Mapping[str, Path]) -> Iterator[Mapping[str, A
         below = {outputs[name] for name in _inputs(manifest).values() if name in outputs}
         waiting += sorted(below - seen)
         seen |= below
+
+
+def _pairs(
+    manifests: Sequence[Mapping[str, Any]], outputs: Mapping[str, Path]
+) -> dict[int, RoundPairs]:
+    """The pairs of every round that were trained on."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    pairs = {}
+    for manifest in manifests:
+        if manifest["key"]["stage"] == "pair":
+            output = outputs[manifest["fingerprint"]]
+            _check(output)
+            path = output / PAIRS
+            read = pq.read_table(path, columns=["kind", "chosen_id", "policy"])
+            pairs[manifest["key"]["round"]] = RoundPairs(
+                kinds=Counter(read["kind"].to_pylist()),
+                chosen=frozenset(read["chosen_id"].to_pylist()),
+                sampled_by=frozenset(pc.unique(read["policy"]).to_pylist()),
+            )
+    return dict(sorted(pairs.items()))
 
 
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:

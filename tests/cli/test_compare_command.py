@@ -10,13 +10,23 @@ import pytest
 
 from pipeline import compare_runs
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Question
+from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
-from tests.stages.fabricated_run import trajectory, write_evaluation
+from tests.stages.fabricated_run import pair, trajectory, write_evaluation
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
+
+
+def chosen_by(count: int) -> list[Pair]:
+    """Pairs of ``count`` questions, the first of them by format."""
+    return [
+        pair(
+            "easy" if n else "format", trajectory(f"q{n}", "Ostar"), trajectory(f"q{n}", "Vell"), 1
+        )
+        for n in range(count)
+    ]
 
 
 def finish(name: str, right: int, *overrides: str) -> Path:
@@ -32,6 +42,8 @@ def finish(name: str, right: int, *overrides: str) -> Path:
             written.mkdir(parents=True)
             evaluated = {label: needed.directory for label, needed in task.inputs.items()}
             merge_policies(evaluated, written, resamples=20)
+        elif task.stage == "pair":
+            write_parquet(written / "pairs.parquet", chosen_by(right), Pair)
         else:
             write_parquet(written / "questions.parquet", QUESTIONS, Question)
         task.directory.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +76,10 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "| few | 16.7 | 33.3 |" in lines
     assert "| all | all, all-1 | 0, 1 |" in lines
     assert "| evaluation: retrieval.top_k | – | 3 |" in lines
+    # Pairs of round 1: 5 and 4, against 2, whose chosen trajectories are among the others.
+    assert "| row | round | pairs | easy | format | chosen as in all |" in lines
+    assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |  |" in lines
+    assert "| few | 1 | 2 | 1 | 1 | 45% |" in lines
     # By question: two differences of -1 and one of -1/2, so p = 2/8.
     [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
     assert em.endswith("| 0.250 |")
