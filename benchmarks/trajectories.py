@@ -1,14 +1,16 @@
-"""Peak memory of the stages that read and write trajectories, by their number.
+"""Peak memory of the stages and commands that read and write trajectories, by their number.
 
 ``python -m benchmarks.trajectories COUNT FOLDER`` writes generated trajectories of realistic size (8
 per question, about 1,200 characters and 400 tokens each) below FOLDER and prints one line of JSON per
 stage with the figures of `Measured`, each from a separate process. With names of stages after
-FOLDER only these are measured.
+FOLDER only these are measured. ``commands`` stands for all commands, which read the same file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,7 @@ from pipeline.stages.checkpoint_files import write_tables
 SAMPLES = 8
 DISTINCT = 8_000  # trajectories that differ in more than their ids
 _FILE = "trajectories.parquet"
+_VOCABULARY = 3_000  # ids that the tokenizer of the tiny reader has
 
 
 def trajectory(question: int, sample: int) -> Trajectory:
@@ -60,8 +63,8 @@ def trajectory(question: int, sample: int) -> Trajectory:
         policy="0123456789abcdef",
         sample=sample,
         spans=spans,
-        prompt_ids=[rng.randrange(50_000) for _ in range(60)],
-        token_ids=[rng.randrange(50_000) for _ in range(400)],
+        prompt_ids=[rng.randrange(_VOCABULARY) for _ in range(60)],
+        token_ids=[rng.randrange(_VOCABULARY) for _ in range(400)],
         token_spans=token_spans,
         logprobs=[None if 100 <= token < 300 else -round(rng.random(), 6) for token in range(400)],
         steps=steps,
@@ -267,19 +270,51 @@ STAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+_TOKENIZER = Path(__file__).parent.parent / "data" / "tiny_reader"
+# The words after ``steep``; FILE stands for the trajectories, LAST for one of the last questions.
+COMMANDS: dict[str, Sequence[str]] = {
+    "steep score": ("score", "FILE", "--output", os.devnull),
+    "steep pair": ("pair", "FILE", "--output", os.devnull),
+    "steep parse": ("parse", "FILE", "--output", os.devnull),
+    "steep metrics": ("metrics", "FILE", "--output", os.devnull),
+    "steep failures": ("failures", "FILE", "--output", os.devnull),
+    "steep mask": ("mask", "FILE", "--tokenizer", str(_TOKENIZER), "--output", os.devnull),
+    "steep view": ("view", "FILE", "--id", "LAST"),
+}
+
+
+def _command(name: str, folder: Path) -> None:
+    import pyarrow.parquet as pq
+    import typer
+
+    from pipeline.cli.app import app
+
+    path = folder / "score-1" / _FILE
+    last = (pq.read_metadata(path).num_rows - 1) // DISTINCT
+    place = {"FILE": str(path), "LAST": f"{last}-q0"}
+    words = [place.get(word, word) for word in COMMANDS[name]]
+    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(typer.Exit):
+        app(words, standalone_mode=False)
+
+
 def main(arguments: list[str]) -> None:
     """Measure in separate processes, or, with the name of one stage first, run it in this one."""
     first, place, *names = arguments
     folder = Path(place)
-    if first in STAGES:
-        _context(folder, first)  # imports what every stage needs
+    if first in STAGES or first in COMMANDS:
+        if first in STAGES:
+            _context(folder, first)  # imports what every stage needs
         with Measured() as spent:
-            STAGES[first](folder)
+            if first in STAGES:
+                STAGES[first](folder)
+            else:
+                _command(first, folder)
         print(json.dumps(spent.figures))
         return
     if not (folder / "judge" / "verdicts.parquet").exists():
         generate(int(first), folder)
-    for name in names or STAGES:
+    chosen = [name for word in names for name in (COMMANDS if word == "commands" else (word,))]
+    for name in chosen or STAGES:
         figures = run_measured("benchmarks.trajectories", name, folder)
         print(json.dumps({"stage": name, "trajectories": int(first), **figures}), flush=True)
 
