@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from pipeline.config import Config
 from pipeline.core.gpus import Gpu
+from tasks.planning.model_memory import Part, gib
 from tasks.planning.sizes import Sizes
-from tasks.planning.stage_memory import Part, Planner, StageMemory, gib
+from tasks.planning.stage_memory import Planner, StageMemory
 
 __all__ = ["MemoryPlan", "Part", "StageMemory", "gib", "memory_plan"]
 

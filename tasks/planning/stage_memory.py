@@ -12,23 +12,14 @@ files that are mapped into memory are shared and counted once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pipeline.config import Config
-from pipeline.config.base import EngineConfig
-from pipeline.config.knowledge import Graph, Hypergraph, Reranker
+from pipeline.config.knowledge import Graph, Hypergraph
 from pipeline.config.policy import Trainer
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
-from pipeline.core.model_shapes import ModelShape, shape_of
-from pipeline.index.memory import (
-    SCRATCH_BYTES,
-    encoder_activations,
-    encoder_weights,
-    index_bytes,
-    is_on_gpu,
-)
-from pipeline.llm.memory import DTYPE_BYTES, engine_memory, generate_bytes
 from pipeline.training.memory import training_memory, weight_bytes
+from tasks.planning.model_memory import ModelMemory, Part, Parts
 from tasks.planning.sizes import Sizes
 
 # Bytes of a record on disk, and in the pages of mapped files (docs/scale.md).
@@ -37,18 +28,8 @@ ANSWER_BYTES = 3600  # of a cached answer of a model, prompt included
 TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and prompt
 # RAM of a process: libraries and the state of CUDA; with a reader of mapped files only.
 GPU_PROCESS_BYTES, CPU_PROCESS_BYTES = 4 * GIB, GIB
-_QUERY_TOKENS = 64  # of a query or an entity; passages are cut at ``max_length``
 _GRAPH_BYTES_PER_CHUNK = 34e9 / 21_015_324  # RAM while the graph is built (docs/scale.md)
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
-_ROLL_OUTS = ("sample", "evaluate-policy")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of a stage's memory, in bytes."""
-
-    name: str
-    size: float
 
 
 @dataclass(frozen=True)
@@ -76,41 +57,12 @@ class StageMemory:
         return sum(part.size for part in self.device)
 
 
-def gib(size: float) -> str:
-    """Bytes in GiB with one decimal."""
-    return f"{size / GIB:,.1f}"
-
-
-@dataclass
-class _Parts:
-    """The parts of one stage, while they are collected."""
-
-    device: list[Part] = field(default_factory=list)
-    remedies: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    ram: float = 0.0  # of an engine on CPUs
-
-    def add(self, name: str, size: float, *remedies: str) -> None:
-        if size:
-            self.device.append(Part(name, size))
-            self.remedies += [setting for setting in remedies if setting not in self.remedies]
-
-
 class Planner:
     """Memory of the stages of one configuration."""
 
     def __init__(self, settings: Config, sizes: Sizes, gpu: Gpu | None) -> None:
         self.settings, self.sizes, self.gpu = settings, sizes, gpu
-        self._shapes: dict[str, ModelShape | None] = {}
-        embedder = self.shape(settings.index.embedder.model)
-        self.dimension = 768 if embedder is None else embedder.hidden
-
-    def shape(self, name: str) -> ModelShape | None:
-        if name not in self._shapes:
-            self._shapes[name] = shape_of(name)
-        return self._shapes[name]
+        self.models = ModelMemory(settings, sizes, gpu)
 
     def stage(self, name: str) -> StageMemory | None:
         """The memory of a stage; None for stages that hold little."""
@@ -138,12 +90,12 @@ class Planner:
         chunks = self.sizes.chunks
         return StageMemory(name, ram=CPU_PROCESS_BYTES + 116 * chunks, disk=CHUNK_BYTES * chunks)
 
-    def _extraction(self, name: str, block: Graph | Hypergraph) -> tuple[_Parts, int]:
+    def _extraction(self, name: str, block: Graph | Hypergraph) -> tuple[Parts, int]:
         """Parts and GPUs of each process that extracts with the model of a block."""
-        parts = _Parts()
+        parts = Parts()
         if block.source != "llm" or block.model is None:
             return parts, 0
-        self._chat(parts, name, block.model, block.engine)
+        self.models.chat(parts, name, block.model, block.engine)
         return parts, block.engine.tensor_parallel_size
 
     def _graph(self, name: str) -> StageMemory:
@@ -163,14 +115,14 @@ class Planner:
         return self._made(name, parts, gpus, ram, disk, shards=block.shards)
 
     def _index(self, name: str) -> StageMemory:
-        parts = _Parts()
+        parts = Parts()
         embedder = self.settings.index.embedder
-        self._embedder(parts, embedder.max_length)
+        self.models.embedder(parts, embedder.max_length)
         parts.add("CUDA context", CONTEXT_BYTES)
         texts = sum(self._embedded(name).values())
-        vectors = 4.0 * self.dimension * texts
-        searched = sum(self._index_sizes().values())
-        trained = 4.0 * self.dimension * min(texts, _TRAINED_VECTORS)
+        vectors = 4.0 * self.models.dimension * texts
+        searched = sum(self.models.index_sizes().values())
+        trained = 4.0 * self.models.dimension * min(texts, _TRAINED_VECTORS)
         # Checkpoints, or the outputs of shards, hold every vector a second time.
         shards = self.settings.index.shards
         disk = 2 * vectors + searched
@@ -183,40 +135,21 @@ class Planner:
             return {"entities": sizes.entities, "hyperedges": sizes.hyperedges}
         return {"chunks": sizes.chunks, "entities": sizes.entities, "triplets": sizes.triplets}
 
-    def _index_sizes(self, *, on_gpu: bool = False) -> Mapping[str, float]:
-        """Bytes of the vector indexes that retrieval opens; ``on_gpu``: those that a GPU can hold."""
-        settings, sizes = self.settings, self.sizes
-        kind, variant = settings.index.faiss, settings.retrieval.variant
-        if settings.retrieval.over_hypergraph:
-            counts = {"entities": sizes.entities, "hyperedges": sizes.hyperedges}
-        elif variant == "none":
-            counts = {}
-        else:
-            counts = {
-                **({"chunks": sizes.chunks} if variant != "graph" else {}),
-                **({"entities": sizes.entities} if variant != "semantic" else {}),
-            }
-        return {
-            table: index_bytes(int(count), self.dimension, kind)
-            for table, count in counts.items()
-            if count and (not on_gpu or is_on_gpu(int(count), kind))
-        }
-
     # Stages of the policy
 
     def _sft_data(self, name: str) -> StageMemory:
-        settings, parts = self.settings, _Parts()
+        settings, parts = self.settings, Parts()
         block, graph = settings.sft_data, settings.graph
         gpus = 0
         if block.model is not None and "llm" in (block.triplets, block.selector, block.rewriter):
-            self._chat(parts, "sft_data", block.model, block.engine)
+            self.models.chat(parts, "sft_data", block.model, block.engine)
             gpus = block.engine.tensor_parallel_size
         elif graph.source == "llm" and graph.model is not None and block.triplets == "graph":
-            self._chat(parts, "graph", graph.model, graph.engine)
+            self.models.chat(parts, "graph", graph.model, graph.engine)
             gpus = graph.engine.tensor_parallel_size
         if block.memory is not None:  # the policy answers after the other model has ended
-            policy = _Parts()
-            self._engine(policy, "engine", settings.model.base, settings.engine)
+            policy = Parts()
+            self.models.engine(policy, "engine", settings.model.base, settings.engine)
             if sum(p.size for p in policy.device) > sum(p.size for p in parts.device):
                 policy.faults += parts.faults
                 parts = policy
@@ -226,9 +159,9 @@ class Planner:
         return self._made(name, parts, gpus, 0.0, disk, shards=block.shards)
 
     def _roll_out(self, name: str) -> StageMemory:
-        settings, parts = self.settings, _Parts()
-        self._engine(parts, "engine", settings.model.base, settings.engine)
-        self._retrieval(parts)
+        settings, parts = self.settings, Parts()
+        self.models.engine(parts, "engine", settings.model.base, settings.engine)
+        self.models.retrieval(parts)
         block = settings.sampling if name == "sample" else settings.evaluation
         at_once = self._at_once(block.shards)
         size = settings.engine.tensor_parallel_size
@@ -243,17 +176,17 @@ class Planner:
         return replace(plan, ram=at_once * (process + own) + mapped)
 
     def _score(self, name: str) -> StageMemory:
-        settings, parts = self.settings, _Parts()
+        settings, parts = self.settings, Parts()
         at_once = self._at_once(settings.sampling.shards)
         ram = 0.0
         gpus = 0
         if settings.method.scoring_samples:
-            self._engine(parts, "engine", settings.model.base, settings.engine)
-            self._retrieval(parts)
+            self.models.engine(parts, "engine", settings.model.base, settings.engine)
+            self.models.retrieval(parts)
             gpus = settings.engine.tensor_parallel_size
             ram = at_once * self._private_ram() + self._mapped()
         elif settings.method.similarity_rewards:
-            self._reranker(parts, settings.rewards.reranker or settings.retrieval.reranker)
+            self.models.reranker(parts, settings.rewards.reranker or settings.retrieval.reranker)
             parts.add("CUDA context", CONTEXT_BYTES)
             gpus = 1
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
@@ -262,15 +195,15 @@ class Planner:
         return replace(plan, ram=at_once * (process + parts.ram) + ram)
 
     def _judge(self, name: str) -> StageMemory:
-        settings, parts = self.settings, _Parts()
-        self._engine(parts, "engine", settings.model.base, settings.engine)
+        settings, parts = self.settings, Parts()
+        self.models.engine(parts, "engine", settings.model.base, settings.engine)
         judges = settings.judges if name == "judge" else settings.evaluation_judges
         gpus = settings.engine.tensor_parallel_size
         for kind in ("over", "under") if judges is not None else ():
             judge = getattr(judges, kind)
             if judge.model is not None:  # opened after the policy has ended
-                own = _Parts()
-                self._chat(own, f"judges.{kind}", judge.model, judge.engine)
+                own = Parts()
+                self.models.chat(own, f"judges.{kind}", judge.model, judge.engine)
                 gpus = max(gpus, judge.engine.tensor_parallel_size)
                 if sum(p.size for p in own.device) > sum(p.size for p in parts.device):
                     own.faults += parts.faults
@@ -289,8 +222,8 @@ class Planner:
         )
 
     def _training(self, name: str, block: str, trainer: Trainer, rows: int) -> StageMemory:
-        settings, parts = self.settings, _Parts()
-        shape = self._known(settings.model.base, parts)
+        settings, parts = self.settings, Parts()
+        shape = self.models.known(settings.model.base, parts)
         if shape is None:
             return self._made(name, parts, trainer.processes, 0.0, 0.0)
         length = trainer.max_length
@@ -335,7 +268,7 @@ class Planner:
     def _made(
         self,
         name: str,
-        parts: _Parts,
+        parts: Parts,
         gpus: int,
         ram: float,
         disk: float,
@@ -361,98 +294,9 @@ class Planner:
             notes=tuple(parts.notes) if on_gpu else (),
         )
 
-    def _known(self, model: str, parts: _Parts) -> ModelShape | None:
-        shape = self.shape(model)
-        if shape is None:
-            parts.unknown.append(model)
-        return shape
-
-    def _chat(self, parts: _Parts, block: str, model: str | None, engine: EngineConfig) -> None:
-        if model is not None:
-            self._engine(parts, f"{block}.engine", model, engine)
-
-    def _engine(self, parts: _Parts, block: str, model: str, engine: EngineConfig) -> None:
-        """The engine of a model, in its own process, and the context of the stage's process."""
-        shape = self._known(model, parts)
-        if engine.kind == "scripted":
-            return
-        if self.gpu is None:
-            weights = 0.0 if shape is None else shape.parameters * DTYPE_BYTES[engine.dtype]
-            cache = engine.cpu_kv_cache_gib * GIB if engine.kind == "vllm" else 0
-            parts.ram = max(parts.ram, weights + cache)
-            return
-        if self.gpu.memory is None:
-            return
-        if engine.kind == "transformers":
-            if shape is not None:
-                size = generate_bytes(
-                    shape, engine.dtype, engine.max_num_seqs, engine.max_model_len
-                )
-                parts.add("engine", size, f"{block}.max_num_seqs")
-            return
-        utilization = f"{block}.gpu_memory_utilization"
-        share = engine.gpu_memory_utilization * self.gpu.memory
-        parts.add(f"vLLM ({engine.gpu_memory_utilization:g} of the GPU)", share, utilization)
-        memory = engine_memory(
-            shape or self.shape("Qwen/Qwen2.5-0.5B-Instruct") or _unreachable(),
-            engine.dtype,
-            tensor_parallel_size=engine.tensor_parallel_size,
-            max_num_seqs=engine.max_num_seqs,
-            enforce_eager=engine.enforce_eager,
-        )
-        parts.add("contexts and CUDA graphs", memory.outside + CONTEXT_BYTES)
-        if shape is None:
-            return
-        least = memory.least(engine.max_model_len)
-        if least > share:
-            parts.faults.append(
-                f"{block}.gpu_memory_utilization is {engine.gpu_memory_utilization:g}, which is "
-                f"{gib(share)} GiB of a GPU of {gib(self.gpu.memory)} GiB; {model} needs {gib(least)} GiB "
-                f"for its weights and one sequence of {engine.max_model_len} tokens; raise it, or "
-                f"{block}.tensor_parallel_size, or name a smaller model"
-            )
-        else:
-            tokens = memory.cached_tokens(share)
-            parts.notes.append(f"cache of {tokens:,} tokens ({model.rpartition('/')[2]})")
-
-    def _retrieval(self, parts: _Parts) -> None:
-        """What retrieval in the stage's process holds on the GPU."""
-        settings = self.settings
-        retrieval = settings.retrieval
-        if retrieval.service is not None or retrieval.variant == "none":
-            return
-        if settings.index.gpu and (indexes := self._index_sizes(on_gpu=True)):
-            parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
-            parts.add("FAISS scratch", SCRATCH_BYTES)
-        passages = retrieval.reranker.kind == "biencoder" and not retrieval.over_hypergraph
-        self._embedder(parts, settings.index.embedder.max_length if passages else _QUERY_TOKENS)
-        if not passages and not retrieval.over_hypergraph:
-            self._reranker(parts, retrieval.reranker)
-
-    def _embedder(self, parts: _Parts, length: int) -> None:
-        block = self.settings.index.embedder
-        shape = self._known(block.model, parts)
-        if shape is None or block.device == "cpu" or block.backend != "torch":
-            return
-        batch = encoder_activations(shape, block.dtype, block.batch_size, length)
-        parts.add("embedder", encoder_weights(shape, block.dtype))
-        parts.add("embedder batch", batch, "index.embedder.batch_size")
-
-    def _reranker(self, parts: _Parts, block: Reranker) -> None:
-        if block.kind == "biencoder":
-            self._embedder(parts, self.settings.index.embedder.max_length)
-            return
-        shape = self._known(block.model, parts) if block.model is not None else None
-        if shape is None or block.device == "cpu":
-            return
-        dtype = "float16" if block.kind == "flag" else "float32"
-        batch = encoder_activations(shape, dtype, block.batch_size, block.max_length)
-        parts.add("reranker", encoder_weights(shape, dtype))
-        parts.add("reranker batch", batch, "retrieval.reranker.batch_size")
-
     def _private_ram(self) -> float:
         """RAM of the indexes in each process that retrieves; on GPUs they are read once and copied."""
-        return sum(self._index_sizes().values())
+        return sum(self.models.index_sizes().values())
 
     def _mapped(self) -> float:
         """Tables that all processes of a host map."""
@@ -463,7 +307,3 @@ class Planner:
             + ENTITY_BYTES * sizes.entities
             + HYPEREDGE_BYTES * sizes.hyperedges
         )
-
-
-def _unreachable() -> ModelShape:
-    raise AssertionError("the table of published shapes has this model")
