@@ -10,7 +10,7 @@ as in `tasks.leases`: those that come first in the allotment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,13 @@ class Room:
         return (self.gpus is None or sum(job.gpus for job in jobs) <= self.gpus) and (
             self.threads is None or sum(job.threads for job in jobs) <= self.threads
         )
+
+    def has_left(self, job: Job, before: Sequence[Job]) -> bool:
+        """Whether what ``job`` takes is left beside jobs that run or wait before it.
+
+        Jobs that wait may be counted for more GPUs than there are, which is nothing to a job without GPUs.
+        """
+        return replace(self, gpus=self.gpus if job.gpus else None).holds([*before, job])
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ def _next(
         if job in used:
             before.append(job)
             workers -= 1
-        elif room.holds([*before, job]):
+        elif room.has_left(job, before):
             if room.holds([*used, job]):
                 return job
             if workers > 0:  # the job waits, and its resources are reserved

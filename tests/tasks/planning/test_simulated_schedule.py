@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -79,6 +79,18 @@ def test_a_later_job_never_starts_while_an_earlier_one_that_fits_waits(case):
 
 
 @given(cases())
+@example(
+    (
+        [
+            Job("one", 1, gpus=1, threads=1),
+            Job("both", 1, gpus=2, threads=1),
+            Job("after", 1, needs=("one",), threads=1),
+            Job("long", 4, gpus=1, threads=1),
+            Job("none", 1, threads=1),  # starts while "both" waits for the GPU of "long"
+        ],
+        Room(workers=2, gpus=2, threads=3),
+    )
+)
 def test_the_order_is_that_of_luigi(case):
     """Its scheduler is asked for work at the same moments, with the resources of `tasks.build`."""
     from luigi.scheduler import Scheduler
