@@ -21,7 +21,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, SteepError
 from tests.torture import damage, disk, endpoint, inputs, kills, nodes
 from tests.torture.figures import Figures
-from tests.torture.runs import RunFolder
+from tests.torture.runs import EMBEDDED, SMALL, RunFolder
 
 PARTS = ("inputs", "endpoint", "kills", "damage", "disk", "ray")
 
@@ -35,6 +35,9 @@ def main(
     damaged: Annotated[int, typer.Option(min=1, help="damaged outputs")] = 100,
     failure: Annotated[int, typer.Option(min=2, help="runs on full and read-only disks")] = 20,
     loss: Annotated[int, typer.Option(min=1, help="lost nodes of a Ray cluster")] = 4,
+    embedded: Annotated[
+        bool, typer.Option(help="lose nodes of configs/embedded.yaml instead of a small run")
+    ] = False,
     seed: Annotated[int, typer.Option(help="seed of all random choices")] = 0,
     folder: Annotated[Path | None, typer.Option(help="working folder; default: temporary")] = None,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/torture.json"),
@@ -47,7 +50,7 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         root = (folder or Path(temporary)).resolve()
         reference = RunFolder(root / "reference")
-        divided = RunFolder(root / "divided", nodes.DIVIDED)
+        divided = RunFolder(root / "divided", nodes.DIVIDED, EMBEDDED if embedded else SMALL)
         run: dict[str, Callable[[], Figures]] = {
             "inputs": lambda: inputs.run(seed, case),
             "endpoint": endpoint.run,

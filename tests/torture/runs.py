@@ -17,7 +17,8 @@ from typing import Any
 
 from pipeline.core import shipped
 
-SMALL = Path(__file__).with_name("small.yaml")
+SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
+EMBEDDED = "base: {base}\nname: small\n"  # the shipped configuration as it is
 # Files whose content is time or memory, and keys of JSON files that hold seconds.
 TIMED_FILES = frozenset({"manifest.json", "timing.json", "report.html"})
 _TIMED_KEYS = re.compile(r"second|runtime|per_second|timing")
@@ -26,23 +27,25 @@ _STARTED = re.compile(r"^\S+\s+(\S+)\s+runs \(log: ")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A working directory with the small configuration; its data, runs and caches stay inside.
+    """A working directory with a configuration; its data, runs and caches stay inside.
 
-    ``overrides`` are settings as ``--set`` takes them.
+    ``overrides`` are settings as ``--set`` takes them. ``configuration`` is the text of the file, in which
+    {base} stands for the shipped ``embedded.yaml``.
     """
 
     root: Path
     overrides: tuple[str, ...] = ()
+    configuration: str = SMALL
 
     @property
     def store(self) -> Path:
         return self.root / "runs" / "small" / "store"
 
     def prepare(self) -> RunFolder:
-        """Create the folder and its configuration, which extends the shipped ``embedded.yaml``."""
+        """Create the folder and its configuration."""
         self.root.mkdir(parents=True, exist_ok=True)
         base = (shipped.CONFIGURATIONS / "embedded.yaml").as_posix()
-        text = SMALL.read_text(encoding="utf-8").replace("{base}", base)
+        text = self.configuration.replace("{base}", base)
         (self.root / "small.yaml").write_text(text, encoding="utf-8")
         return self
 
