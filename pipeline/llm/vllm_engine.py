@@ -22,6 +22,7 @@ from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
+from pipeline.llm.engine_watch import EngineWatch
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 
@@ -68,6 +69,7 @@ class VllmEngine(Engine):
                 f"vLLM could not start with {model}: {_first_line(error)}; check engine.dtype, "
                 "engine.max_model_len and the memory settings, or set VLLM_LOGGING_LEVEL=INFO"
             ) from error
+        self._watch = EngineWatch(self._engine.engine_core)
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(self._served.path)
@@ -103,7 +105,7 @@ class VllmEngine(Engine):
         except (ValueError, VLLMClientError) as error:
             raise EngineError(f"vLLM rejected request {request.id}: {error}") from error
         except Exception as error:  # a process of the engine has ended
-            raise _failed(error) from error
+            raise self._failed(error) from error
 
     def unfinished(self) -> int:
         return self._engine.get_num_unfinished_requests()
@@ -112,7 +114,7 @@ class VllmEngine(Engine):
         try:
             outputs = self._engine.step()
         except Exception as error:  # a worker failed; the engine is unusable from here on
-            raise _failed(error) from error
+            raise self._failed(error) from error
         return [self._result(output) for output in outputs if output.finished]
 
     def _result(self, output: RequestOutput) -> GenerationResult:
@@ -129,13 +131,23 @@ class VllmEngine(Engine):
             finish=finish,
         )
 
+    def _failed(self, error: Exception) -> EngineError:
+        """The error of a failed engine; vLLM's own names no cause when a process has ended."""
+        reason = self._watch.reason()
+        if reason is None:
+            return EngineError(f"vLLM failed while generating: {_first_line(error)}")
+        return EngineError(
+            f"the process of vLLM's engine {reason}; its last messages are in the stage's log; free memory, or "
+            "lower engine.max_num_seqs or engine.gpu_memory_utilization, and run again"
+        )
+
     def reset(self, adapter: Path | None) -> bool:
         """Prepare the engine for another user, as if it was new, with ``adapter`` in place of its own.
 
         Returns False when that needs another engine: requests are unfinished, or the adapter is another one and
         merged, or has another rank.
         """
-        if self.unfinished():
+        if self.unfinished() or self._watch.ended:
             return False
         key = adapter and model_hash(adapter)
         if key != self._adapter:
@@ -154,6 +166,7 @@ class VllmEngine(Engine):
             destroy_model_parallel,
         )
 
+        self._watch.close()
         self._engine.engine_core.shutdown()
         del self._engine
         destroy_model_parallel()
@@ -263,10 +276,6 @@ def _finish(reason: str | None, stopped_by: str | int | None) -> FinishReason:
     if reason != "stop":
         raise EngineError(f"vLLM ended a request with {reason!r}, expected stop or length")
     return "stop" if isinstance(stopped_by, str) else "eos"
-
-
-def _failed(error: BaseException) -> EngineError:
-    return EngineError(f"vLLM failed while generating: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 ``python -m pipeline.run.process tests.llm.killed_engine MODEL`` opens the engine, prints the first
 segment and then generates without end; with ``once`` as second argument it closes the engine instead.
+When the engine fails, it prints the message, closes the engine and ends with the error's exit status.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 from pipeline.config.base import EngineConfig
+from pipeline.core.errors import EngineError
 from pipeline.llm.engine import Engine, GenerationRequest, open_engine
 
 CONFIG = EngineConfig(
@@ -26,10 +28,15 @@ def main(model: Path, once: bool) -> None:
     engine = open_engine(CONFIG, model, adapter=None, seed=0)
     print("segment", *segment(engine, 0)[:8], flush=True)
     number = 1
-    while not once:
-        segment(engine, number)
-        number += 1
-    engine.close()
+    try:
+        while not once:
+            segment(engine, number)
+            number += 1
+    except EngineError as error:
+        print("error", error, flush=True)
+        sys.exit(error.exit_status)
+    finally:
+        engine.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""vLLM's multi-process engine, which GPUs use: no process of it survives a kill, and a rerun starts."""
+"""vLLM's multi-process engine, which GPUs use: no process of it survives a kill, and its own death ends the stage."""
 
 from __future__ import annotations
 
@@ -74,6 +74,22 @@ def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(mo
         assert generated in list(lines(run))
     assert run.returncode == 0
     assert left_after(f"{MARK}=again") == {}
+
+
+def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Path) -> None:
+    mark = f"{MARK}=engine-killed"
+    with start(model, "engine-killed") as run:
+        output = lines(run)
+        next(line for line in output if line[:1] == ["segment"])
+        (core,) = (pid for pid, name in marked(mark).items() if "VLLM::EngineCore" in name)
+        os.kill(core, signal.SIGKILL)
+        (message,) = list(output)
+    assert run.returncode == 2
+    assert " ".join(message).startswith(
+        "error the process of vLLM's engine was ended by SIGKILL (exit status 137), probably by the "
+        "kernel because memory ran out; its last messages are in the stage's log; "
+    )
+    assert left_after(mark) == {}
 
 
 @pytest.mark.parametrize("killed", ["stage", "run"])
