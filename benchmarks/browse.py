@@ -100,7 +100,9 @@ def main(arguments: list[str]) -> None:
     store = write_run(count, folder)
     shutil.rmtree(folder / "cache", ignore_errors=True)
     base_model = Path(__file__).parents[1] / "data" / "tiny_reader"
-    site = Site({"generated": RunEntry("generated", store, None, base_model)}, folder / "cache")
+    site = Site(
+        {"generated": RunEntry("generated", store, base_model=base_model)}, folder / "cache"
+    )
     wall, cpu = time.perf_counter(), time.process_time()
     _ = site.first
     table = sum(file.stat().st_size for file in (folder / "cache").iterdir())

@@ -251,10 +251,15 @@ def _with_own_question(item: Trajectory) -> Trajectory:
 
 
 def _report(folder: Path) -> None:
-    from pipeline.stages.report_data import pair_examples, pair_kinds, reward_terms
+    from pipeline.methods import titled_terms
+    from pipeline.stages import report_recall
+    from pipeline.stages.report_data import pair_examples, pair_kinds
+    from pipeline.stages.report_rewards import reward_terms
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
-    reward_terms(inputs)
+    inputs["questions-sampling"] = folder / "questions"
+    reward_terms(inputs, titled_terms())
+    report_recall.values(inputs, "test")
     pair_kinds(inputs)
     pair_examples(inputs)
 

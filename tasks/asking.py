@@ -1,15 +1,19 @@
 """Everything that is needed to ask policies questions: finished indexes, checked policies, and a context.
 
 No stage runs: an index or a policy that is not complete is an error that names the command. Input: a
-configuration's task and names of policies. Output: one `AskedPolicy` for each.
+configuration's task and names of policies. Output: one `AskedPolicy` for each, and their processes, which
+hold the same lease of GPUs and CPU threads as a stage that rolls policies out.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.core.errors import StoreError
 from pipeline.rollout.policy import Policy
@@ -17,9 +21,17 @@ from pipeline.run.context import StageContext
 from pipeline.run.output_check import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
+from tasks.build import check_needs
 from tasks.evaluate import EvaluatePolicy
 from tasks.knowledge import searched
+from tasks.leases import Capacity, held
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
+from tasks.needs import needs
+
+if TYPE_CHECKING:
+    from pipeline.stages.answering import PolicyProcess
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -39,8 +51,9 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)[-1:]
     distinct = list({policy.directory: policy for policy in named}.values())
-    inputs = _finished_inputs(task)
-    config = task.settings
+    evaluating = task.clone(EvaluatePolicy, number=0)  # its settings are those of the evaluation
+    inputs = _finished_inputs(evaluating)
+    config = evaluating.settings
     share = config.engine.gpu_memory_utilization / len(distinct)
     engine = config.engine.model_copy(update={"gpu_memory_utilization": share})
     context = StageContext(
@@ -51,12 +64,55 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
         inputs=inputs,
         seed=config.seed,
         # A retrieval service compares the fingerprints of the indexes; any policy has the same.
-        key=task.clone(EvaluatePolicy, number=0).key if config.retrieval.service else None,
+        key=evaluating.key if config.retrieval.service else None,
     )
     return [
         AskedPolicy(policy, checked_policy(policy.directory, config), context)
         for policy in distinct
     ]
+
+
+@contextmanager
+def opened(
+    task: StageTask, asked: Sequence[AskedPolicy], tell: Tell
+) -> Iterator[list[PolicyProcess]]:
+    """The processes of the policies, started one after the other; all end with the block.
+
+    ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises ConfigError
+    when the machine has fewer GPUs than the engine needs, and what opening an engine raises.
+    """
+    from pipeline.stages.answering import PolicyProcess
+
+    with ExitStack() as stack:
+        environment = stack.enter_context(_leased(task, len(asked), tell))
+        processes = []
+        for each in asked:
+            name, kind = each.named.name, each.context.config.engine.kind
+            started = time.monotonic()
+            tell(f"{name}: {each.named.source}; starting {kind}")
+            process = PolicyProcess(name, each.context, each.policy, environment)
+            stack.callback(process.stop)
+            process.wait_until_ready()
+            tell(f"{name}: ready after {time.monotonic() - started:.1f} s")
+            processes.append(process)
+        yield processes
+        for process in processes:
+            process.close()
+
+
+@contextmanager
+def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str, str]]:
+    """Hold what the evaluation of a policy takes, with CPU threads for several processes on its GPUs.
+
+    Yields the environment variables of the processes.
+    """
+    evaluating = task.clone(EvaluatePolicy, number=0)
+    capacity = Capacity.of(task.run_settings)
+    check_needs([evaluating], capacity)
+    wanted = needs(evaluating)
+    request = capacity.request(wanted.gpus, wanted.threads * processes)
+    with held(request, lambda text: tell(f"the engine {text}")) as lease:
+        yield lease.environment()
 
 
 def _finished_inputs(task: StageTask) -> dict[str, Path]:

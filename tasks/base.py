@@ -151,6 +151,10 @@ class StageTask(luigi.Task):
         hashes.save()
         return content
 
+    def facts(self) -> dict[str, Any]:
+        """What the stage's function is told besides its settings, as JSON; no fingerprint has it."""
+        return {}
+
     def found(self) -> Output | None:
         """The stage's completed output, also one that another fingerprint made, or None."""
         return Outputs().of(self)
@@ -231,6 +235,7 @@ class StageTask(luigi.Task):
             lock_seconds=self.lock_seconds,
             execution=self.execution(),
             launched=time.time(),
+            facts=self.facts(),
         )
         started = time.monotonic()
         counts = executor_of(self.settings).run(

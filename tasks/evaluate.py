@@ -111,7 +111,7 @@ class Evaluate(StageTask):
     """Metrics, intervals and comparisons over all policies."""
 
     stage = "evaluate"
-    version = 3  # averages over single-hop and over multi-hop questions
+    version = 4  # averages by number of hops
     entry = "pipeline.stages.evaluate:merge"
     reads = ("evaluation.bootstrap", "seed")
     reads_at_times = ("evaluation.policies",)  # they are inputs

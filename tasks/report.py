@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pipeline.config.differences import differing_settings
 from tasks.base import StageTask
 from tasks.evaluate import Evaluate, EvaluatePolicy, evaluated_policies
+from tasks.judge import Judge, JudgePolicy
 from tasks.knowledge import searched
 from tasks.pair import Pair
 from tasks.policy import policy
@@ -19,10 +23,13 @@ class Report(StageTask):
     """The HTML page of a run, and its numbers as JSON."""
 
     stage = "report"
-    version = 3
+    version = 4  # calls of judges, recall, and terms against answers
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
+
+    def facts(self) -> dict[str, Any]:
+        return {"differing": differing_settings(self.config, tuple(self.overrides), self.data)}
 
     def upstream(self) -> dict[str, StageTask]:
         needs: dict[str, StageTask] = {
@@ -37,6 +44,8 @@ class Report(StageTask):
         whole = self.settings.until == "report"
         for number in range(1, self.settings.rounds + 1):
             needs[f"sample-{number}"] = self.clone(Sample, round=number)
+            if self.settings.rewards.judged:
+                needs[f"judge-{number}"] = self.clone(Judge, round=number)
             needs[f"score-{number}"] = self.clone(Score, round=number)
             if self.settings.objective == "dpo":
                 needs[f"pair-{number}"] = self.clone(Pair, round=number)
@@ -47,4 +56,6 @@ class Report(StageTask):
             needs["evaluate"] = self.clone(Evaluate)
             for name, which in evaluated_policies(self.settings).items():
                 needs[f"evaluate-{name}"] = self.clone(EvaluatePolicy, **which)
+                if self.settings.evaluation_judges is not None:
+                    needs[f"judge-{name}"] = self.clone(JudgePolicy, **which)
         return needs

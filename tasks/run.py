@@ -221,7 +221,7 @@ def publish(report: StageTask) -> None:
 
     Raises StoreError when they cannot be written.
     """
-    for name in ("report.html", "metrics.json"):
+    for name in ("report.html", "metrics.json", "report.json"):
         source, target = report.directory / name, report.settings.run_dir / name
         try:
             if not target.is_file() or target.read_bytes() != source.read_bytes():

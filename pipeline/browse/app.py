@@ -1,26 +1,28 @@
 """The web application of ``steep browse``: addresses, and the pages that answer them.
 
-All pages answer GET and change nothing. Impossible filters are status 400, absent records 404, files
-of a run that cannot be read 500; each is one sentence. A page for asking a policy would be one more
-route here, with its template.
+Pages answer GET and change nothing. Three forms answer POST: a question to a policy, the end of its engine,
+and the new outputs of a run (`pipeline.browse.forms` guards them). Impossible filters are status 400, absent
+records 404, files of a run that cannot be read 500; each is one sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pipeline.browse import views
+from pipeline.browse.asking import Desk
 from pipeline.browse.compare import compare, side
 from pipeline.browse.compare import comparison as comparison_of
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
+from pipeline.browse.forms import Form, Forms, take_question
 from pipeline.browse.rendering import render, script, stylesheet
 from pipeline.browse.security import Guard
 from pipeline.browse.site import OpenRun, Site
@@ -29,9 +31,21 @@ from pipeline.core.errors import InputError, SteepError
 _RUN = "/run/{name}"
 
 
-def create_app(site: Site, token: str | None = None) -> FastAPI:
-    """The application over the runs of ``site``; with ``token`` every request needs it."""
+async def _read_form(request: Request) -> Form:
+    forms: Forms = request.app.state.forms
+    return await forms.read(request)
+
+
+Filled: TypeAlias = Annotated[Form, Depends(_read_form)]
+
+
+def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -> FastAPI:
+    """The application over the runs of ``site``; with ``token`` every request needs it.
+
+    ``desk`` takes questions to policies; whoever made it closes it.
+    """
     app = FastAPI(openapi_url=None)
+    forms = app.state.forms = Forms()
     app.middleware("http")(Guard(token))
     _add_errors(app, site)
     _add_files(app)
@@ -39,6 +53,8 @@ def create_app(site: Site, token: str | None = None) -> FastAPI:
     _add_comparison(app, site)
     _add_records(app, site)
     _add_knowledge(app, site)
+    _add_asking(app, site, forms, desk or Desk())
+    _add_reopening(app, site, forms)
     return app
 
 
@@ -55,7 +71,13 @@ def _page(
     if values is None:
         raise HTTPException(404, missing)
     home = f"/run/{quote(run.name, safe='')}"
-    common = {"run": run, "home": home, "runs": site.names, "stale": run.sources.stale}
+    common = {
+        "run": run,
+        "home": home,
+        "runs": site.names,
+        "stale": run.sources.stale,
+        "has_new_outputs": run.has_new_outputs,
+    }
     return HTMLResponse(render(f"{template}.html.j2", **common, **values))
 
 
@@ -157,6 +179,37 @@ def _add_records(app: FastAPI, site: Site) -> None:
         run = _open(site, name)
         values = views.call(run, group, key)
         return _page(site, run, "call", values, f"{group} has no judge's call {key!r:.80}")
+
+
+def _add_asking(app: FastAPI, site: Site, forms: Forms, desk: Desk) -> None:
+    @app.get(f"{_RUN}/ask")
+    def page(name: str, key: str = "") -> Response:
+        run = _open(site, name)
+        return _page(site, run, "ask", {**views.ask(run, desk, key), "form_token": forms.token})
+
+    @app.post(f"{_RUN}/ask")
+    def question(name: str, form: Filled) -> Response:
+        run = _open(site, name)
+        asked = take_question(run, desk, form)
+        return RedirectResponse(f"/run/{quote(name, safe='')}/ask?key={quote(asked.key)}", 303)
+
+    @app.post(f"{_RUN}/ask/end")
+    def end(name: str, form: Filled) -> Response:
+        _open(site, name)
+        desk.end()
+        return RedirectResponse(f"/run/{quote(name, safe='')}/ask", 303)
+
+
+def _add_reopening(app: FastAPI, site: Site, forms: Forms) -> None:
+    @app.get(f"{_RUN}/new")
+    def page(name: str) -> Response:
+        return _page(site, _open(site, name), "new", {"form_token": forms.token})
+
+    @app.post(f"{_RUN}/new")
+    def reopen(name: str, form: Filled) -> Response:
+        if site.reopen(name) is None:
+            raise HTTPException(404, f"there is no run {name!r:.80}")
+        return RedirectResponse(f"/run/{quote(name, safe='')}/", 303)
 
 
 def _add_knowledge(app: FastAPI, site: Site) -> None:

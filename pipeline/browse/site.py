@@ -13,23 +13,32 @@ from pipeline.browse.filters import TRAJECTORIES
 from pipeline.browse.index import open_index
 from pipeline.browse.queries import Queries, Row
 from pipeline.browse.records import Knowledge, read_row
-from pipeline.browse.sources import RunSources, Stages, find_sources
+from pipeline.browse.sources import SHOWN_STAGES, RunSources, Stages, find_sources
 from pipeline.browse.texts import open_tokenizer
 from pipeline.core.errors import InputError
 from pipeline.core.records import Pair, Trajectory
+from pipeline.run.store import MANIFEST
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from pipeline.browse.asking import Policies
+
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Where a run is; ``current`` has the outputs that its configuration names today, if known."""
+    """Where a run is, and what its configuration says.
+
+    ``current`` gives the outputs that its configuration names today, or None where that is not known.
+    ``base_model`` is the directory of the tokenizer. ``policies`` can be asked questions; None for a run
+    without a configuration.
+    """
 
     name: str
     store: Path
-    current: Stages | None = None
-    base_model: Path | None = None  # directory of the tokenizer
+    current: Callable[[], Stages | None] = lambda: None
+    base_model: Path | None = None
+    policies: Policies | None = None
 
 
 class OpenRun:
@@ -39,7 +48,14 @@ class OpenRun:
         self.name = entry.name
         self.sources, self.queries = sources, queries
         self.knowledge = Knowledge(sources)
+        self.policies = entry.policies
         self._entry = entry
+        self._outputs = _outputs(entry.store)
+
+    @property
+    def has_new_outputs(self) -> bool:
+        """Whether the run has other outputs now than when it was opened."""
+        return _outputs(self._entry.store) != self._outputs
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -77,6 +93,13 @@ class OpenRun:
         return self.queries.one(TRAJECTORIES, group, row)
 
 
+def _outputs(store: Path) -> frozenset[Path]:
+    """The complete outputs of the stages that pages are made from."""
+    return frozenset(
+        path for stage in SHOWN_STAGES for path in (store / stage).glob(f"*/{MANIFEST}")
+    )
+
+
 class Site:
     """All runs of a browser, by name; the first is the one that was asked for."""
 
@@ -107,11 +130,15 @@ class Site:
         """
         return self._opened(name) if name in self._entries else None
 
-    def _opened(self, name: str) -> OpenRun:
+    def reopen(self, name: str) -> OpenRun | None:
+        """Open a run again, with the outputs that it has now. Returns and raises as `run` does."""
+        return self._opened(name, again=True) if name in self._entries else None
+
+    def _opened(self, name: str, *, again: bool = False) -> OpenRun:
         with self._lock:
-            if name not in self._open:
+            if again or name not in self._open:
                 entry = self._entries[name]
-                sources = find_sources(name, entry.store, entry.current)
+                sources = find_sources(name, entry.store, entry.current())
                 queries = Queries(open_index(sources, self._cache, self._say))
                 self._open[name] = OpenRun(entry, sources, queries)
             return self._open[name]

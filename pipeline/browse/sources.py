@@ -22,6 +22,10 @@ TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
+SHOWN_STAGES = (
+    "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
+    "sample", "judge", "score", "pair", "evaluate-policy", "judge-policy",
+)  # fmt: skip
 Stages = Mapping[tuple[str, int | None], Path]
 
 

@@ -7,7 +7,7 @@ record. Raises InputError for an impossible filter, StoreError for a file that c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.browse.association import HEIGHT, WIDTH, association_graph
 from pipeline.browse.figures import BarView, category_bars, histogram_bars
@@ -26,8 +26,14 @@ from pipeline.browse.texts import (
     tokens,
     trained_pieces,
 )
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
+from pipeline.evaluation.terminal_steps import answer_line, cost_line
+from pipeline.stages.answering import LONGEST_QUESTION
+
+if TYPE_CHECKING:
+    from pipeline.browse.asking import Desk
+    from pipeline.stages.answering import Answered
 
 Page = dict[str, Any]
 _CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}
@@ -293,6 +299,44 @@ def fact(run: OpenRun, fact_id: str) -> Page | None:
         "chunk": run.knowledge.chunk(chunk_id),
         "total": total,
         "rows": rows,
+    }
+
+
+def ask(run: OpenRun, desk: Desk, key: str) -> Page:
+    """The form for a question, the question with this key and its answers, and earlier questions."""
+    asked = desk.find(run.name, key)
+    names, note = list[str](), ""
+    if run.policies is None:
+        note = (
+            f"run {run.name} has no config.yaml that names its policies; open it with its configuration: "
+            "steep browse --config FILE"
+        )
+    else:
+        try:
+            names, note = run.policies.names()
+        except SteepError as error:
+            note = str(error)
+    return {
+        "names": names,
+        "note": note,
+        "asked": asked,
+        "missing": bool(key) and asked is None,
+        "answers": [] if asked is None else [_answer(*answer) for answer in asked.answers],
+        "earlier": [other for other in desk.of_run(run.name) if other is not asked],
+        "open": desk.open is not None and desk.open[0] == run.name and desk.open[1],
+        "longest": LONGEST_QUESTION,
+    }
+
+
+def _answer(name: str, answered: Answered) -> Page:
+    trajectory = answered.trajectory
+    return {
+        "name": name,
+        "trajectory": trajectory,
+        "answer": answer_line(trajectory),
+        "cost": cost_line(trajectory, answered.seconds),
+        "steps": step_views(trajectory),
+        "pieces": pieces(trajectory),
     }
 
 

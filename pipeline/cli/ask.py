@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -21,8 +19,7 @@ from pipeline.core.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from pipeline.stages.answering import Answered, PolicyProcess
-    from tasks.asking import AskedPolicy
+    from pipeline.stages.answering import Answered
 
 Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
 _LINE_BYTES = 1_000_000
@@ -70,12 +67,12 @@ def ask(
 
     only = None if question is None else question_record(question)
     task = stage_task("evaluate", config, set, data)
-    from tasks.asking import asked_policies
+    from tasks.asking import asked_policies, opened
 
     asked = asked_policies(task, names)
     if len(asked) < len(names):
         raise InputError(f"--compare is {compare!r}, which names one policy twice; name each once")
-    with _opened(asked) as processes:
+    with opened(task, asked, _tell) as processes:
         for record in [only] if only is not None else _questions():
             for process in processes:
                 process.ask(record)
@@ -99,28 +96,6 @@ def _names(policy: str | None, compare: str | None) -> list[str]:
             f"--compare is {compare!r}; expected two or more policies, separated by commas, such as sft,3"
         )
     return names
-
-
-@contextmanager
-def _opened(asked: list[AskedPolicy]) -> Iterator[list[PolicyProcess]]:
-    """The processes of the policies, started one after the other; all end with the block."""
-    from pipeline.stages.answering import PolicyProcess
-
-    with ExitStack() as stack:
-        processes = []
-        for each in asked:
-            started = time.monotonic()
-            _tell(
-                f"{each.named.name}: {each.named.source}; starting {each.context.config.engine.kind}"
-            )
-            process = PolicyProcess(each.named.name, each.context, each.policy)
-            stack.callback(process.stop)
-            process.wait_until_ready()
-            _tell(f"{each.named.name}: ready after {time.monotonic() - started:.1f} s")
-            processes.append(process)
-        yield processes
-        for process in processes:
-            process.close()
 
 
 def _tell(line: str) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
@@ -12,12 +15,13 @@ import typer
 
 from pipeline.cli.options import DEFAULT_CONFIGURATION, ConfigOption, DataOption, SetOption
 from pipeline.cli.runs import stage_task
-from pipeline.core.errors import DependencyError, InputError, SteepError
+from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
 
 if TYPE_CHECKING:
     from pipeline.browse.site import RunEntry, Site
     from pipeline.browse.sources import Stages
     from pipeline.config import Config
+    from pipeline.stages.answering import PolicyProcess
     from tasks.base import StageTask
 
 PORT = 8766
@@ -66,7 +70,11 @@ def open_site(task: StageTask) -> Site:
 
     settings = task.run_settings
     first = RunEntry(
-        settings.name, settings.run_dir / "store", _current(task), _base_model(settings)
+        settings.name,
+        settings.run_dir / "store",
+        lambda: _current(task),
+        _base_model(settings),
+        RunPolicies(str(task.config), tuple(task.overrides), task.data),
     )
     entries = {settings.name: first}
     for folder in sorted(Path(settings.runs_dir).glob("*/store/sample")):
@@ -107,18 +115,56 @@ def _other(folder: Path) -> RunEntry:
     from pipeline.config import load
     from tasks.resolved import RESOLVED
 
-    base_model = None
+    base_model = policies = None
     if (folder / RESOLVED).is_file():
+        policies = RunPolicies(str(folder / RESOLVED), (), None)
         try:
             base_model = _base_model(load(str(folder / RESOLVED)))
         except SteepError:  # of another version; only the view of tokens needs it
             base_model = None
-    return RunEntry(folder.name, folder / "store", None, base_model)
+    return RunEntry(folder.name, folder / "store", base_model=base_model, policies=policies)
+
+
+@dataclass(frozen=True)
+class RunPolicies:
+    """The policies of a configuration, as `pipeline.browse.asking.Policies`."""
+
+    config: str
+    overrides: tuple[str, ...]
+    data: str | None
+
+    def _task(self) -> StageTask:
+        from tasks.run import task_for
+
+        return task_for("evaluate", self.config, self.overrides, self.data)
+
+    def names(self) -> tuple[list[str], str]:
+        """The base model and the trained policies, and why there are none."""
+        from pipeline.config.evaluation import BASE
+        from tasks.named_policies import complete_policies
+
+        try:
+            trained = [policy.name for policy in complete_policies(self._task())]
+        except StoreError as error:
+            return [BASE], str(error).removesuffix(", or name another with --policy")
+        return list(dict.fromkeys([BASE, *trained])), ""
+
+    @contextmanager
+    def opened(
+        self, names: Sequence[str], tell: Callable[[str], None]
+    ) -> Iterator[Sequence[PolicyProcess]]:
+        """Their processes, as `tasks.asking.opened`."""
+        from tasks.asking import asked_policies, opened
+
+        task = self._task()
+        with opened(task, asked_policies(task, names), tell) as processes:
+            yield processes
 
 
 def _serve(site: Site, host: str, port: int) -> None:
     try:
         from pipeline.browse.app import create_app
+        from pipeline.browse.asking import Desk
         from pipeline.browse.security import is_loopback
         from pipeline.retrieval.remote.server import bind_socket, serve
     except ImportError as error:
@@ -131,4 +177,9 @@ def _serve(site: Site, host: str, port: int) -> None:
     address = f"http://{shown}:{on.getsockname()[1]}/"
     if token is not None:
         address += "?" + urlencode({"token": token})
-    serve(create_app(site, token), on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
+    desk = Desk()
+    try:
+        app = create_app(site, token, desk)
+        serve(app, on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
+    finally:
+        desk.close()

@@ -131,8 +131,10 @@ def review_lines(kept: Kept) -> list[str]:
     if kept.wall_seconds is None:
         return ["the run has not finished, so its wall time is unknown"]
     took = f"took {duration(kept.wall_seconds)}"
-    if unknown := [stage.label for stage in kept.plan.unknown]:
-        return [f"the run {took}; the time of {', '.join(unknown)} was unknown"]
+    if unknown := len(kept.plan.unknown):
+        stages = len(kept.plan.running)
+        part = "its stages" if unknown == stages else f"{unknown} of its {stages} stages"
+        return [f"the run {took}; no earlier run told the time of {part}"]
     expected = kept.plan.wall_seconds
     share = ratio(kept.wall_seconds, expected)
     return [f"the run {took}; expected {duration(expected)} (ratio {share})"]

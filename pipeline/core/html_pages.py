@@ -34,4 +34,4 @@ def _visible_value(value: object) -> object:
     """The value of a template expression with its controls written out; markup is unchanged."""
     from markupsafe import Markup
 
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return value if isinstance(value, Markup | int | float) else visible(str(value))

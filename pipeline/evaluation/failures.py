@@ -148,9 +148,7 @@ def _by_hops(trajectory: Trajectory, hops: Sequence[GoldHop]) -> tuple[FailureMo
     for number, hop in enumerate(hops[:-1], start=1):
         if too_few_steps and exact_match(trajectory.answer, hop.answers):
             return FailureMode.STOPPED_EARLY, number + 1
-    items = [
-        SearchableText(item.title, item.text) for step in trajectory.steps for item in step.context
-    ]
+    items = _items(trajectory)
     queries = SearchableText(*(text for step in trajectory.steps for text in _query_texts(step)))
     written = SearchableText(
         trajectory.answer or "",
@@ -188,6 +186,23 @@ def _stated(
     return any(item.contains(statement) for item in items) or (
         bool(words) and any(all(item.contains(word) for word in words) for item in on_subject)
     )
+
+
+def retrieved_hops(trajectory: Trajectory, question: Question | None = None) -> list[bool | None]:
+    """Whether some step retrieved each gold hop (*retrieved* above), by hop.
+
+    None for a hop without annotations, which cannot be checked.
+    """
+    items = _items(trajectory)
+    return [
+        _retrieved(hop, items) if hop.checkable else None for hop in gold_hops(trajectory, question)
+    ]
+
+
+def _items(trajectory: Trajectory) -> list[SearchableText]:
+    """The distinct retrieved items of a trajectory."""
+    texts = {(item.title, item.text): None for step in trajectory.steps for item in step.context}
+    return [SearchableText(*text) for text in texts]
 
 
 def _query_texts(step: Step) -> list[str]:

@@ -4,11 +4,13 @@ Input: trajectories with their gold answers. Output: one `Outcome` per question,
 ``metrics.json``: EM, F1, CEM, share of well-formed trajectories, steps, tokens and seconds, with
 bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6 to
 10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight. Where
-there are questions of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
+there are questions of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c). Where
+there are several numbers of hops, "1-hop", "2-hop", … are averages over the questions with that number.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +26,26 @@ from pipeline.judges.metrics import SearchErrors
 
 ALL = "all"
 HOP_AVERAGES: Mapping[HopType, str] = {"single": "single-hop", "multi": "multi-hop"}
-AVERAGES = (*HOP_AVERAGES.values(), ALL)  # rows over several data sets
+_AVERAGES = frozenset({*HOP_AVERAGES.values(), ALL})
+_HOP_COUNT = re.compile(r"(\d+)-hop")
 # Measures with one number per question; rows have their mean and its interval.
 MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")
+
+
+def is_average(dataset: str) -> bool:
+    """Whether a row with this data set is an average over several."""
+    return dataset in _AVERAGES or hop_count(dataset) is not None
+
+
+def hop_count(dataset: str) -> int | None:
+    """The number of hops of a row such as "2-hop"; None for other rows."""
+    found = _HOP_COUNT.fullmatch(dataset)
+    return None if found is None else int(found[1])
+
+
+def hop_count_name(hops: int) -> str:
+    """The data set of the average over the questions with this number of hops."""
+    return f"{hops}-hop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +123,9 @@ def metrics_rows(
     seed: int,
     judged: Mapping[str, SearchErrors] | None = None,
 ) -> list[dict[str, Any]]:
-    """The metrics rows of one policy: each data set, `AVERAGES`, then the same for each part.
+    """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
-    Rows of a part have a ``split`` such as "test/unseen". ``seconds`` cover the whole evaluation, so
+    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as "test/unseen". ``seconds`` cover the whole evaluation, so
     they are set in the row "all" of the whole split and None elsewhere. ``resamples`` and ``seed``
     configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
     the over-search and under-search rates are None.
@@ -135,7 +154,11 @@ def _rows_of(
         _row(policy, dataset, split, [group], resamples, seed, judged)
         for dataset, group in groups.items()
     ]
-    averages = {**_hop_groups(groups.values()), ALL: list(groups.values())}
+    averages = {
+        **_hop_groups(groups.values()),
+        **({} if "/" in split else _hop_count_groups(groups.values())),
+        ALL: list(groups.values()),
+    }
     return result + [
         _row(policy, name, split, inside, resamples, seed, judged)
         for name, inside in averages.items()
@@ -149,6 +172,22 @@ def _hop_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outc
         inside = [[outcome for outcome in group if outcome.hop == hop] for group in groups]
         by_hop[name] = [group for group in inside if group]
     return by_hop if all(by_hop.values()) else {}
+
+
+def _hop_count_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
+    """The outcomes by number of hops and data set; empty unless there are several such numbers."""
+    by_count: dict[int, list[list[Outcome]]] = {}
+    for group in groups:
+        inside: dict[int, list[Outcome]] = {}
+        for outcome in group:
+            if outcome.hops is None:
+                return {}
+            inside.setdefault(outcome.hops, []).append(outcome)
+        for count, of_count in inside.items():
+            by_count.setdefault(count, []).append(of_count)
+    if len(by_count) < 2:
+        return {}
+    return {hop_count_name(count): by_count[count] for count in sorted(by_count)}
 
 
 def _row(

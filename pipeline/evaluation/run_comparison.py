@@ -16,7 +16,14 @@ import numpy as np
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
-from pipeline.evaluation.metrics import ALL, HOP_AVERAGES, MEASURES, Outcome
+from pipeline.evaluation.metrics import (
+    ALL,
+    HOP_AVERAGES,
+    MEASURES,
+    Outcome,
+    hop_count,
+    hop_count_name,
+)
 from pipeline.evaluation.pair_comparison import PairsByRound, pair_rows, shared_rows
 from pipeline.evaluation.paired import compare_paired
 
@@ -201,7 +208,9 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
         averages = [
             name for name, hop in _HOPS.items() if hops == set(HOP_AVERAGES) and hop in hops
         ]
-        for dataset in [*datasets, *averages, ALL]:
+        counts = {n for values in before.values() if (n := values[0].hops) is not None}
+        by_count = [hop_count_name(count) for count in sorted(counts)] if len(counts) > 1 else []
+        for dataset in [*datasets, *averages, *by_count, ALL]:
             units = [unit for unit, values in before.items() if _inside(values[0], dataset)]
             for measure in COMPARED:
                 column = MEASURES.index(measure)
@@ -218,7 +227,10 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
 
 
 def _inside(outcome: Outcome, dataset: str) -> bool:
-    return dataset in (outcome.dataset, ALL) or (dataset in _HOPS and outcome.hop == _HOPS[dataset])
+    if dataset in _HOPS:
+        return outcome.hop == _HOPS[dataset]
+    count = hop_count(dataset)
+    return outcome.hops == count if count is not None else dataset in (outcome.dataset, ALL)
 
 
 def _mean(outcomes: Sequence[Outcome], column: int) -> float:

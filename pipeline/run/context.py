@@ -24,7 +24,8 @@ class StageContext:
     ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
     are copied into the manifest: choices that the stage made, by name. So is ``work``: amounts of the
     work that the stage did, by name (``trajectories``, ``generated_tokens``, ``judge_calls``, …), and
-    ``start_seconds``, the part of its seconds that more work would not repeat. ``progress`` takes
+    ``start_seconds``, the part of its seconds that more work would not repeat. ``facts`` is what the task
+    tells the stage besides its settings; it decides no fingerprint. ``progress`` takes
     reports on how far the stage is, and ignores them outside a run.
     """
 
@@ -40,6 +41,7 @@ class StageContext:
     key: StageKey | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     work: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class StageContext:
                 str(self.progress.path) if isinstance(self.progress, ProgressFile) else None
             ),
             "work": self.work,
+            "facts": self.facts,
         }
 
     @classmethod

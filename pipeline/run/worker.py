@@ -58,7 +58,7 @@ class StageJob:
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
     killed and be about to end. ``execution`` are the settings that say how the stage is executed, by
     dotted name, for the manifest. ``launched`` is the time when the process was started, in seconds since
-    1970, or 0.
+    1970, or 0. ``facts`` are those of the context.
     """
 
     config: dict[str, Any]
@@ -75,6 +75,7 @@ class StageJob:
     lock_seconds: float = 15.0
     execution: dict[str, Any] = field(default_factory=dict)
     launched: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Reports:
@@ -167,6 +168,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
             "shards": task.shards,
             "key": task.key,
             "progress": progress.path,
+            "facts": task.facts,
         }
     )
     counts = call_stage(task.entry, context)

@@ -14,9 +14,10 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -29,10 +30,12 @@ from pipeline.llm.engine_processes import end_with
 from pipeline.rollout.policy import Policy
 from pipeline.rollout.sampler import roll_out
 from pipeline.run.context import StageContext
+from pipeline.run.process import hold_devices
 from pipeline.stages.policy import open_rollout, rollout_settings
 
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
+_starting = threading.Lock()  # only one thread changes the environment
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,18 @@ def open_answering(
 class PolicyProcess:
     """A policy that answers questions in a process of its own, until `close`.
 
-    The process starts with the object. It ends with the process that made it, however that ends.
+    The process starts with the object, with ``environment`` added to the variables of this process, and
+    holds the devices that are leased there (`pipeline.run.process`). It ends with the process that made
+    it, however that ends.
     """
 
-    def __init__(self, name: str, context: StageContext, policy: Policy) -> None:
+    def __init__(
+        self,
+        name: str,
+        context: StageContext,
+        policy: Policy,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         descriptor, log = tempfile.mkstemp(prefix="steep-ask-", suffix=".log")
         os.close(descriptor)
@@ -109,7 +120,8 @@ class PolicyProcess:
             args=(others, context.to_json(), policy, log, os.getpid()),
             name=f"steep-ask-{name}",
         )
-        self._process.start()
+        with _variables(environment or {}):
+            self._process.start()
         others.close()
 
     def wait_until_ready(self) -> None:
@@ -155,11 +167,28 @@ class PolicyProcess:
         return value
 
 
+@contextmanager
+def _variables(added: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that a process inherits which is started inside the block."""
+    with _starting:
+        before = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
 def _serve(
     connection: Connection, context: dict[str, Any], policy: Policy, log: str, parent: int
 ) -> None:
     """Answer the questions that come over ``connection`` until it is closed."""
     end_with(parent)
+    hold_devices()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the parent, which ends this process

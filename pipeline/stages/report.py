@@ -1,26 +1,31 @@
-"""The stage ``report``: one self-contained HTML page and the metrics rows.
+"""The stage ``report``: one self-contained HTML page and its figures.
 
-Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, X"""
+Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, no script),
+``metrics.json``, the metrics rows, and ``report.json``, the other figures of the page. Trajectories are read
+one after the other, so memory does not grow with their number.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import write_json, write_text
+from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import with_current_names
-from pipeline.evaluation.metrics import ALL, AVERAGES, HOP_AVERAGES
+from pipeline.evaluation.metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
+from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.run.context import StageContext
 from pipeline.stages import report_data as collect
-from pipeline.stages import report_failures
+from pipeline.stages import report_failures, report_recall, report_rewards, report_usage
 from pipeline.stages.report_settings import continuations, round_settings
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -51,7 +56,7 @@ _LOSS = {
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write ``report.html`` and ``metrics.json``; returns the number of rows and of bytes.
+    """Write the page and its figures; returns the number of rows and of bytes.
 
     Raises StoreError when an upstream file is missing or broken.
     """
@@ -61,15 +66,32 @@ def run(context: StageContext) -> dict[str, int]:
             with_current_names(row, old_key="causes", key="failure_modes")
             for row in collect.read_json(context.inputs["evaluate"] / "metrics.json")
         ]
-    context.progress.start(2, "files")
-    page = render(values(context, rows))
+    context.progress.start(3, "files")
+    found = values(context, rows)
+    page = render(found)
     write_text(context.output / "report.html", page)
     context.progress.advance()
     write_json(context.output / "metrics.json", rows)
     context.progress.advance()
+    write_json(context.output / "report.json", figures(found))
+    context.progress.advance()
     policies = ", ".join(dict.fromkeys(str(row["policy"]) for row in rows)) or "none"
     print(f"policies: {policies}; the page has {len(page.encode()):,} bytes")
     return {"rows": len(rows), "bytes": len(page.encode())}
+
+
+def figures(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of the page that are in no other file: the content of ``report.json``."""
+    return {
+        "settings": found["differing"],
+        "recall": [asdict(recall) for recall in found["recalls"]],
+        "rewards": [
+            {"round": number, **against}
+            for by_round in found["reward_answers"].values()
+            for number, against in by_round.items()
+        ],
+        "calls": [asdict(calls) for calls in found["usages"]],
+    }
 
 
 def render(page: Mapping[str, Any]) -> str:
@@ -85,6 +107,7 @@ def render(page: Mapping[str, Any]) -> str:
         "duration": duration,
         "signed": lambda value, digits: f"{value:+.{digits}f}".replace("-", "−"),
         "policy": policy_title,
+        "setting": lambda value: value if isinstance(value, str) else json_text(value),
         "svg": lambda figure: Markup(visible(figure)),  # only for figures of `plots`
     }
     return environment.get_template("report.html.j2").render(**page)
@@ -107,7 +130,7 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         **report_failures.values(rows, inputs["evaluate"] if rows else None),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
-        **_rewards(inputs, trained.reward_titles),
+        **report_rewards.values(inputs, trained.reward_titles),
         "turn_rewards": (
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
@@ -115,6 +138,11 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "progress_costs": progress_costs,
         "continuations": continuations(context.config, progress_costs),
         "round_settings": round_settings(context.config),
+        "differing": context.facts.get("differing"),
+        "usages": report_usage.usages(inputs),
+        **report_recall.values(inputs, context.config.evaluation.split),
+        "export": EXPORT,
+        "run_dir": context.config.run_dir,
         "funnels": funnels,
         "funnel_bins": list(dict.fromkeys(name for bins in funnels.values() for name in bins)),
         "bin_meanings": BINS,
@@ -144,6 +172,7 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             for name in HOP_AVERAGES.values()
             if (of_hop := [row for row in main if row["dataset"] == name])
         },
+        **_by_hop_count(main),
         "judged": _judged(main),
         "parts": _by_part(rows, split),
         "learning": _learning(policies, main),
@@ -189,7 +218,17 @@ def _by_dataset(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
     result: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         result.setdefault(row["dataset"], []).append(row)
-    return {name: group for name, group in result.items() if name not in AVERAGES}
+    return {name: group for name, group in result.items() if not is_average(name)}
+
+
+def _by_hop_count(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows by number of hops and policy, and the numbers of hops; empty for old evaluations."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in rows:
+        if (count := hop_count(row["dataset"])) is not None:
+            found.setdefault(row["policy"], {})[count] = row
+    counts = sorted({count for of_policy in found.values() for count in of_policy})
+    return {"by_hop_count": found, "hop_counts": counts}
 
 
 def _judged(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -232,7 +271,7 @@ def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dic
     bounds = [
         100 * value
         for (dataset, _, _), (score, interval) in points.items()
-        if dataset not in AVERAGES
+        if not is_average(dataset)
         for value in (score, *(interval or ()))
     ]
     limits = (max(0.0, min(bounds) - 6), min(104.0, max(bounds) + 6))
@@ -276,23 +315,6 @@ def _steps_and_tokens(
             },
             "tokens per question",
         ),
-    }
-
-
-def _rewards(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
-    terms = collect.reward_terms(inputs)
-    last = max(terms, default=0)
-    return {
-        "reward_rounds": {n: plots.series_color(n - 1, last) for n in terms},
-        "reward_means": {
-            title: {n: float(v[term].mean()) if v[term].size else None for n, v in terms.items()}
-            for term, title in titles.items()
-        },
-        "reward_figures": {
-            title: plots.histograms({n - 1: v[term] for n, v in terms.items()}, last)
-            for term, title in titles.items()
-            if terms and term not in ("answer", "format")  # two-valued terms: the mean suffices
-        },
     }
 
 

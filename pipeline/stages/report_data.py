@@ -7,14 +7,11 @@ have, and the page says so; a broken file is an error.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pipeline.core.answer_metrics import f1
 from pipeline.core.errors import InputError, StoreError
@@ -24,6 +21,7 @@ from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
 from pipeline.evaluation.failures import VALUES_OF_0_1
 from pipeline.methods import titled_terms
+from pipeline.pairs.anchors import pair_anchor
 from pipeline.stages.questions import HELD_OUT, TRAINED
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
@@ -34,7 +32,7 @@ _STAGES = (
     *(f"questions-{split}" for split in (*TRAINED, *HELD_OUT)),
     *("graph", "index", "sft-data", "sft", "start"),
 )
-_ROUND_STAGES = ("sample", "score", "pair", "train")
+_ROUND_STAGES = ("sample", "judge", "score", "pair", "train")
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,14 @@ class TrajectoryView:
 
 @dataclass(frozen=True)
 class Example:
-    """Two trajectories of one question, side by side."""
+    """Two trajectories of one question, side by side; ``anchor`` is that of a pair, else None."""
 
     label: str
     question: str
     gold: list[str]
     left: TrajectoryView
     right: TrajectoryView
+    anchor: str | None = None
 
 
 def read_json(path: Path) -> Any:
@@ -78,23 +77,6 @@ def rounds_of(inputs: Mapping[str, Path], stage: str) -> dict[int, Path]:
     return dict(sorted(directories.items()))
 
 
-def reward_terms(inputs: Mapping[str, Path]) -> dict[int, dict[str, np.ndarray]]:
-    """Values of every reward term over the trajectories of each round.
-
-    TeaRAG eq. 5 to 13, HiPRAG eq. 1, and ProGraph-R1 eq. 11 to 15 as means over the steps of a
-    trajectory. A term that the method does not have gives an empty array.
-    """
-    result = {}
-    for number, directory in rounds_of(inputs, "score").items():
-        values = {term: array("d") for term in titled_terms()}
-        for reward in _rewards(directory):
-            for term, of_term in values.items():
-                if reward.get(term) is not None:
-                    of_term.append(reward[term])
-        result[number] = {term: np.array(of_term) for term, of_term in values.items()}
-    return result
-
-
 def turn_rewards(
     inputs: Mapping[str, Path], terms: Iterable[str]
 ) -> dict[int, dict[int, dict[str, Any]]]:
@@ -105,22 +87,23 @@ def turn_rewards(
     names = list(terms)
     result: dict[int, dict[int, dict[str, Any]]] = {}
     for number, directory in rounds_of(inputs, "score").items():
-        # By turn: the number of steps, and the measured values of every term.
-        turns: list[tuple[int, dict[str, array[float]]]] = []
+        # By turn: the number of steps, and number and sum of the measured values of every term.
+        turns: list[tuple[int, dict[str, tuple[int, float]]]] = []
         for reward in _rewards(directory):
             steps = reward["steps"] if reward.keys() >= {*names, "steps"} else []
             for turn, step in enumerate(steps):
                 if turn == len(turns):
-                    turns.append((0, {name: array("d") for name in names}))
-                count, values = turns[turn]
-                turns[turn] = (count + 1, values)
+                    turns.append((0, dict.fromkeys(names, (0, 0.0))))
+                count, sums = turns[turn]
                 for name in names:
                     if step[name] is not None:
-                        values[name].append(step[name])
-        for turn, (count, values) in enumerate(turns, start=1):
+                        measured, total = sums[name]
+                        sums[name] = measured + 1, total + step[name]
+                turns[turn] = (count + 1, sums)
+        for turn, (count, sums) in enumerate(turns, start=1):
             means = {
-                name: float(np.mean(of_term)) if len(of_term) == count else None
-                for name, of_term in values.items()
+                name: total / count if measured == count else None
+                for name, (measured, total) in sums.items()
             }
             result.setdefault(turn, {})[number] = {"n": count, **means}
     return result
@@ -218,8 +201,8 @@ def _position(name: str) -> tuple[int, int, int, str]:
         return (0, 0, _STAGES.index(name), name)
     if stage in _ROUND_STAGES and number.isdigit():
         return (1, int(number), _ROUND_STAGES.index(stage), name)
-    if stage.startswith("evaluate"):
-        return (2, int(number) if number.isdigit() else 0, 0, name)
+    if stage.startswith(("evaluate", "judge")):
+        return (2, int(number) if number.isdigit() else 0, int(stage.startswith("judge")), name)
     return (3, 0, 0, name)
 
 
@@ -251,6 +234,7 @@ def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
                     f"Round {number}, {row['kind']} pair",
                     (trajectories[row["chosen_id"]], "Chosen"),
                     (trajectories[row["rejected_id"]], "Rejected"),
+                    pair_anchor(number, row["kind"], row["chosen_id"], row["rejected_id"]),
                 )
                 for row in rows
             ]
@@ -285,7 +269,12 @@ def _change(before: Trajectory, after: Trajectory) -> str:
     return f"{before.dataset}, {kind}"
 
 
-def _example(label: str, left: tuple[Trajectory, str], right: tuple[Trajectory, str]) -> Example:
+def _example(
+    label: str,
+    left: tuple[Trajectory, str],
+    right: tuple[Trajectory, str],
+    anchor: str | None = None,
+) -> Example:
     trajectory = left[0]
     return Example(
         label,
@@ -293,6 +282,7 @@ def _example(label: str, left: tuple[Trajectory, str], right: tuple[Trajectory, 
         trajectory.answers,
         trajectory_view(*left),
         trajectory_view(*right),
+        anchor,
     )
 
 

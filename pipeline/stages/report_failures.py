@@ -17,7 +17,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import LEGEND, FailureMode, with_current_names
-from pipeline.evaluation.metrics import ALL, AVERAGES
+from pipeline.evaluation.metrics import ALL, is_average
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import TrajectoryView, read_json, trajectory_view
 
@@ -44,7 +44,7 @@ def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str
     """
     main = [row for row in rows if row["split"] == rows[0]["split"]]
     recorded = bool(main) and all(row.get("failure_modes") for row in main)
-    datasets = list(dict.fromkeys(row["dataset"] for row in main if row["dataset"] not in AVERAGES))
+    datasets = list(dict.fromkeys(row["dataset"] for row in main if not is_average(row["dataset"])))
     groups = {
         dataset: [row for row in main if row["dataset"] == dataset]
         for dataset in ([ALL, *datasets] if recorded else [])

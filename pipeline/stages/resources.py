@@ -130,15 +130,19 @@ def open_similarity(
 def add_usage(work: MutableMapping[str, float], name: str, usage: Usage) -> None:
     """Add the calls, tokens and cost of a chat model to the work of a stage.
 
-    The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. The tokens are also
-    there under ``name``, because each model has its own prices. Answers from the cache count too.
+    The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. Answers from the cache
+    count too, and are ``cached_calls``. Calls and tokens are also there under ``name``, because each model
+    has its own prices.
     """
     total = usage.total()
     amounts = {
         "calls": total["answers"],
+        "cached_calls": usage.reused,
         "prompt_tokens": total["prompt_tokens"],
         "completion_tokens": total["completion_tokens"],
         "cost": total["cost"],
+        f"{name}.calls": total["answers"],
+        f"{name}.cached_calls": usage.reused,
         f"{name}.prompt_tokens": total["prompt_tokens"],
         f"{name}.completion_tokens": total["completion_tokens"],
     }

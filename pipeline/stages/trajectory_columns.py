@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.input_files import iterate_parquet
+from pipeline.core.input_files import parquet_batches
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Trajectory
@@ -26,10 +26,19 @@ _BLANK: dict[str, Any] = {
 }
 
 
-def iterate_trajectories(path: Path, columns: Sequence[str]) -> Iterator[Trajectory]:
+def iterate_trajectories(
+    path: Path, columns: Sequence[str], every: int = 1
+) -> Iterator[Trajectory]:
     """Trajectories with the named columns only; the other fields are empty.
 
-    Raises InputError when the file is unreadable, lacks a column, or holds another kind of record.
+    With ``every`` above 1 the first of so many trajectories is read, and the others are skipped. Raises
+    InputError when the file is unreadable, lacks a column, or holds another kind of record.
     """
-    for number, row in enumerate(iterate_parquet(path, columns), start=1):
-        yield parse_record(Trajectory, _BLANK | from_arrow(row, Trajectory), path, number)
+    start = 0
+    for batch in parquet_batches(path, columns):
+        places = range(-start % every, batch.num_rows, every)
+        chosen = batch if every == 1 else batch.take(list(places))
+        for place, row in zip(places, chosen.to_pylist(), strict=True):
+            record = _BLANK | from_arrow(row, Trajectory)
+            yield parse_record(Trajectory, record, path, start + place + 1)
+        start += batch.num_rows

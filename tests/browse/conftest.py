@@ -19,7 +19,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     write_stored_run(root / "runs")
     write_stored_run(root / "runs", "other", better=True)
     entries = {
-        name: RunEntry(name, root / "runs" / name / "store", None, TINY_READER)
+        name: RunEntry(name, root / "runs" / name / "store", base_model=TINY_READER)
         for name in (NAME, "other")
     }
     return Site(entries, root / "cache")

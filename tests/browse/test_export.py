@@ -12,6 +12,7 @@ import pytest
 from pipeline.browse.export import export_pairs
 from pipeline.browse.site import Site
 from pipeline.core.errors import InputError
+from pipeline.pairs.anchors import pair_anchor, question_anchor
 from tests.browse.test_security import Tags
 
 
@@ -22,7 +23,7 @@ def exported(site: Site, path: Path, filter: str = "", limit: int = 100) -> str:
 
 def test_the_file_has_the_pairs_with_texts_steps_and_rewards(site: Site, tmp_path: Path) -> None:
     page = exported(site, tmp_path / "pairs.html", "kind=hard")
-    assert re.findall(r'id="(pair-\d)"', page) == ["pair-1", "pair-2", "pair-3"]
+    assert len(re.findall(r'id="pair-[0-9a-f]{16}"', page)) == 3
     assert "3 of 3 pairs" in page
     assert "Vell is a harbour city on the river Ime." in page
     assert "Vell country Ostar" in page  # a retrieved item
@@ -51,6 +52,25 @@ def test_a_limit_keeps_the_first_pairs_of_the_order(site: Site, tmp_path: Path) 
     page = exported(site, tmp_path / "a.html", "sort=chosen_total&group=round-1", limit=1)
     assert "1 of 3 pairs" in page
     assert "q2/0@1" in page
+
+
+def test_without_an_order_every_round_and_kind_has_its_first_pair_before_any_second(
+    site: Site, tmp_path: Path
+) -> None:
+    page = exported(site, tmp_path / "a.html", limit=2)
+    assert "2 of 6 pairs" in page
+    assert "Round 1, easy" in page
+    assert "Round 2, hard" in page
+
+
+def test_pairs_and_questions_have_the_anchors_that_the_report_links_to(
+    site: Site, tmp_path: Path
+) -> None:
+    page = exported(site, tmp_path / "a.html")
+    ids = re.findall(r'id="((?:pair|question)-[0-9a-f]{16})"', page)
+    assert len(ids) == len(set(ids)) == 6 + 3  # six pairs about three questions
+    assert pair_anchor(2, "hard", "q1/0@2", "q1/1@2") in ids
+    assert question_anchor("q1") in ids
 
 
 @pytest.mark.parametrize(

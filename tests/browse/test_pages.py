@@ -275,7 +275,7 @@ def test_pairs_outlive_their_trajectories(tmp_path: Path) -> None:
     store = write_stored_run(tmp_path) / "store"
     for stage in ("score", "sample", "corpus", "graph"):
         shutil.rmtree(store / stage)
-    entry = RunEntry(NAME, store, None, None)
+    entry = RunEntry(NAME, store)
     with TestClient(
         create_app(Site({NAME: entry}, tmp_path / "cache")), base_url="http://[::1]"
     ) as client:

@@ -69,6 +69,32 @@ def test_questions_of_one_kind_have_no_rows_of_their_own() -> None:
     assert [row["dataset"] for row in rows] == ["nq", "all"]
 
 
+def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weight() -> None:
+    """Two hops: nq 1/1 and musique 1/3, so 2/3; three hops: musique alone, 0."""
+    outcomes = [
+        replace(outcome(f"q{n}", dataset, em), hops=hops, part="unseen")
+        for n, (dataset, em, hops) in enumerate(
+            [
+                ("nq", 1.0, 2), ("musique", 1.0, 2), ("musique", 0.0, 2), ("musique", 0.0, 2),
+                ("musique", 0.0, 3),
+            ]
+        )
+    ]  # fmt: skip
+    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+    found = {row["dataset"]: (row["n"], row["em"]) for row in rows if row["split"] == "test"}
+    assert found["2-hop"] == (4, pytest.approx(2 / 3))
+    assert found["3-hop"] == (1, 0.0)
+    assert rows[-1]["split"] == "test/unseen"
+    assert {row["dataset"] for row in rows if row["split"] != "test"} == {"nq", "musique", "all"}
+
+
+def test_questions_with_one_number_of_hops_or_none_recorded_have_no_rows_by_hops() -> None:
+    for hops in (2, None):
+        outcomes = [replace(outcome(f"q{n}", "nq", 1.0), hops=hops) for n in range(2)]
+        rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
+        assert [row["dataset"] for row in rows] == ["nq", "all"]
+
+
 def test_evaluations_of_earlier_versions_take_the_kind_from_their_trajectories(
     tmp_path: Path,
 ) -> None:
@@ -81,7 +107,8 @@ def test_evaluations_of_earlier_versions_take_the_kind_from_their_trajectories(
     merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=9)
     metrics = json.loads((tmp_path / "merged" / "metrics.json").read_text())
     assert {row["dataset"]: row["em"] for row in metrics} == {
-        "musique": 1.0, "nq": 0.0, "single-hop": 0.0, "multi-hop": 1.0, "all": 0.5,
+        "musique": 1.0, "nq": 0.0, "single-hop": 0.0, "multi-hop": 1.0, "1-hop": 0.0, "2-hop": 1.0,
+        "all": 0.5,
     }  # fmt: skip
 
 

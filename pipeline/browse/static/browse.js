@@ -12,6 +12,8 @@ function move(step) {
 }
 
 document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey && event.key === "Enter" && event.target.matches("textarea"))
+    event.target.form.requestSubmit();
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.matches("input, select, textarea")) {
     if (event.key === "Escape") event.target.blur();

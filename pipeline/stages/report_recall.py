@@ -1,0 +1,164 @@
+"""Section "Retrieval" of the report: how much of the gold evidence the trajectories retrieved.
+
+Input: the trajectories of every round and of every evaluated policy, and their questions. Output: the
+variables of ``recall.html.j2``. The unit is a gold hop of a question, and `pipeline.evaluation.failures`
+defines when a hop is retrieved: an item of any step states it. At most `MOST` trajectories of a round or
+policy are checked, evenly spaced over its file, and records are read one after the other, so memory and
+time do not grow with the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from pipeline.core.record_io import iterate_records
+from pipeline.core.records import Question
+from pipeline.evaluation.failures import retrieved_hops
+from pipeline.evaluation.metrics import ALL, hop_count_name
+from pipeline.evaluation.policy_names import policy_title
+from pipeline.stages.report_data import rounds_of
+from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+
+MOST = 20_000
+_COLUMNS = ("question_id", "dataset", "question", "hop", "answers", "evidence", "steps")
+_EVALUATED = "evaluate-"
+
+
+@dataclass
+class _Count:
+    """Checked hops, retrieved hops, and trajectories: all, and those that retrieved every hop."""
+
+    hops: int = 0
+    retrieved: int = 0
+    trajectories: int = 0
+    whole: int = 0
+
+    def add(self, found: list[bool]) -> None:
+        self.hops += len(found)
+        self.retrieved += sum(found)
+        self.trajectories += 1
+        self.whole += all(found)
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "n": self.trajectories,
+            "recall": self.retrieved / self.hops,
+            "whole": self.whole / self.trajectories,
+        }
+
+
+@dataclass
+class Recall:
+    """The recall of one round or policy; ``every`` is the distance of the checked trajectories.
+
+    ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be checked, ``recall``, the
+    share of their hops that were retrieved, and ``whole``, the share of trajectories that retrieved all.
+    """
+
+    title: str
+    sampled: bool
+    every: int
+    by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_hops: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def values(inputs: Mapping[str, Path], split: str, most: int = MOST) -> dict[str, Any]:
+    """Template variables: a `Recall` for each round and policy, and the columns of their table.
+
+    ``split`` is that of the evaluation. Raises InputError when a file is missing or broken.
+    """
+    found = [recall for recall in _recalls(inputs, split, most) if recall.by_dataset]
+    datasets = dict.fromkeys(name for recall in found for name in recall.by_dataset)
+    hops = sorted({name for recall in found for name in recall.by_hops}, key=_number)
+    return {
+        "recalls": found,
+        "recall_datasets": [ALL, *(name for name in datasets if name != ALL)],
+        "recall_hops": hops if len(hops) > 1 else [],
+    }
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[0])
+
+
+def _recalls(inputs: Mapping[str, Path], split: str, most: int) -> Iterator[Recall]:
+    sampled, held_out = (_file(inputs, f"questions-{name}") for name in ("sampling", split))
+    for number, directory in rounds_of(inputs, "score").items():
+        yield measure(f"Sampling of round {number}", True, directory / FILE, sampled, most)
+    for name, directory in inputs.items():
+        if name.startswith(_EVALUATED):
+            title = policy_title(name.removeprefix(_EVALUATED))
+            yield measure(title, False, directory / FILE, held_out, most)
+
+
+def _file(inputs: Mapping[str, Path], name: str) -> Path | None:
+    path = inputs[name] / "questions.parquet" if name in inputs else None
+    return path if path is not None and path.is_file() else None
+
+
+def measure(title: str, sampled: bool, path: Path, questions: Path | None, most: int) -> Recall:
+    """The recall of the trajectories in ``path``; their ``questions`` add decompositions.
+
+    Raises InputError when a file is missing or broken.
+    """
+    rows = pq.read_metadata(path).num_rows if path.is_file() else 0
+    every = max(1, -(-rows // most))
+    known = _Questions(questions)
+    by_dataset: defaultdict[str, _Count] = defaultdict(_Count)
+    by_hops: defaultdict[str, _Count] = defaultdict(_Count)
+    for trajectory in iterate_trajectories(path, _COLUMNS, every):
+        hops = retrieved_hops(trajectory, known.find(trajectory.question_id))
+        checked = [hop for hop in hops if hop is not None]
+        if not checked:
+            continue
+        for count in (
+            by_dataset[ALL], by_dataset[trajectory.dataset], by_hops[hop_count_name(len(hops))]
+        ):  # fmt: skip
+            count.add(checked)
+    return Recall(
+        title,
+        sampled,
+        every,
+        {name: count.row() for name, count in by_dataset.items()},
+        {name: count.row() for name, count in by_hops.items()},
+    )
+
+
+class _Questions:
+    """The questions of a file by id, for ids in about the order of the file.
+
+    One question is in memory. A search goes on after the last question that was found, and from the start
+    of the file when it reaches the end. After some searches without success it gives up on the file.
+    """
+
+    _PATIENCE = 3
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._failures = 0
+        self._last: Question | None = None
+        self._rest = self._from_start()
+
+    def _from_start(self) -> Iterator[Question]:
+        return iter(()) if self._path is None else iterate_records(self._path, Question)
+
+    def find(self, question_id: str) -> Question | None:
+        """The question with this id, or None."""
+        if self._last is not None and self._last.question_id == question_id:
+            return self._last
+        if self._failures >= self._PATIENCE:
+            return None
+        for _ in range(2):
+            for question in self._rest:
+                if question.question_id == question_id:
+                    self._last = question
+                    return question
+            self._rest = self._from_start()
+        self._failures += 1
+        return None

@@ -1,0 +1,218 @@
+"""The page for asking: real answers of a small random model, its guards, and its messages."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.browse.app import create_app
+from pipeline.browse.asking import Desk, Tell
+from pipeline.browse.forms import LONGEST
+from pipeline.browse.site import RunEntry, Site
+from pipeline.cli.browse import RunPolicies
+from pipeline.core.errors import EngineError
+from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess
+from tasks.policy import policy
+from tasks.run import task_for
+from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.llm.small_models import small_model
+from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
+
+
+class NoEngine:
+    """Fake policies whose engine cannot start."""
+
+    def names(self) -> tuple[list[str], str]:
+        return ["base"], "no policy is trained"
+
+    @contextmanager
+    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
+        tell("base: starting vllm")
+        raise EngineError(f"vLLM cannot start: {HOSTILE}")
+        yield ()
+
+
+def served(runs: Path, policies: object, desk: Desk) -> Iterator[TestClient]:
+    entry = RunEntry(NAME, runs / NAME / "store", policies=policies)  # type: ignore[arg-type]
+    app = create_app(Site({NAME: entry}, runs / "cache"), desk=desk)
+    with TestClient(app, base_url="http://127.0.0.1:8766") as client:
+        yield client
+    desk.close()
+
+
+@pytest.fixture
+def client(runs: Path) -> Iterator[TestClient]:
+    """A browser over a run whose engine cannot start."""
+    yield from served(runs, NoEngine(), Desk())
+
+
+def form(client: TestClient, **fields: str) -> dict[str, str]:
+    page = client.get(f"/run/{NAME}/ask").text
+    found = re.search(r'name="form_token" value="([^"]+)"', page)
+    assert found is not None
+    return {"form_token": found[1], "question": "Where is Vell?", "policy": "base", **fields}
+
+
+def settled(client: TestClient, address: str) -> str:
+    """The page of a question when it no longer renews itself."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        page = client.get(address).text
+        if 'http-equiv="refresh"' not in page:
+            return page
+        time.sleep(0.2)
+    raise AssertionError("the question was not answered")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model") / "base")
+
+
+def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first question starts the engine, and the next one uses it."""
+    monkeypatch.chdir(tmp_path)
+    overrides = (
+        f"model.base={model}", "engine={kind: transformers, dtype: float32, max_model_len: 512}",
+        "retrieval.variant=none", "sampling={max_segment_tokens: 6, batch: 2}", "rounds=1",
+        f"name={NAME}",
+    )  # fmt: skip
+    task = task_for("evaluate", "embedded", overrides)
+    for stage in FINISHED:
+        commit(task_for(stage, "embedded", overrides))
+    for number in (0, 1):
+        commit_policy(policy(task, number), model, seed=number)
+    write_stored_run(tmp_path / "shown")
+    desk = Desk()
+    for client in served(tmp_path / "shown", RunPolicies("embedded", overrides, None), desk):
+        fields = form(client, policy="sft", other="round-1")
+        first = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
+        assert first.status_code == 303
+        page = settled(client, first.headers["location"])
+        assert page.count("tokens written") == 2
+        assert 'aria-label="Answer of sft"' in page
+        assert 'aria-label="Answer of round-1"' in page
+        assert "The engine of sft and round-1 is ready" in page
+        fields["question"] = f"Who is {HOSTILE}?"
+        second = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
+        page = settled(client, second.headers["location"])
+        [asked, _] = desk.of_run(NAME)
+        assert asked.progress == ["answering"]  # nothing was started
+        assert "<script>alert" not in page
+        assert "Earlier questions" in page
+        client.post(f"/run/{NAME}/ask/end", data=fields)
+        deadline = time.monotonic() + 30
+        while desk.open and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert desk.open is None
+
+
+def test_an_engine_that_cannot_start_is_one_sentence_and_the_question_stays(
+    client: TestClient,
+) -> None:
+    sent = client.post(f"/run/{NAME}/ask", data=form(client), follow_redirects=False)
+    page = settled(client, sent.headers["location"])
+    assert "vLLM cannot start: &lt;script&gt;" in page
+    assert ">Where is Vell?</textarea>" in page
+    assert "no policy is trained" in page
+    assert "Traceback" not in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "problem"),
+    [
+        ({"form_token": "wrong"}, 403, "reload its page"),
+        ({"form_token": ""}, 403, "reload its page"),
+        ({"question": "  "}, 400, "the question is empty"),
+        ({"question": "x" * (LONGEST_QUESTION + 1)}, 400, "20,001 characters"),
+        ({"question": "x" * LONGEST}, 413, "longer than"),
+        ({"policy": "/etc"}, 400, "there is no policy"),
+        ({"policy": "other:1"}, 400, "there is no policy"),
+        ({"policy": ""}, 400, "no policy is chosen"),
+        ({str(n): "" for n in range(9)}, 400, "the form cannot be read"),
+    ],
+)
+def test_a_form_that_cannot_be_taken_is_refused_with_a_sentence(
+    client: TestClient, fields: dict[str, str], status: int, problem: str
+) -> None:
+    response = client.post(f"/run/{NAME}/ask", data=form(client, **fields))
+    assert (response.status_code, problem in response.text) == (status, True)
+
+
+def test_forms_of_other_sites_and_other_bodies_are_refused(client: TestClient) -> None:
+    fields = form(client)
+    address = f"/run/{NAME}/ask"
+    for site in ("cross-site", "same-site"):
+        response = client.post(address, data=fields, headers={"sec-fetch-site": site})
+        assert response.status_code == 403
+    assert client.post(address, json=fields).status_code == 415
+    assert client.post(address, content=b"\xff", headers=FORM).status_code == 400
+    assert client.post(address, content=b"question=%ff", headers=FORM).status_code == 400
+    assert client.post(f"/run/{NAME}/ask/end", data={"form_token": ""}).status_code == 403
+    assert client.post(f"/run/{NAME}/new", data={"form_token": ""}).status_code == 403
+    assert client.post(address, data=fields, headers={"host": "evil.example"}).status_code == 421
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+class Slow(NoEngine):
+    """Fake policies whose engine takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        self.waits = True
+
+    @contextmanager
+    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
+        tell("the engine waits for 1 GPU: another run on this machine holds 0")
+        while self.waits:
+            time.sleep(0.05)
+        yield ()
+
+
+def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
+    slow = Slow()
+    for client in served(runs, slow, Desk()):
+        fields = form(client)
+        sent = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
+        time.sleep(0.3)
+        page = client.get(sent.headers["location"]).text
+        assert "waits for 1 GPU: another run on this machine holds 0" in page
+        assert 'http-equiv="refresh"' in page
+        for _ in range(3):
+            client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
+        refused = client.post(f"/run/{NAME}/ask", data=fields)
+        assert refused.status_code == 400
+        assert "4 questions wait for the engine" in refused.text
+        slow.waits = False
+
+
+def test_a_run_without_a_configuration_says_how_to_ask_it(runs: Path) -> None:
+    for client in served(runs, None, Desk()):
+        page = client.get(f"/run/{NAME}/ask").text
+        assert "has no config.yaml" in page
+        assert "<textarea" not in page
+
+
+def test_new_outputs_are_announced_and_shown_on_demand(runs: Path) -> None:
+    for client in served(runs, None, Desk()):
+        assert "has new outputs" not in client.get(f"/run/{NAME}/").text
+        write_stored_run(runs, "later")
+        (runs / "later" / "store" / "pair" / "later-p1").rename(
+            runs / NAME / "store" / "pair" / "later-p1"
+        )
+        page = client.get(f"/run/{NAME}/").text
+        assert "The run has new outputs" in page
+        token = re.search(r'name="form_token" value="([^"]+)"', client.get(f"/run/{NAME}/new").text)
+        assert token is not None
+        shown = client.post(f"/run/{NAME}/new", data={"form_token": token[1]})
+        assert shown.status_code == 200
+        assert "has new outputs" not in shown.text
