@@ -48,12 +48,18 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft start sample judge score pair train evaluate report \
-        view browse compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs settings-reference tables-page gpu-resolve lock serve-retrieval
+        view browse compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs screenshots settings-reference commands-page tables-page gpu-resolve lock serve-retrieval
 
+# A line "##@ NAME" begins a group, "target: … ## TEXT" and "##: target TEXT" are lines of it.
 help: ## list the targets
-	@grep -hE '^[a-z][a-z -]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
-	@echo "  options: CONFIG=configs/….yaml DATA=DIR ROUND=2 WORKERS=2 SET=\"per_round.2.pairs.easy_outcome=0.4 seed=1\" FORCE=1"
+	@awk '/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^##: / { name = $$2; sub(/^##: [^ ]+ +/, ""); printf "  make %-19s %s\n", name, $$0 } \
+	  /^[a-z][a-z-]*:.* ## / { name = $$1; sub(/:.*/, "", name); sub(/.* ## /, ""); printf "  make %-19s %s\n", name, $$0 }' \
+	  $(MAKEFILE_LIST)
+	@printf '%s\n' '' 'Options of runs and stages: CONFIG=FILE DATA=DIR WORKERS=2 SET="seed=1 sampling.samples=4";' \
+	  'of single stages also ROUND=2 FORCE=1. $(STEEP) --help lists all commands.'
 
+##@ Set up
 setup: ## build .venv from the CPU lock
 	@test $(LOCK) = cpu || { echo "error: $(VENV) is a GPU environment, which all targets use as it is;" \
 	  "run make setup VENV=.venv-cpu for a second one, or remove $(VENV) first" >&2; exit 2; }
@@ -83,13 +89,42 @@ endif
 	@PYTHONWARNINGS=ignore $(VENV)/bin/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-run: $(STAMP) ## run the whole method (CONFIG, DATA, WORKERS, SET)
+data: $(STAMP) ## fetch the official data sets (DATA=DIR DATASETS="nq popqa" JSON=1)
+	@test -n "$(DATA)" || { echo "error: no directory for the data sets; run make data DATA=DIR" >&2; exit 2; }
+	@$(STEEP) data --data $(DATA) $(foreach d,$(DATASETS),--dataset $(d)) $(if $(JSON),--json)
+
+# Also without make, with the packages of any Python: python -m benchmarks.gpu_check
+gpu-check: $(STAMP) ## measure training and engines on one large GPU (PARTS=sft,dpo)
+	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
+
+##@ Run
+run: $(STAMP) ## run the whole method (CONFIG DATA WORKERS SET)
 	@$(STEEP) run $(RUN)
 
-world corpus graph index sft-data sft start sample judge score pair train report: $(STAMP) ## run one stage and what it needs (ROUND=n, FORCE=1)
+plan: $(STAMP) ## what a run would do, take and cost (PROBE=1 REVIEW=1 JSON=1)
+	@$(STEEP) plan $(OPTIONS) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PROBE),--probe) $(if $(REVIEW),--review) $(if $(JSON),--json)
+
+status: $(STAMP) ## state of every stage, or why one would run (WHY=sample:2 WATCH=1 JSON=1)
+	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)
+
+##@ One stage, and what it needs
+##: world     documents and questions of the closed world
+##: corpus    passages of the documents
+##: graph     knowledge graph of the passages
+##: index     embeddings and indexes
+##: sft-data  supervised trajectories of the cold start
+##: sft       policy 0, trained on the supervised trajectories
+##: start     policy 0 without training (setting start)
+##: sample    trajectories of a round (ROUND=2)
+##: judge     verdicts on the steps of a round, where the reward needs them (ROUND=2)
+##: score     rewards of the trajectories of a round (ROUND=2)
+##: pair      preference pairs of a round (ROUND=2)
+##: train     the policy after a round (ROUND=2)
+##: report    the HTML report of the run
+world corpus graph index sft-data sft start sample judge score pair train report: $(STAMP)
 	@$(STEEP) run $@ $(RUN)
 
-evaluate: $(STAMP) ## metrics of all policies; POLICY="base 2" QUESTIONS=FILE: of any (DATASET, LIMIT, SELECT, JSON=1)
+evaluate: $(STAMP) ## metrics of policies (POLICY="base 2" QUESTIONS DATASET LIMIT JSON=1)
 ifneq ($(POLICY)$(QUESTIONS),)
 	@$(STEEP) evaluate $(foreach p,$(POLICY),--policy $(p)) $(if $(QUESTIONS),--questions $(QUESTIONS)) \
 	  $(if $(DATASET),--dataset $(DATASET)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SELECT),--select $(SELECT)) \
@@ -98,48 +133,39 @@ else
 	@$(STEEP) run $@ $(RUN)
 endif
 
-view: $(STAMP) ## show preference pairs in the terminal (ROUND=n)
+##@ Look and compare
+view: $(STAMP) ## preference pairs in the terminal (ROUND=2)
 	@$(STEEP) view $(OPTIONS) $(if $(ROUND),--round $(ROUND))
 
-browse: $(STAMP) ## show pairs, trajectories and runs in the web browser (HOST, PORT, EXPORT=FILE, FILTER="kind=hard", LIMIT)
+browse: $(STAMP) ## pairs and trajectories in the browser (HOST PORT EXPORT FILTER LIMIT)
 	@$(STEEP) browse $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) \
 	  $(if $(EXPORT),--export $(EXPORT)) $(if $(FILTER),--filter '$(FILTER)') $(if $(LIMIT),--limit $(LIMIT))
 
-data: $(STAMP) ## fetch the official data sets into DATA (DATASETS="nq hotpotqa"; JSON=1)
-	@test -n "$(DATA)" || { echo "error: no directory for the data sets; run make data DATA=DIR" >&2; exit 2; }
-	@$(STEEP) data --data $(DATA) $(foreach d,$(DATASETS),--dataset $(d)) $(if $(JSON),--json)
-
-serve-retrieval: $(STAMP) ## serve the index over HTTP (HOST, PORT)
-	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
-
-compare: $(STAMP) ## tables of finished runs with spread and paired tests (RUNS="a b", DATASET=multi-hop, OUTPUT=FILE.md, JSON=1)
+compare: $(STAMP) ## tables and tests of finished runs (RUNS="a b" DATASET OUTPUT JSON=1)
 	@test -n "$(RUNS)" || { echo "error: no runs to compare; run make compare RUNS=\"a b\"" >&2; exit 2; }
 	@$(STEEP) compare $(RUNS) $(if $(DATASET),--dataset $(DATASET)) $(if $(OUTPUT),--output $(OUTPUT)) $(if $(JSON),--json)
 
-status: $(STAMP) ## which stages are done or run; WHY=sample:2 says why one would run (WATCH=1, JSON=1)
-	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)
+##@ Retrieval
+serve-retrieval: $(STAMP) ## serve the index over HTTP to several samplers (HOST PORT)
+	@$(STEEP) serve-retrieval $(OPTIONS) $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT))
 
-plan: $(STAMP) ## what a run would do, take and cost (PROBE=1: measure a small copy first; REVIEW=1: the last run; JSON=1)
-	@$(STEEP) plan $(OPTIONS) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PROBE),--probe) $(if $(REVIEW),--review) $(if $(JSON),--json)
-
-verify: $(STAMP) ## check the files of every finished stage by their hashes (JSON=1)
-	@$(STEEP) verify $(OPTIONS) $(if $(JSON),--json)
-
-recall: $(STAMP) ## recall of gold passages on MuSiQue, HotpotQA and 2Wiki samples (DATA=DIR or STEEP_DATA, SET, JSON=1)
+recall: $(STAMP) ## recall of gold passages on three samples (DATA=DIR SET JSON=1)
 	@test -n "$(or $(DATA),$(STEEP_DATA))" || \
 	  { echo "error: no directory of data sets; run make recall DATA=DIR, or set STEEP_DATA" >&2; exit 2; }
 	@$(STEEP) recall $(foreach c,$(RECALL),--config $(c)) --data $(or $(DATA),$(STEEP_DATA)) $(foreach s,$(SET),--set $(s)) $(if $(JSON),--json)
 
-gc: $(STAMP) ## list outputs that no configuration names, with sizes (REMOVE=1 removes them, RUNS=DIR, JSON=1)
+##@ Store
+verify: $(STAMP) ## check the files of every finished stage by their hashes (JSON=1)
+	@$(STEEP) verify $(OPTIONS) $(if $(JSON),--json)
+
+gc: $(STAMP) ## outputs that no configuration names (RUNS JSON=1; REMOVE=1 removes them)
 	@$(STEEP) gc $(OPTIONS) $(if $(RUNS),--runs $(RUNS)) $(if $(REMOVE),--remove) $(if $(JSON),--json)
 
 clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
 	@$(STEEP) clean-tmp $(OPTIONS)
 
-tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
-	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
-
-check: lint types gpu-resolve docs test ## what CI runs
+##@ Develop
+check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, docs, tests
 
 lint: $(STAMP) ## ruff (lint and format) and the layers of the packages
 	$(VENV)/bin/ruff check .
@@ -152,34 +178,40 @@ types: $(STAMP) ## mypy, strict
 test: $(STAMP) ## pytest, in parallel
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
+	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
+
 # One thread, as the goals are per core; run nothing else at the same time.
-bench: $(STAMP) ## measure against other libraries (ROWS=kag,store SIZES=100000 STEPS=10000)
+bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(BUILT),--built $(BUILT)) \
 	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
 
 # Hours with the defaults; a small part runs with the tests.
-torture: $(STAMP) ## random kills, full disks, damaged outputs, bad inputs, endpoints, lost nodes (PARTS=kills,inputs KILLS=100 CASES=5000)
+torture: $(STAMP) ## kills, full disks, damage and bad inputs, for hours (PARTS KILLS CASES)
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.torture $(if $(PARTS),--parts $(PARTS)) \
 	  $(if $(KILLS),--kill $(KILLS)) $(if $(CASES),--case $(CASES))
 
-# Also without make, with the packages of any Python: python -m benchmarks.gpu_check
-gpu-check: $(STAMP) ## measure training, engines and indexes on one large GPU, in ten minutes (PARTS=sft,dpo)
-	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
-
 # Minutes each. NAMES="tearag-llama3-8b hiprag-qwen2.5-3b" selects some.
-standins: $(STAMP) ## run the published configurations whole on tiny models with vLLM (NAMES)
+standins: $(STAMP) ## run the published configurations on tiny models with vLLM (NAMES)
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.published.runs $(NAMES)
 
-docs: $(STAMP) ## build the pages of docs/ into site/
+docs: $(STAMP) ## build the documentation into site/; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
 
-settings-reference: $(STAMP) ## write docs/settings.md, the list of all settings, and configs/schema.json for editors
+screenshots: $(STAMP) ## take the pictures of docs/images/ from a finished run (CONFIG SET)
+	@$(VENV)/bin/python -m docs_tools.screenshots $(OPTIONS)
+
+settings-reference: $(STAMP) ## write docs/settings.md and configs/schema.json
 	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
 	@mv docs/settings.new.md docs/settings.md
 	@$(STEEP) config schema -o configs/schema.json
 
-tables-page: $(STAMP) ## write docs/tables.md from docs/tables.yaml, the papers' tables with their commands
+commands-page: $(STAMP) ## write docs/commands.md, the list of all commands and options
+	$(VENV)/bin/python -m docs_tools.commands_page > docs/commands.new.md
+	@mv docs/commands.new.md docs/commands.md
+
+tables-page: $(STAMP) ## write docs/tables.md from docs/tables.yaml
 	$(VENV)/bin/python -m tasks.paper_tables > docs/tables.new.md
 	@mv docs/tables.new.md docs/tables.md
 
@@ -191,7 +223,7 @@ RESOLVE_GPU  = grep -vE '^$(CPU_BUILDS)[=<>]' requirements/cpu.in > $(VENV)/gpu-
 	  --no-annotate --extra gpu -c $(VENV)/gpu-constraints.txt $(UV_OPTIONS) pyproject.toml $(VENV)/gpu-shared.in \
 	  requirements/gpu.in -o
 
-gpu-resolve: $(STAMP) ## check that requirements/gpu.lock is the GPU extra's resolution, without installing it
+gpu-resolve: $(STAMP) ## check that requirements/gpu.lock is what its inputs resolve to
 	@cp requirements/gpu.lock $(VENV)/gpu.lock
 	@$(RESOLVE_GPU) $(VENV)/gpu.lock
 	@diff requirements/gpu.lock $(VENV)/gpu.lock || \

@@ -41,7 +41,6 @@ from pipeline.core.text import visible
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Teach language models to search well, offline: run the stages, inspect them, or use "
     "single steps on your own files.",
@@ -50,20 +49,17 @@ app = typer.Typer(
 Commands = dict[str, Callable[..., Any]]
 RUN: Commands = {
     "init": init.init,
-    "check": check.check,
     "data": data.data,
     "run": runs.run,
     "status": runs.status,
-    "plan": plan.plan,
-    "verify": verify.verify,
+}
+PLAN: Commands = {"check": check.check, "plan": plan.plan}
+LOOK: Commands = {
+    "browse": browse.browse,
     "view": view.view,
     "show": show.show,
     "ask": ask.ask,
-    "browse": browse.browse,
     "compare": compare.compare,
-    "serve-retrieval": runs.serve_retrieval,
-    "gc": gc.gc,
-    "clean-tmp": runs.clean_tmp,
 }
 STAGES: Commands = {
     **{
@@ -73,7 +69,7 @@ STAGES: Commands = {
     "pair": pair.pair,
     "evaluate": evaluate.evaluate,
 }
-FILES: Commands = {
+STEPS: Commands = {
     "import": outputs.import_outputs,
     "parse": outputs.parse,
     "mask": outputs.mask,
@@ -82,18 +78,23 @@ FILES: Commands = {
     "hyper": retrieval.hyper,
     "failures": failures.failures,
     "calibrate": calibrate.calibrate,
-    "recall": recall.recall,
 }
+RETRIEVAL: Commands = {"serve-retrieval": runs.serve_retrieval, "recall": recall.recall}
+STORE: Commands = {"verify": verify.verify, "gc": gc.gc, "clean-tmp": runs.clean_tmp}
 PANELS = {
-    "Runs": RUN,
-    "Stages, each with everything that it needs": STAGES,
-    "Files and measurements": FILES,
+    "Run": RUN,
+    "Check and plan": PLAN,
+    "Look and compare": LOOK,
+    "One stage, and what it needs": STAGES,
+    "Single steps on your own files, besides score and pair": STEPS,
+    "Retrieval": RETRIEVAL,
+    "Store": STORE,
 }
 
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
-app.add_typer(config.app, name="config", rich_help_panel=next(iter(PANELS)))
+app.add_typer(config.app, name="config", rich_help_panel="Check and plan")
 app.command("causes", hidden=True)(failures.failures)  # its name in version 0.1
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli import options
+from pipeline.cli import completion, options
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -61,7 +61,12 @@ def show(
 
 @app.command()
 def explain(
-    key: Annotated[str, typer.Argument(help="setting or block, such as sampling.samples")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="setting or block, such as sampling.samples", autocompletion=completion.settings
+        ),
+    ],
     config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
     set: options.SetOption = None,
     data: options.DataOption = None,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli import completion
 from pipeline.cli.options import DEFAULT_CONFIGURATION
 from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
@@ -26,7 +27,10 @@ _BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)
 
 def init(
     name: Annotated[
-        str, typer.Argument(help="shipped configuration; see --list")
+        str,
+        typer.Argument(
+            help="shipped configuration; see --list", autocompletion=completion.configurations
+        ),
     ] = DEFAULT_CONFIGURATION,
     output: Annotated[
         Path | None,

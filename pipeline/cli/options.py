@@ -8,12 +8,19 @@ from typing import Annotated
 
 import typer
 
+from pipeline.cli import completion
 from pipeline.core.errors import InputError
 
 DEFAULT_CONFIGURATION = "embedded"
 
 ConfigOption = Annotated[
-    str, typer.Option("--config", "-c", help="configuration file, or name of a shipped one")
+    str,
+    typer.Option(
+        "--config",
+        "-c",
+        help="configuration file, or name of a shipped one",
+        autocompletion=completion.configurations,
+    ),
 ]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.key=value; repeatable")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="directory of the data files")]
@@ -45,6 +52,7 @@ StageConfigOption = Annotated[
         "--config",
         "-c",
         help="configuration file, or name of a shipped one",
+        autocompletion=completion.configurations,
         rich_help_panel=STAGE_PANEL,
     ),
 ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli import completion
 from pipeline.cli.options import (
     DEFAULT_CONFIGURATION,
     ConfigOption,
@@ -48,9 +49,12 @@ STAGES = {
 
 
 def run(
-    stage: Annotated[str, typer.Argument(help="stage to run, with everything that it needs")] = (
-        "report"
-    ),
+    stage: Annotated[
+        str,
+        typer.Argument(
+            help="stage to run, with everything that it needs", autocompletion=completion.stages
+        ),
+    ] = "report",
     config: ConfigOption = DEFAULT_CONFIGURATION,
     set: SetOption = None,
     data: DataOption = None,
@@ -92,7 +96,10 @@ def status(
     set: SetOption = None,
     data: DataOption = None,
     why: Annotated[
-        str | None, typer.Option("--why", help="stage to explain, such as sample:2")
+        str | None,
+        typer.Option(
+            "--why", help="stage to explain, such as sample:2", autocompletion=completion.stages
+        ),
     ] = None,
     round: RoundOption = None,
     watch: Annotated[

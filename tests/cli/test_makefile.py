@@ -63,12 +63,10 @@ def test_watching_is_passed_on() -> None:
 
 
 def test_targets_that_take_json_say_so() -> None:
-    described = [
-        line.partition(":")[0]
-        for line in (ROOT / "Makefile").read_text().splitlines()
-        if "##" in line and "JSON=1" in line
-    ]
-    assert described == ["evaluate", "data", "compare", "status", "plan", "verify", "recall", "gc"]
+    described = {line.split()[1] for line in help_lines() if "JSON=1" in line}
+    assert described == {
+        "evaluate", "data", "compare", "status", "plan", "verify", "recall", "gc",
+    }  # fmt: skip
 
 
 def test_a_plan_takes_a_probe_and_a_review() -> None:
@@ -91,3 +89,22 @@ def test_browse_passes_its_options_on() -> None:
     words = " ".join(recipe("browse", *options).replace("\\\n", " ").split())
     expected = "--host localhost --port 0 --export p.html --filter 'kind=hard&q=a' --limit 5"
     assert words.endswith(f"browse --config configs/embedded.yaml {expected}")
+
+
+def help_lines() -> list[str]:
+    command = ["make", "--no-print-directory", "help"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def test_the_help_has_one_short_line_for_every_target() -> None:
+    listed = [line.split()[1] for line in help_lines() if line.startswith("  make ")]
+    phony = (ROOT / "Makefile").read_text().partition(".PHONY:")[2].partition("\n\n")[0]
+    assert sorted(listed) == sorted(phony.replace("\\", "").split())
+    assert all(len(line) < 100 for line in help_lines())
+
+
+def test_the_help_groups_the_targets() -> None:
+    groups = [line for line in help_lines() if line and not line.startswith(" ")]
+    assert groups[:3] == ["Set up", "Run", "One stage, and what it needs"]

@@ -1,0 +1,177 @@
+"""Take the pictures of ``docs/images/`` from a finished run, in headless Chromium.
+
+``make screenshots`` (``python -m docs_tools.screenshots --config C``) starts ``steep browse``, follows its links as
+a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page that is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.cli.app import main
+from pipeline.cli.options import ConfigOption, DataOption, SetOption
+from pipeline.cli.runs import stage_task
+from pipeline.core.errors import DependencyError, StoreError
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDTH = 1280
+SETTLED = 300  # milliseconds for fonts and images
+
+
+def take(
+    config: ConfigOption = "embedded",
+    set: SetOption = None,
+    data: DataOption = None,
+    output: Annotated[Path, typer.Option(help="folder of the pictures")] = IMAGES,
+) -> None:
+    """Take all pictures of the documentation."""
+    run = stage_task("report", config, set, data).run_settings.run_dir
+    report = run / "report.html"
+    if not report.is_file():
+        raise StoreError(f"{report}: no such file; finish the run with steep run")
+    output.mkdir(parents=True, exist_ok=True)
+    with _served(config, set, data) as address, _chromium() as browser:
+        for name, picture in PICTURES.items():
+            scheme, width, height = SIZES.get(name, ("light", WIDTH, 900))
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
+            page.set_default_timeout(60_000)
+            page.goto(report.absolute().as_uri() if name == "report" else address)
+            picture(page)
+            if page.locator(".stale").count() or page.get_by_text("status 5").count():
+                raise StoreError(
+                    f"{page.url}: outputs are stale, or the page is an error; run steep run"
+                )
+            page.wait_for_timeout(SETTLED)
+            page.screenshot(path=output / f"{name}.png")
+            page.close()
+            typer.echo(str(output / f"{name}.png"))
+
+
+def _pairs(page: Any) -> None:
+    _tab(page, "Pairs")
+
+
+def _pair(page: Any) -> None:
+    """A pair of the rarest kind: a wrong answer that is partly right, or else any."""
+    rarest = page.locator('a[href*="kind=hard"]')
+    if rarest.count():
+        rarest.first.click()
+    else:
+        _tab(page, "Pairs")
+    page.locator(".rows tbody a").first.click()
+    page.get_by_role("heading", name="Why this pair").wait_for()
+
+
+def _trajectory(page: Any) -> None:
+    _pair(page)
+    page.locator("h2 .detail a").last.click()  # the rejected side
+    page.get_by_role("heading", name="Step 1").wait_for()
+
+
+def _tokens(page: Any) -> None:
+    _trajectory(page)
+    page.keyboard.press("t")
+    page.locator(".tokens").first.scroll_into_view_if_needed()
+    page.locator(".tokens").first.evaluate("element => window.scrollTo(0, element.offsetTop - 60)")
+
+
+def _graph(page: Any) -> None:
+    _trajectory(page)
+    page.get_by_role("link", name="Association graph").first.click()
+
+
+def _passage(page: Any) -> None:
+    _trajectory(page)
+    page.get_by_text("retrieved items").first.click()
+    page.locator('a[href*="/chunk?"]').first.click()
+
+
+def _compare(page: Any) -> None:
+    """The first policy beside the last one."""
+    _tab(page, "Compare")
+    for label, pick in (("First round or policy", 0), ("Second round or policy", -1)):
+        choice = page.get_by_label(label)
+        policies = [text for text in choice.locator("option").all_inner_texts() if "olicy" in text]
+        choice.select_option(label=policies[pick].strip())
+    page.get_by_role("button", name="Compare").click()
+
+
+def _start(page: Any) -> None:
+    page.locator("h1").wait_for()
+
+
+def _tab(page: Any, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).first.click()
+
+
+PICTURES: dict[str, Callable[[Any], None]] = {
+    "browse-start": _start,
+    "browse-pairs": _pairs,
+    "browse-pair": _pair,
+    "browse-tokens": _tokens,
+    "browse-graph": _graph,
+    "browse-passage": _passage,
+    "browse-compare": _compare,
+    "browse-phone": _pair,
+    "report": _start,
+}
+SIZES = {
+    "browse-pair": ("light", WIDTH, 1180),
+    "browse-tokens": ("light", WIDTH, 700),
+    "browse-passage": ("light", WIDTH, 640),
+    "browse-compare": ("light", WIDTH, 700),
+    "browse-phone": ("dark", 390, 844),
+    "report": ("light", 1200, 950),
+}
+
+
+@contextmanager
+def _served(config: str, set: list[str] | None, data: Path | None) -> Iterator[str]:
+    """The address of ``steep browse`` over the run."""
+    options = ["--config", config, *(word for text in set or () for word in ("--set", text))]
+    options += ["--data", str(data)] if data is not None else []
+    command = [sys.executable, "-m", "pipeline.cli", "browse", *options, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()  # empty when the server ended; its error is on stderr
+        try:
+            if not line:
+                raise StoreError("steep browse has ended; its message is above")
+            yield line.split()[0]
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def _chromium() -> Iterator[Any]:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise DependencyError(
+            "the pictures need the package playwright; pip install playwright"
+        ) from None
+    if executable is None:
+        raise DependencyError(
+            f"the pictures need one of {', '.join(BROWSERS)} on PATH; install Chromium"
+        )
+    with sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        browser = playwright.chromium.launch(executable_path=executable, args=flags)
+        yield browser
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(lambda: typer.run(take))

@@ -1,0 +1,74 @@
+"""``docs/commands.md`` lists the whole command line, and the shell can complete it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from docs_tools.commands_page import page
+from pipeline.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_that_of_the_command_line() -> None:
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page()
+
+
+def test_the_page_has_every_command_and_no_hidden_one() -> None:
+    commands = get_command(app).commands
+    listed = {
+        line.removeprefix("### steep ")
+        for line in page().splitlines()
+        if line.startswith("### steep ")
+    }
+    assert listed == {name for name, command in commands.items() if not command.hidden}
+    assert "#### steep config explain" in page()
+
+
+def test_every_command_is_in_a_group_of_the_help() -> None:
+    for name, command in get_command(app).commands.items():
+        assert command.hidden or command.rich_help_panel, name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("steep bro", {"browse"}),
+        ("steep run --config embedded-h", {"embedded-hiprag"}),
+        ("steep run sf", {"sft", "sft-data"}),
+        ("steep status --why eva", {"evaluate"}),
+        ("steep config explain pairs.eas", {"pairs.easy_outcome"}),
+        ("steep init recall/mu", {"recall/musique"}),
+    ],
+)
+def test_the_shell_completes(words: str, expected: set[str]) -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "_STEEP_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    program = "import sys; sys.argv = ['steep']; from pipeline.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == expected
+
+
+def test_the_completion_script_can_be_shown() -> None:
+    program = "import sys; sys.argv = ['steep', '--show-completion', 'bash']; "
+    program += "from pipeline.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SHELL": "/bin/bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "_STEEP_COMPLETE" in done.stdout, done.stderr

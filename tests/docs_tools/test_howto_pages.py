@@ -1,0 +1,142 @@
+"""The examples of the how-to pages hold as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import load
+from pipeline.core.records import Pair
+from tests.cli.malformed_inputs import steep
+from tests.published.data_files import write_data
+
+ROOT = Path(__file__).resolve().parents[2]
+HOWTO = ROOT / "docs" / "howto"
+CONFIGS = ROOT / "configs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (HOWTO / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of the page about own data."""
+    names = ("documents.jsonl", "questions.jsonl", "test.jsonl", "cold-start.jsonl")
+    for name, text in zip(names, blocks("own-data.md", "json"), strict=True):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (configuration,) = blocks("own-data.md", "yaml")
+    (tmp_path / "own.yaml").write_text(configuration, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_own_data_are_checked_and_read(own: Path) -> None:
+    options = ["--config", "own.yaml", "--data", "."]
+    assert steep(["check", *options])[0] == 0
+    for stage in ("graph", "questions-sampling"):
+        status, _, complaint = steep(["run", stage, *options])
+        assert status == 0, complaint
+    (statistics,) = own.glob("runs/own/store/graph/*/manifest.json")
+    assert json.loads(statistics.read_text())["counts"]["triplets"] == 5
+
+
+@pytest.mark.parametrize(
+    ("page", "base"),
+    [("judges.md", "embedded-hiprag.yaml"), ("several-nodes.md", "tearag-llama3-8b.yaml")],
+)
+def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) -> None:
+    found = blocks(page, "yaml")
+    assert found
+    for number, text in enumerate(found):
+        file = tmp_path / f"{number}.yaml"
+        own_base = text.startswith("base: ")
+        lines = text.partition("\n")[2] if own_base else f"name: example\n{text}"
+        file.write_text(f"base: {CONFIGS / base}\n{lines}", encoding="utf-8")
+        assert not own_base or text.startswith(f"base: {base}\n")
+        load(file, (f"data.root={tmp_path}",))
+
+
+def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
+    (text,) = blocks("one-gpu.md", "yaml")
+    (tmp_path / "one-80gb.yaml").write_text(text.replace("base: ", f"base: {CONFIGS}/", 1))
+    data = write_data(tmp_path / "data")
+    few = ("--set", "sft_data.min_share=0")  # the data of the test are a few questions
+    machine = ("--machine", "1x80,256", *few)
+    options = ["--config", str(tmp_path / "one-80gb.yaml"), "--data", str(data)]
+    status, printed, complaint = steep(["check", *options, *machine])
+    assert (status, complaint) == (0, "")
+    assert "no faults" in printed
+    assert steep(["check", *options, "--machine", "1x24,256", *few])[0] == 2
+
+
+def test_terms_of_ones_own_change_the_pairs(tmp_path: Path) -> None:
+    """A chosen trajectory with four searches falls below the threshold of the process (0.7)."""
+    program, in_python = blocks("own-reward.md", "python")
+    (tmp_path / "searches.py").write_text(program)
+    scored = [_scored(0, searches=4, outcome=1.0), _scored(1, searches=2, outcome=0.0)]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored))
+    before = steep(["pair", str(tmp_path / "scored.jsonl")])[1]
+    changed = subprocess.run(
+        [sys.executable, "searches.py"],
+        input=(tmp_path / "scored.jsonl").read_text(),
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    (tmp_path / "changed.jsonl").write_text(changed)
+    after = steep(["pair", str(tmp_path / "changed.jsonl")])[1]
+    assert (len(before.splitlines()), len(after.splitlines())) == (1, 0)
+    compile(in_python, "own-reward.md", "exec")
+
+
+def _scored(number: int, *, searches: int, outcome: float) -> dict[str, object]:
+    step = {"subquery": "Who?", "entities": [], "summary": "It is so.", "context": []}
+    return {
+        "trajectory_id": f"q/{number}@p", "question_id": "q", "dataset": "toy", "question": "Q?",
+        "hop": "multi", "answers": ["Rome"], "evidence": [], "grammar": "tearag",
+        "output": f"text {number}", "steps": [step] * searches, "format_ok": True,
+        "rewards": {"format": 1.0, "outcome": outcome, "process": 0.9, "total": 2.0 + outcome},
+    }  # fmt: skip
+
+
+def test_the_labels_of_the_exchange_page_cover_what_the_policy_wrote() -> None:
+    (definition,) = (text for text in blocks("exchange.md", "python") if "def trained" in text)
+    names: dict[str, object] = {}
+    exec(definition, names)
+    spans = [(0, 2, "model"), (2, 4, "observation"), (4, 5, "model")]
+    assert names["trained"]([7, 8, 9, 10, 11], spans) == [7, 8, -100, -100, 11]  # type: ignore[operator]
+
+
+def test_pairs_go_to_datasets_as_preferences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.core.record_io import write_parquet
+    from pipeline.core.records import Message
+
+    program = blocks("exchange.md", "python")[0]
+    sides = {"chosen": [Message("assistant", "a")], "rejected": [Message("assistant", "b")]}
+    pairs = [
+        Pair(
+            "q", [Message("user", "Q?")], **sides, chosen_id="q/0@p", rejected_id="q/1@p", kind=kind,
+            chosen_rewards={}, rejected_rewards={}, policy="p", round=1, prompt_ids=[1],
+            chosen_ids=[2], rejected_ids=[3], chosen_spans=[(0, 1, "model")],
+            rejected_spans=[(0, 1, "model")],
+        )
+        for kind in ("format", "easy")
+    ]  # fmt: skip
+    write_parquet(tmp_path / "pairs" / "pairs.parquet", pairs, Pair)
+    monkeypatch.chdir(tmp_path)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", program, "pairs"]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    (line,) = (tmp_path / "preferences.jsonl").read_text().splitlines()
+    assert json.loads(line) == {
+        "prompt": [{"role": "user", "content": "Q?"}],
+        "chosen": [{"role": "assistant", "content": "a"}],
+        "rejected": [{"role": "assistant", "content": "b"}],
+    }

@@ -1,0 +1,111 @@
+"""The documentation is built strictly, and can be read and searched without a network or a server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+LOADING = {
+    "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "embed": "src",
+    "object": "data", "link": "href",
+}  # fmt: skip
+NOT_LOADED = {"canonical", "prev", "next"}  # relations of links that a browser does not follow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--site-dir",
+        str(target),
+    ]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return target
+
+
+class Loaded(HTMLParser):
+    """The addresses that a page loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag in LOADING and values.get("rel") not in NOT_LOADED:
+            self.addresses.append(values.get(LOADING[tag], ""))
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    elsewhere = re.compile(r"([a-z]+:)?//")
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        loaded = Loaded()
+        loaded.feed(page.read_text(encoding="utf-8"))
+        assert loaded.addresses, page
+        assert not [address for address in loaded.addresses if elsewhere.match(address)], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(
+            r"url\(\s*[\"']?(https?:)?//|@import", sheet.read_text(encoding="utf-8")
+        )
+
+
+def test_every_part_of_the_navigation_is_there(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    tabs = re.findall(r'class="md-tabs__link"[^>]*>\s*([^<]*?)\s*<', start)
+    assert tabs == ["Start", "Tutorial", "How-to", "Concepts", "Reference", "Papers", "Results"]
+
+
+def test_the_reference_shows_fields_with_their_descriptions(site: Path) -> None:
+    page = (site / "api_reference.html").read_text(encoding="utf-8")
+    for text in ("final answer; None when the parser reached none", "complete steps before any"):
+        assert text in page
+    assert "&gt;&gt;&gt;" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
+def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None:
+    sync_api: Any = pytest.importorskip(
+        "playwright.sync_api", reason="needs the package playwright"
+    )
+    incidents: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page()
+        page.on("console", lambda message: incidents.append(message.text))
+        page.on("pageerror", lambda error: incidents.append(str(error)))
+        page.on(
+            "request",
+            lambda request: request.url.startswith("file:") or incidents.append(request.url),
+        )
+        page.goto((site / "index.html").as_uri())
+        page.click("input.md-search__input")
+        page.keyboard.type("informativeness")
+        page.wait_for_selector(".md-search-result__link", timeout=30_000)
+        assert "prograph.html" in page.inner_html(".md-search-result__list")
+        browser.close()
+    assert not incidents
