@@ -22,7 +22,7 @@ from pipeline.run.output_check import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
 from tasks.build import check_needs
-from tasks.evaluate import EvaluatePolicy
+from tasks.evaluate import EvaluatePolicy, EvaluatePolicyShard
 from tasks.knowledge import searched
 from tasks.leases import Capacity, held
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
@@ -106,7 +106,8 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
 
     Yields the environment variables of the processes.
     """
-    evaluating = task.clone(EvaluatePolicy, number=0)
+    # A shard rolls out whether or not the evaluation is divided; what joins shards needs nothing.
+    evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
     capacity = Capacity.of(task.run_settings)
     check_needs([evaluating], capacity)
     wanted = needs(evaluating)

@@ -333,7 +333,7 @@ def _answer(name: str, answered: Answered) -> Page:
     return {
         "name": name,
         "trajectory": trajectory,
-        "answer": answer_line(trajectory),
+        "without": answer_line(trajectory),  # why there is no answer, if there is none
         "cost": cost_line(trajectory, answered.seconds),
         "steps": step_views(trajectory),
         "pieces": pieces(trajectory),

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.cli import options
 from pipeline.core.atomic import json_text, text_output
-from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from pipeline.evaluation.run_comparison import Comparison
-
-_TITLES = {
-    "em": "EM",
-    "f1": "F1",
-    "format_ok": "well-formed",
-    "steps": "steps",
-    "total": "tokens",
-}
-_SCALES = {
-    "em": (100, 1),
-    "f1": (100, 1),
-    "format_ok": (100, 1),
-    "steps": (1, 2),
-    "total": (1, 0),
-    "pairs": (1, 0),
-}
-
-
-class Table(NamedTuple):
-    """A table of texts under a title, with a note below it."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
+    from pipeline.evaluation.comparison_tables import Table
 
 
 def compare(
@@ -54,164 +28,33 @@ def compare(
     ] = "all",
     as_json: options.JsonOption = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Markdown file for the tables")
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="file for the tables: an HTML page if it ends in .html, else Markdown",
+        ),
     ] = None,
 ) -> None:
     """Compare finished runs: EM, F1, steps and tokens by round, their spread over seeds, paired tests.
 
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
+    from pipeline.evaluation.comparison_tables import markdown, tables
+    from pipeline.stages.comparison_page import comparison_page
     from pipeline.stages.finished_run import compare_directories, run_directory
 
     comparison = compare_directories([run_directory(run) for run in runs])
     shown = list(tables(comparison, dataset))
     if output is not None:
+        is_page = output.lower().endswith((".html", ".htm"))
+        text = comparison_page(comparison, dataset) if is_page else markdown(shown)
         with text_output(output) as write:
-            write(markdown(shown))
+            write(text)
     if as_json:
         typer.echo(json_text(comparison.to_json(), indent=2, allow_nan=False))
     elif output != "-":
         _print(shown)
-
-
-def tables(comparison: Comparison, dataset: str) -> list[Table]:
-    """The tables of a comparison for one data set or average.
-
-    Raises InputError when no run has such rows.
-    """
-    rows = [row for row in comparison.means if row["dataset"] == dataset]
-    if not rows:
-        known = dict.fromkeys(row["dataset"] for row in comparison.means)
-        raise InputError(f"--dataset is {dataset!r}; the runs have {', '.join(known)}")
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
-    result = []
-    if any(len(group["runs"]) > 1 for group in comparison.groups):
-        result.append(
-            Table(
-                "Runs",
-                ["row", "runs", "seeds"],
-                [
-                    [group["label"], ", ".join(group["runs"]), ", ".join(map(str, group["seeds"]))]
-                    for group in comparison.groups
-                ],
-            )
-        )
-    for measure, title in _TITLES.items():
-        cells = {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
-        result.append(
-            Table(
-                f"{title}, {_described(dataset)}",
-                ["", *policies],
-                [
-                    [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
-                    for group in comparison.groups
-                    for label in [group["label"]]
-                ],
-                "mean ± standard deviation over seeds" if measure == "em" else "",
-            )
-        )
-    if comparison.pairs:
-        result.append(_pairs(comparison))
-    tests = [test for test in comparison.tests if test["dataset"] == dataset]
-    if tests:
-        result.append(_tests(tests))
-    if comparison.settings:
-        labels = [group["label"] for group in comparison.groups]
-        differing = [
-            [row["setting"], *("–" if value is None else _plain(value) for value in row["values"])]
-            for row in comparison.settings
-        ]
-        result.append(Table("Settings that differ", ["setting", *labels], differing))
-    return result
-
-
-def _pairs(comparison: Comparison) -> Table:
-    kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
-    cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
-    shared = {(r["after"], r["round"]): r["mean"] for r in comparison.shared}
-    first = comparison.groups[0]["label"]
-    rows = []
-    for group, number in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs):
-        share = shared.get((group, number))
-        rows.append(
-            [
-                group, str(number), *(
-                    _mean(cells[group, number, k], "pairs") if (group, number, k) in cells else "0"
-                    for k in kinds
-                ),
-                *([] if not shared else ["" if share is None else f"{share:.0%}"]),
-            ]
-        )  # fmt: skip
-    return Table(
-        "Preference pairs by kind",
-        ["row", "round", "pairs", *kinds[1:], *([f"chosen as in {first}"] if shared else [])],
-        rows,
-        "a share is that of the chosen trajectories of the first row that this row chooses too, in rounds where both "
-        "sampled the same ones" if shared else "",
-    )  # fmt: skip
-
-
-def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
-    rows = [
-        [
-            test["after"], test["before"], test["policy"], _TITLES[test["measure"]], f"{test['n']:,}",
-            _signed(test["difference"], test["measure"]),
-            "" if test["interval"] is None else " to ".join(
-                _signed(bound, test["measure"]) for bound in test["interval"]
-            ),
-            "< 0.001" if test["p"] < 0.001 else f"{test['p']:.3f}",
-        ]
-        for test in tests
-    ]  # fmt: skip
-    return Table(
-        "Paired tests",
-        ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
-        rows,
-        "per question, averaged over seeds, so that every question has equal weight; p of a sign-flip "
-        "permutation test (McNemar's exact test for EM of one seed), not corrected for multiple tests; it "
-        "covers other questions, and not other seeds",
-    )
-
-
-def _described(dataset: str) -> str:
-    averages = {
-        "all": "average over data sets",
-        "single-hop": "average over single-hop data sets",
-        "multi-hop": "average over multi-hop data sets",
-    }
-    return averages.get(dataset, dataset)
-
-
-def _mean(row: dict | None, measure: str) -> str:  # type: ignore[type-arg]
-    if row is None:
-        return "–"
-    scale, digits = _SCALES[measure]
-    spread = "" if row["spread"] is None else f" ± {scale * row['spread']:.{digits}f}"
-    return f"{scale * row['mean']:.{digits}f}{spread}"
-
-
-def _signed(value: float, measure: str) -> str:
-    scale, digits = _SCALES[measure]
-    return f"{scale * value:+.{digits}f}"
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json_text(value)
-
-
-def markdown(shown: Sequence[Table]) -> str:
-    """The tables as Markdown."""
-    parts = []
-    for table in shown:
-        lines = [table.header, ["---"] * len(table.header), *table.rows]
-        text = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
-        note = f"\n\n{table.note[0].upper()}{table.note[1:]}." if table.note else ""
-        parts.append(f"## {table.title}\n\n{text}{note}\n")
-    return "\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
 
 
 def _print(shown: Sequence[Table]) -> None:

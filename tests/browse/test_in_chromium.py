@@ -6,13 +6,22 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 
 from pipeline.browse.app import create_app
-from pipeline.browse.site import Site
+from pipeline.browse.asking import Desk
+from pipeline.browse.site import RunEntry, Site
+from pipeline.cli.browse import RunPolicies
+from tasks.policy import policy
+from tasks.run import task_for
+from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.llm.small_models import small_model
+from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -29,14 +38,22 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def address(site: Site) -> Iterator[str]:
+    with served(site, Desk()) as address:
+        yield address
+
+
+@contextmanager
+def served(site: Site, desk: Desk) -> Iterator[str]:
+    app = create_app(site, desk=desk)
     with socket.socket() as on:
         on.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(create_app(site), log_level="warning", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
         thread.start()
         yield f"http://127.0.0.1:{on.getsockname()[1]}"
         server.should_exit = True
         thread.join()
+        desk.close()
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +183,40 @@ def test_without_script_the_pages_work(chromium: Any, address: str) -> None:
     page.get_by_role("button", name="Apply").click()
     assert page.locator(".rows tbody tr").count() == 1
     context.close()
+
+
+def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small random model answers; the page shows progress until it has."""
+    monkeypatch.chdir(tmp_path)
+    model = small_model(tmp_path / "base")
+    overrides = (
+        f"model.base={model}", "engine={kind: transformers, dtype: float32, max_model_len: 512}",
+        "retrieval.variant=none", "sampling={max_segment_tokens: 6, batch: 2}", "rounds=1",
+        f"name={NAME}",
+    )  # fmt: skip
+    task = task_for("evaluate", "embedded", overrides)
+    for stage in FINISHED:
+        commit(task_for(stage, "embedded", overrides))
+    commit_policy(policy(task, 0), model, seed=0)
+    write_stored_run(tmp_path / "shown")
+    entry = RunEntry(
+        NAME, tmp_path / "shown" / NAME / "store", policies=RunPolicies("embedded", overrides, None)
+    )
+    with served(Site({NAME: entry}, tmp_path / "cache"), Desk()) as address:
+        watched = Watched(chromium, address, viewport={"width": 390, "height": 844})
+        page = watched.page
+        page.goto(f"{address}/run/{NAME}/ask")
+        page.keyboard.press("/")
+        page.keyboard.type(f"Where is {HOSTILE}?")
+        page.keyboard.press("Control+Enter")
+        page.get_by_role("status").wait_for()
+        page.get_by_label("Answer of sft").wait_for(timeout=240_000)
+        assert "tokens written" in page.get_by_label("Answer of sft").inner_text()
+        assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_role("button", name="End it now").click()
+        page.get_by_text("Earlier questions").wait_for()
+        assert watched.incidents == []
+        page.close()

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from pipeline.core.errors import EngineError, InputError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
-from tasks.asking import asked_policies
+from tasks.asking import asked_policies, opened
 from tasks.base import StageTask
+from tasks.leases import LOCK_DIR, Request, held
 from tasks.policy import policy
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
@@ -169,6 +171,60 @@ def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_p
             process.wait_until_ready()
     finally:
         process.stop()
+
+
+def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
+    overrides: tuple[str, ...],
+    run: StageTask,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease is that of a stage; the device is only a name, so the engine runs on the CPU."""
+    monkeypatch.setenv(LOCK_DIR, str(tmp_path / "locks"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    task = task_for("evaluate", "embedded", (*overrides, "gpus=1"))
+    device = Request(1, ("7",), assigned=True, threads=1)
+    told: list[str] = []
+    ready, answered = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with opened(task, asked_policies(task, ["base"]), told.append) as [process]:
+            ready.set()
+            answered.wait(120)
+            assert process.name == "base"
+
+    thread = threading.Thread(target=ask)
+    with held(device, told.append):
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert told[0].startswith("the engine waits for 1 GPU: another run on this machine holds 7")
+        assert not ready.is_set()
+    assert ready.wait(240)
+    waited: list[str] = []
+    with held(device, lambda text: (waited.append(text), answered.set())[0]):
+        thread.join()
+    assert waited, "the engine was running, and its GPU was free"
+
+
+def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: StageTask) -> None:
+    [asked] = asked_policies(run, ["base"])
+    process = PolicyProcess("base", asked.context, asked.policy, {"STEEP_TEST_THREADS": "3"})
+    try:
+        variables = psutil.Process(process._process.pid).environ()
+        assert variables["STEEP_TEST_THREADS"] == "3"
+        assert "STEEP_TEST_THREADS" not in os.environ
+    finally:
+        process.stop()
+
+
+def test_asking_uses_the_retrieval_and_the_limits_of_the_evaluation(
+    overrides: tuple[str, ...], run: StageTask
+) -> None:
+    given = (*overrides, "evaluation.sampling={max_steps: 2}")
+    [asked] = asked_policies(task_for("evaluate", "embedded", given), ["base"])
+    assert asked.context.config.sampling.max_steps == 2
 
 
 def test_equal_questions_have_one_id_and_other_questions_another() -> None:

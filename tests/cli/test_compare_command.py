@@ -15,6 +15,7 @@ from pipeline.stages.evaluate import merge_policies
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import pair, trajectory, write_evaluation
+from tests.stages.test_report_page import Page
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
 
@@ -83,6 +84,37 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     # By question: two differences of -1 and one of -1/2, so p = 2/8.
     [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
     assert em.endswith("| 0.250 |")
+
+
+def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
+    runs: list[str], tmp_path: Path
+) -> None:
+    status, printed, _ = steep(["compare", *runs, "-o", "runs.html"])
+    assert status == 0
+    assert "75.0 ± 11.8" in printed  # the terminal has the tables too
+    text = (tmp_path / "runs.html").read_text()
+    page = Page(text)
+    assert (page.misnested, page.open) == ([], [])
+    assert not {"script", "img", "link"} & set(page.tags)
+    links = [value for name, value in page.attributes if name in ("href", "src")]
+    assert {link[1:] for link in links if link} <= set(page.ids)
+    assert "all 16.7 ± 0.0 75.0 ± 11.8" in page.text
+    assert "few all Round 1 EM 6 -41.7" in page.text
+    assert "evaluation: retrieval.top_k – 3" in page.text
+    assert "all all, all-1 0, 1" in page.text
+    assert text.count("<svg") == 4
+
+
+def test_names_of_runs_are_escaped_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = "<script>alert(1)<"  # no slash, because it is a directory
+    shutil.move(finish("plain", 5), tmp_path / "runs" / hostile)
+    assert steep(["compare", f"runs/{hostile}", "-o", "runs.html"])[0] == 0
+    page = Page((tmp_path / "runs.html").read_text())
+    assert "script" not in page.tags
+    assert hostile in page.text
 
 
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
