@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from peft import PeftModel
 
 from pipeline.config import load
 from pipeline.core.records import Pair
 from tests.cli.malformed_inputs import steep
+from tests.llm.small_models import small_adapter, small_model
 from tests.published.data_files import write_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +33,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = ("documents.jsonl", "questions.jsonl", "test.jsonl", "cold-start.jsonl")
     for name, text in zip(names, blocks("own-data.md", "json"), strict=True):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    (configuration,) = blocks("own-data.md", "yaml")
+    configuration = blocks("own-data.md", "yaml")[0]
     (tmp_path / "own.yaml").write_text(configuration, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -49,7 +51,11 @@ def test_the_own_data_are_checked_and_read(own: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "base"),
-    [("judges.md", "embedded-hiprag.yaml"), ("several-nodes.md", "tearag-llama3-8b.yaml")],
+    [
+        ("judges.md", "embedded-hiprag.yaml"),
+        ("several-nodes.md", "tearag-llama3-8b.yaml"),
+        ("own-data.md", "embedded.yaml"),
+    ],
 )
 def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) -> None:
     found = blocks(page, "yaml")
@@ -59,7 +65,7 @@ def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) 
         own_base = text.startswith("base: ")
         lines = text.partition("\n")[2] if own_base else f"name: example\n{text}"
         file.write_text(f"base: {CONFIGS / base}\n{lines}", encoding="utf-8")
-        assert not own_base or text.startswith(f"base: {base}\n")
+        assert not own_base or text.split()[1] == base
         load(file, (f"data.root={tmp_path}",))
 
 
@@ -102,6 +108,29 @@ def _scored(number: int, *, searches: int, outcome: float) -> dict[str, object]:
         "output": f"text {number}", "steps": [step] * searches, "format_ok": True,
         "rewards": {"format": 1.0, "outcome": outcome, "process": 0.9, "total": 2.0 + outcome},
     }  # fmt: skip
+
+
+def test_an_exported_policy_is_the_base_model_with_its_adapter(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = small_model(tmp_path / "base")
+    small_adapter(base, tmp_path / "policy" / "adapter")
+    (program,) = blocks("use-a-policy.md", "python")
+    arguments = ["base", "policy", "merged"]
+    subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=tmp_path, check=True, capture_output=True
+    )
+    ids = AutoTokenizer.from_pretrained(tmp_path / "merged")("the founder", return_tensors="pt")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(plain, tmp_path / "policy" / "adapter")
+    with torch.no_grad(), adapted.disable_adapter():
+        unchanged = adapted(**ids).logits
+    with torch.no_grad():
+        expected, found = adapted(**ids).logits, merged(**ids).logits
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert not torch.allclose(unchanged, expected, atol=1e-4)
 
 
 def test_the_labels_of_the_exchange_page_cover_what_the_policy_wrote() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from docs_tools.screenshots import PICTURES
+
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -84,6 +86,20 @@ def test_the_reference_shows_fields_with_their_descriptions(site: Path) -> None:
     for text in ("final answer; None when the parser reached none", "complete steps before any"):
         assert text in page
     assert "&gt;&gt;&gt;" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
+
+
+def test_the_results_page_has_the_tables_of_the_readme() -> None:
+    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("\n## Results\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 10
+    assert [row for row in rows if row not in results] == []
+
+
+def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None:
+    pictures = {path.stem for path in (ROOT / "docs" / "images").glob("*.png")}
+    assert pictures == set(PICTURES)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
