@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 _INTERVAL = 0.5  # seconds between two rounds of waking up
-_REAPED = 5.0  # seconds until the exit status of an ended process is known
+_REAPED = 5.0  # seconds until the exit status of an ended process is known, at most
+_LOOK = 0.05  # seconds between two looks at it
 
 
 class EngineWatch:
@@ -42,18 +44,18 @@ class EngineWatch:
         return self._ended.is_set()
 
     def reason(self) -> str | None:
-        """How the first process ended, as the end of a sentence; None while all of them run.
+        """How an ended process ended, as the end of a sentence; None while all of them run.
 
         vLLM may report a failure just before its process ends, so this waits some seconds for the end.
         """
-        if not self._processes:
-            return None
-        connection.wait([process.sentinel for process in self._processes], timeout=_REAPED)
-        for process in self._processes:
-            if not process.is_alive():
-                process.join(_REAPED)
-                return explain_end(process.exitcode)
-        return None
+        deadline = time.monotonic() + (_REAPED if self._processes else 0.0)
+        while time.monotonic() < deadline:
+            for process in self._processes:
+                # None too for a moment while another thread collects the status.
+                if process.exitcode is not None:
+                    return explain_end(process.exitcode)
+            time.sleep(_LOOK)
+        return explain_end(None) if self.ended else None
 
     def _watch(self) -> None:
         sentinels = [process.sentinel for process in self._processes]
@@ -74,11 +76,16 @@ class EngineWatch:
 
 
 def explain_end(status: int | None) -> str:
-    """How a process with this exit status ended; negative for a signal, as in `multiprocessing`."""
+    """How a process with this exit status ended, and the remedy; negative for a signal, as in `multiprocessing`."""
     if status is None or status >= 0:
-        return f"ended with exit status {'unknown' if status is None else status}"
-    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    ended = f"was ended by {name} (exit status {128 - status})"
-    if -status == signal.SIGKILL:
-        return f"{ended}, probably by the kernel because memory ran out"
-    return ended
+        ended = f"ended with exit status {'unknown' if status is None else status}"
+    else:
+        known = -status in set(signal.Signals)
+        name = signal.Signals(-status).name if known else f"signal {-status}"
+        ended = f"was ended by {name} (exit status {128 - status})"
+    if status == -signal.SIGKILL:
+        return (
+            f"{ended}, probably by the kernel because memory ran out; free some, or lower "
+            "engine.max_num_seqs or engine.gpu_memory_utilization, and run again"
+        )
+    return f"{ended}; its last messages are in the stage's log"

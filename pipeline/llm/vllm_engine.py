@@ -136,10 +136,7 @@ class VllmEngine(Engine):
         reason = self._watch.reason()
         if reason is None:
             return EngineError(f"vLLM failed while generating: {_first_line(error)}")
-        return EngineError(
-            f"the process of vLLM's engine {reason}; its last messages are in the stage's log; free memory, or "
-            "lower engine.max_num_seqs or engine.gpu_memory_utilization, and run again"
-        )
+        return EngineError(f"the process of vLLM's engine {reason}")
 
     def reset(self, adapter: Path | None) -> bool:
         """Prepare the engine for another user, as if it was new, with ``adapter`` in place of its own.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.llm.engine_watch import explain_end
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
@@ -87,9 +88,13 @@ def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Pa
     assert run.returncode == 2
     assert " ".join(message).startswith(
         "error the process of vLLM's engine was ended by SIGKILL (exit status 137), probably by the "
-        "kernel because memory ran out; its last messages are in the stage's log; "
+        "kernel because memory ran out; "
     )
     assert left_after(mark) == {}
+
+
+def test_an_engine_process_that_ends_by_itself_is_reported_with_its_status_and_the_log() -> None:
+    assert explain_end(1) == "ended with exit status 1; its last messages are in the stage's log"
 
 
 @pytest.mark.parametrize("killed", ["stage", "run"])

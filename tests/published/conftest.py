@@ -10,12 +10,8 @@ from tests.published.runs import StandInRun, write_stand_ins
 
 
 @pytest.fixture(scope="module")
-def new_run(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], StandInRun]:
-    """Gives the run of a configuration of the module's ``METHOD`` by its name."""
+def new_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], StandInRun]:
+    """Gives the run of a configuration by its name; a module's runs are of one method."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    method = request.module.METHOD
-    work = tmp_path_factory.mktemp(method)
-    stand_ins = write_stand_ins(work, method)
-    return lambda name: StandInRun(name, stand_ins, work)
+    work = tmp_path_factory.mktemp("published")
+    return lambda name: StandInRun(name, write_stand_ins(work, name), work)

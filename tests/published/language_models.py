@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Family = Literal["llama3", "qwen2.5"]
 
 VOCABULARY = 1500
-ROW = 768  # tokens of a training step
+ROW = 768  # tokens of a training step, at least
 LONGEST = 1024  # tokens of a lesson
-# Most lessons are learned behind the end of their prompt alone: the form of an answer does not depend on the rest.
-PROMPT_TAIL, TAILS = 32, 0.75
+# Most lessons keep only the ends of prompt and observations: the form of an answer does not depend on the rest.
+TAIL, SHORT = 32, 0.75
 _RATE = 4e-3
 # vLLM's attention on CPUs needs heads of 32 dimensions or a few larger sizes.
 _HIDDEN, _LAYERS, _HEADS, _KV_HEADS = 96, 2, 3, 1
@@ -189,6 +189,12 @@ def encode(tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> Encoded:
     return Encoded(ids[:LONGEST], learned[:LONGEST])
 
 
+def shortened(lesson: Encoded) -> Encoded:
+    """The lesson with only the last tokens before each piece that is learned."""
+    kept = [number for number in range(len(lesson.ids)) if any(lesson.learned[number:][: TAIL + 1])]
+    return Encoded([lesson.ids[n] for n in kept], [lesson.learned[n] for n in kept])
+
+
 def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> float:
     """Train all weights on rows of packed lessons; returns the mean loss of the last steps in nats."""
     import torch
@@ -205,13 +211,12 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
         positions: list[int] = []
         while len(ids) < ROW:
             lesson = rng.choice(lessons)
-            cut = rng.random() < TAILS
-            start = lesson.learned.index(True) - PROMPT_TAIL if cut else 0
-            kept = lesson.ids[max(0, start) :]
-            wanted = zip(kept, lesson.learned[max(0, start) :], strict=True)
-            ids += kept
+            if rng.random() < SHORT:
+                lesson = shortened(lesson)
+            ids += lesson.ids
+            wanted = zip(lesson.ids, lesson.learned, strict=True)
             labels += [token if learned else -100 for token, learned in wanted]
-            positions += range(len(kept))
+            positions += range(len(lesson.ids))
         # The mask of packed rows follows from the positions, which begin again with every lesson.
         output = model(
             input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions]), use_cache=False

@@ -1,8 +1,8 @@
 """What the stand-in language models learn: the form of every answer that the pipeline asks of a model.
 
 Input: the files of `tests.published.data_files`. Output: chats with the pipeline's own prompts. The
-answers of extraction state facts of the passages; trajectories have the form of their grammar, with an
-answer drawn from the answers of a few questions. So one of several samples is right, and rewards differ.
+answers of extraction hold the answers of the cold start; trajectories have the form of their grammar, with
+an answer drawn from the answers of a few questions. So one of several samples is right, and rewards differ.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
 from pipeline.sft_data import by_model
 from pipeline.sft_data.subquery import fill, fluent
 
+TRAJECTORIES = 48  # lessons of a policy
 REWRITTEN = ", exactly?"  # ends every rewritten question
 
 
@@ -46,7 +47,7 @@ class Hop:
 
     @property
     def fact(self) -> str:
-        return f"{self.title} has the answer {self.answer}."
+        return f"{self.title} is {self.answer}."
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,19 @@ def read_questions(data: Path) -> list[tuple[str, str]]:
 def extraction(data: Path, prompt: ExtractionPrompt, rng: random.Random) -> list[Lesson]:
     """Extraction of triplets or of facts.
 
-    The answer is the same for all passages: facts that hold the answers of a few questions of the cold
+    The answer is the same for all passages: facts that hold the answers of all questions of the cold
     start, so that its examples can be made.
     """
-    hops = {(hop.title, hop.answer): hop for hop in _hops(data, {2: 2, 3: 1, 4: 1})}.values()
+    hops = {(hop.title, hop.answer): hop for hop in _hops(data)}.values()
     answer: list[object]
     if prompt is TRIPLETS:
-        answer = [[hop.title, "has the answer", hop.answer] for hop in hops]
+        answer = [[hop.title, "is", hop.answer] for hop in hops]
     else:
         answer = [[hop.fact, [hop.title, hop.answer]] for hop in hops]
     written = json.dumps(answer, ensure_ascii=False)
     return [
         Lesson(prompt.messages(passage.title, passage.text), [(written, True)])
-        for passage in rng.sample(read_passages(data), 12)
+        for passage in rng.sample(read_passages(data), TRAJECTORIES // 2)
     ]
 
 
@@ -103,7 +104,7 @@ def selection_and_rewriting(data: Path, rng: random.Random) -> list[Lesson]:
     for hop in hops:
         prompt = [Message("system", by_model._REWRITE), Message("user", hop.question)]
         lessons.append(Lesson(prompt, [(rewritten(hop.question), True)]))
-    for hop in rng.sample(hops, 12):
+    for hop in hops:
         facts = "\n".join(f"{n}. {hop.answer} is number {n}" for n in range(1, rng.randint(2, 6)))
         content = f"Question: {hop.question}\nAnswer: {hop.answer}\nFacts:\n{facts}"
         selection = [Message("system", by_model._SELECT), Message("user", content)]
@@ -125,19 +126,25 @@ def closed_book(data: Path) -> list[Lesson]:
 
 
 def trajectories(
-    data: Path, method: str, system: str, kind: str, rng: random.Random, *, count: int = 48
+    data: Path, method: str, system: str, kind: str, rng: random.Random
 ) -> list[Lesson]:
-    """Trajectories of one or two steps; ``kind`` is that of the retrieved items."""
+    """Trajectories of one or two steps; ``kind`` is that of the retrieved items.
+
+    A trajectory searches for the answer to one of four questions, whichever question it was asked. Half of
+    TeaRAG's search for the answer to their own, because its pairs need right answers in a single step.
+    """
     policy = grammar(method)
     questions, passages = read_questions(data), read_passages(data)
-    answers = [answer for _, answer in questions[:4]]
+    known = 0.5 if method == "tearag" else 0.0
     lessons = []
-    for number in range(count):
-        question, _ = questions[number % len(questions)]
+    for number in range(TRAJECTORIES):
+        question, own = questions[number % len(questions)]
         items = _items(kind, rng.sample(passages, rng.choice((1, 2))))
-        answer = rng.choice(answers)
+        subquery, answer = rng.choice(questions[:4])
+        if known and rng.random() < known:
+            subquery, answer = question, own
         steps = [
-            _step(method, question, answer, items, first=n == 0)
+            _step(method, subquery, answer, items, first=n == 0)
             for n in range(rng.choice((1, 1, 2)))
         ]
         if method == "prograph":
@@ -148,17 +155,12 @@ def trajectories(
     return lessons
 
 
-def _hops(data: Path, counts: Mapping[int, int] | None = None) -> list[Hop]:
-    """The hops of the cold start's questions; ``counts`` limits the questions by their number of hops."""
+def _hops(data: Path) -> list[Hop]:
+    """The hops of the cold start's questions."""
     text = (data / "musique_ans_v1.0_train.jsonl").read_text(encoding="utf-8")
-    left = None if counts is None else dict(counts)
     found = []
     for record in map(json.loads, text.splitlines()):
         steps = record["question_decomposition"]
-        if left is not None:
-            if not left.get(len(steps)):
-                continue
-            left[len(steps)] -= 1
         titles = {paragraph["idx"]: paragraph["title"] for paragraph in record["paragraphs"]}
         answers = [step["answer"] for step in steps]
         for number, step in enumerate(steps):

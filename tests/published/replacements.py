@@ -91,7 +91,7 @@ REPLACEMENTS = (
     Replacement("retrieval.reranker.model", "path", Stand("model"), "two random layers"),
     Replacement("judges.*.endpoint.base_url", "path", Stand("endpoint"), "a server of the test"),
     Replacement("rounds", "count", 1, "the stages of a round are the same in all rounds"),
-    Replacement("sft_data.sizes.1", "count", 4, "12 questions have few steps"),
+    Replacement("sft_data.sizes.1", "count", 4, "5 questions have few steps"),
     Replacement("sft_data.sizes.2", "count", 2, "as above"),
     Replacement("sft_data.sizes.3", "count", 1, "as above"),
     Replacement("sft_data.sizes.4", "count", 1, "as above"),

@@ -28,9 +28,16 @@ from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
 from tests.published.language_models import Family, write_language_model, write_untied
-from tests.published.replacements import PUBLISHED, Places, stand_in
+from tests.published.replacements import MODELS, PUBLISHED, Places, published, stand_in
 
-STEPS = 160  # of training; after fewer, most trajectories are malformed
+STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
+# The configuration from which a language model learns the policy's prompt and grammar.
+POLICIES = {
+    ("tearag", "llama3"): "tearag-llama3-8b",
+    ("tearag", "qwen2.5-tied"): "tearag-qwen2.5-14b",
+    ("hiprag", "qwen2.5-tied"): "hiprag-qwen2.5-3b",
+    ("prograph", "qwen2.5-tied"): "prograph-qwen2.5-3b",
+}
 ENGINE_PROCESSES = ("prograph-qwen2.5-3b",)  # runs with vLLM's multi-process engine
 
 
@@ -42,47 +49,54 @@ class StandIns:
     models: Path
 
 
-def write_stand_ins(root: Path, method: str) -> StandIns:
-    """Write the data files and the models of a method below ``root``, unless they are there.
+def write_stand_ins(root: Path, name: str) -> StandIns:
+    """Write the data files and the models of a configuration below ``root``, as far as they are not there.
 
-    Takes 15 seconds of processor time for each language model.
+    Takes 10 seconds of processor time for each language model. Configurations of one method can share
+    ``root``, and with it data and models.
     """
+    method = name.partition("-")[0]
     data, models = root / "data", root / "models"
-    if models.is_dir():
-        return StandIns(data, models)
-    write_data(data)
-    partial = root / "partial"
-    texts = [passage.text for passage in lessons.read_passages(data)]
-    if method == "prograph":
-        encoders.write_bi_encoder(partial / "bge", texts, "cls")
-    else:
-        encoders.write_bi_encoder(partial / "e5", texts, "mean")
-    if method == "tearag":
-        encoders.write_reranker(partial / "reranker", texts)
-    for name, learned in language_lessons(data, method).items():
-        family: Family = "llama3" if name == "llama3" else "qwen2.5"
-        write_language_model(partial / name, family, learned, steps=STEPS)
-    write_untied(partial / "qwen2.5-tied", partial / "qwen2.5")
-    partial.rename(models)
+    if not data.is_dir():
+        write_data(root / "partial-data").rename(data)
+    needed = {MODELS[value] for value in map(str, published(name).values()) if value in MODELS}
+    for model in sorted(needed):
+        _write_model(models, model, data, method)
     return StandIns(data, models)
 
 
-def language_lessons(data: Path, method: str) -> dict[str, list[lessons.Lesson]]:
-    """What the stand-ins of a method learn, by name: policy, extraction and so on."""
+def _write_model(models: Path, name: str, data: Path, method: str) -> None:
+    """Write one model, and the one that it is made from, unless they are there."""
+    if (models / name).is_dir():
+        return
+    partial = models.with_name(f"partial-{name}")
+    texts = [passage.text for passage in lessons.read_passages(data)]
+    if name in ("e5", "bge"):
+        encoders.write_bi_encoder(partial, texts, "mean" if name == "e5" else "cls")
+    elif name == "reranker":
+        encoders.write_reranker(partial, texts)
+    elif name == "qwen2.5":
+        _write_model(models, "qwen2.5-tied", data, method)
+        write_untied(models / "qwen2.5-tied", partial)
+    else:
+        family: Family = "llama3" if name == "llama3" else "qwen2.5"
+        write_language_model(partial, family, learned(data, method, name), steps=STEPS)
+    models.mkdir(exist_ok=True)
+    partial.rename(models / name)
+
+
+def learned(data: Path, method: str, model: str) -> list[lessons.Lesson]:
+    """What the stand-in for a language model learns: the policy's grammar, extraction and so on."""
     rng = random.Random(0)
-    if method == "tearag":
-        policy = policy_lessons(data, "tearag-qwen2.5-14b", rng)
-        return {
-            "llama3": policy_lessons(data, "tearag-llama3-8b", rng),
-            "qwen2.5-tied": policy + lessons.extraction(data, TRIPLETS, rng),
-            "qwen2.5-72b": lessons.selection_and_rewriting(data, rng),
-        }
-    if method == "hiprag":
-        policy = policy_lessons(data, "hiprag-qwen2.5-3b", rng)
-        known = lessons.closed_book(data)
-        return {"qwen2.5-tied": policy + lessons.extraction(data, TRIPLETS, rng) + known}
-    policy = policy_lessons(data, "prograph-qwen2.5-3b", rng)
-    return {"qwen2.5-tied": policy + lessons.extraction(data, FACTS, rng)}
+    if model == "qwen2.5-72b":
+        return lessons.selection_and_rewriting(data, rng)
+    policy = policy_lessons(data, POLICIES[method, model], rng)
+    if model == "llama3":
+        return policy
+    if method == "prograph":
+        return policy + lessons.extraction(data, FACTS, rng)
+    known = lessons.closed_book(data) if method == "hiprag" else []
+    return policy + lessons.extraction(data, TRIPLETS, rng) + known
 
 
 def policy_lessons(data: Path, name: str, rng: random.Random) -> list[lessons.Lesson]:
@@ -180,9 +194,8 @@ def main() -> None:
     root = arguments.work or Path(tempfile.mkdtemp(prefix="stand-ins-"))
     for name in arguments.names:
         start, processor_start = time.monotonic(), _processor_seconds()
-        method = name.partition("-")[0]
-        stand_ins = write_stand_ins(root / method, method)
-        run = StandInRun(name, stand_ins, root / method)
+        work = root / name.partition("-")[0]
+        run = StandInRun(name, write_stand_ins(work, name), work)
         print(run.finish(), flush=True)
         seconds, processor = time.monotonic() - start, _processor_seconds() - processor_start
         print(f"{name}: whole in {seconds:.0f} s, {processor:.0f} s of processor time", flush=True)

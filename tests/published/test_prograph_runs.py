@@ -15,20 +15,19 @@ from tests.llm.marked_processes import left_after, marked
 from tests.published.runs import StandInRun
 from tests.published.whole_runs import check_run, output
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.standins]
-METHOD = "prograph"
+pytestmark = pytest.mark.timeout(1800)
 MARK = "STEEP_TEST_STAND_IN_RUN"
 ENGINE = "VLLM::EngineCore"
 
 
 @contextmanager
 def watched(mark: str) -> Iterator[set[str]]:
-    """The names of the processes with ``mark`` in their environment, looked up twice a second."""
+    """The names of the processes with ``mark`` in their environment, looked up every two seconds."""
     names: set[str] = set()
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.5):
+        while not done.wait(2):
             names.update(marked(mark).values())
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -50,6 +49,7 @@ def finish(run: StandInRun) -> set[str]:
     return names
 
 
+@pytest.mark.standins
 def test_the_configuration_runs_whole_on_stand_ins(new_run: Callable[[str], StandInRun]) -> None:
     names = finish(new_run("prograph-qwen2.5-7b"))
     assert not [name for name in names if ENGINE in name]
