@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from pipeline.browse.steps import scalar_terms
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import one_line
 from pipeline.pairs.select import BINS
@@ -28,6 +29,25 @@ KIND_MEANINGS = {
     "margin": "The reward of the rejected trajectory is lower by the margin or more.",
     "step": "Both trajectories share a prefix; the step after it has the better reward when chosen. "
     "Only this step is trained.",
+}
+VERDICT_MEANINGS = {
+    (
+        "over",
+        "yes",
+    ): "The policy gives the conclusion of the step without a search too, so the search was "
+    "not needed.",
+    (
+        "over",
+        "no",
+    ): "The policy does not give the conclusion of the step without a search, so the search "
+    "was needed.",
+    ("under", "yes"): "The step did not search, and it is not sound, so it should have searched.",
+    ("under", "no"): "The step did not search, and it is sound, so it needed no search.",
+    ("over", "unknown"): "The judge gave no verdict on this search; rates leave the step out.",
+    (
+        "under",
+        "unknown",
+    ): "The judge gave no verdict on this step without a search; rates leave it out.",
 }
 
 
@@ -48,6 +68,7 @@ def _environment() -> Any:
     environment = page_environment(HERE / "templates")
     environment.filters |= {
         "value": _value,
+        "select_numbers": scalar_terms,
         "short": one_line,
         "path": lambda value: quote(str(value), safe=""),
         "words": lambda value: str(value).replace("_", " ").replace("-", " "),
@@ -56,6 +77,7 @@ def _environment() -> Any:
         "query": lambda **values: "?" + urlencode(values),
         "bin_meanings": BIN_MEANINGS,
         "kind_meanings": KIND_MEANINGS,
+        "verdict_meanings": VERDICT_MEANINGS,
     }
     return environment
 

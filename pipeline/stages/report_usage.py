@@ -64,10 +64,10 @@ def _usages(inputs: Mapping[str, Path]) -> Iterator[Calls]:
             path = inputs[stage] / file
             if path.is_file():
                 yield _calls(stage, name, read_json(path), _work(inputs[stage]))
-    judged = {f"Round {n}": path for n, path in rounds_of(inputs, "judge").items()}
+    judged = {f"Judging of round {n}": path for n, path in rounds_of(inputs, "judge").items()}
     for name, path in inputs.items():
         if name.startswith(_JUDGE) and path not in judged.values():
-            judged[f"Evaluation of {policy_title(name.removeprefix(_JUDGE))}"] = path
+            judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
     for title, directory in judged.items():
         if (directory / "chat.json").is_file():
             work = _work(directory)

@@ -159,6 +159,7 @@ def test_a_judges_call_shows_prompt_reply_and_steps(client: TestClient) -> None:
     page = get(client, "/call/round-1?key=key0")
     assert "Is this needed?" in page
     assert "The verdict is yes." in page
+    assert "so the search was not needed" in page
     assert "q0/0@1" in page
 
 

@@ -20,7 +20,7 @@ from pipeline.stages.report import duration, run
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 HOSTILE = '</style></span><script>alert("steep")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
-VOID = {"meta", "link", "br", "img", "input", "hr"}
+VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 
 
 class Page(HTMLParser):

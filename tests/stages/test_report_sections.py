@@ -128,8 +128,8 @@ def test_calls_tokens_cost_and_cached_share_are_listed_by_stage_and_model(tmp_pa
     found = usages({"graph": graph, "judge-2": judge})
     assert [(row.stage, row.model, row.calls, row.cached, row.cost) for row in found] == [
         ("graph", "model", 8, 0.25, 0.25),
-        ("Round 2", "judge of over-search", 8, 0.5, 0.25),
-        ("Round 2", "judge of under-search", 8, None, None),
+        ("Judging of round 2", "judge of over-search", 8, 0.5, 0.25),
+        ("Judging of round 2", "judge of under-search", 8, None, None),
     ]
 
 
