@@ -25,6 +25,7 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH = 1280
 SETTLED = 300  # milliseconds for fonts and images
+ENGINE_STARTS = 240_000  # milliseconds at most, on a loaded machine
 
 
 def take(
@@ -107,6 +108,16 @@ def _compare(page: Any) -> None:
     page.get_by_role("button", name="Compare").click()
 
 
+def _ask(page: Any) -> None:
+    """The answer of the last policy to the question of the pair; the engine starts for it."""
+    _pair(page)
+    question = page.locator("h1").inner_text()
+    _tab(page, "Ask")
+    page.get_by_label("Question", exact=True).fill(question)
+    page.get_by_role("button", name="Ask").click()
+    page.locator(".answer").first.wait_for(timeout=ENGINE_STARTS)
+
+
 def _start(page: Any) -> None:
     page.locator("h1").wait_for()
 
@@ -123,6 +134,7 @@ PICTURES: dict[str, Callable[[Any], None]] = {
     "browse-graph": _graph,
     "browse-passage": _passage,
     "browse-compare": _compare,
+    "browse-ask": _ask,
     "browse-phone": _pair,
     "report": _start,
 }
