@@ -6,6 +6,7 @@ a reader would, and opens the run's report. It refuses a run whose outputs are s
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -43,20 +44,28 @@ def take(
     with _served(config, set, data) as address, _chromium() as browser:
         for name, picture in PICTURES.items():
             scheme, width, height = SIZES.get(name, ("light", WIDTH, 900))
-            page = browser.new_page(
-                viewport={"width": width, "height": height}, color_scheme=scheme
-            )
+            size = {"width": width, "height": height}
+            page = browser.new_page(viewport=size, color_scheme=scheme)
             page.set_default_timeout(60_000)
+            statuses: list[int] = []
+            page.on("response", lambda response, kept=statuses: kept.append(response.status))
             page.goto(report.absolute().as_uri() if name == "report" else address)
             picture(page)
-            if page.locator(".stale").count() or page.get_by_text("status 5").count():
-                raise StoreError(
-                    f"{page.url}: outputs are stale, or the page is an error; run steep run"
-                )
+            if max(statuses, default=200) >= 400:
+                raise StoreError(f"{page.url}: steep browse answered with status {max(statuses)}")
+            if page.locator(".stale").count():
+                raise StoreError(f"{page.url}: outputs of {run} are stale; run steep run")
             page.wait_for_timeout(SETTLED)
-            page.screenshot(path=output / f"{name}.png")
+            _save(page.screenshot(), output / f"{name}.png")
             page.close()
             typer.echo(str(output / f"{name}.png"))
+
+
+def _save(picture: bytes, path: Path) -> None:
+    """Write a picture with a palette, which takes a third of the bytes."""
+    from PIL import Image
+
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def _pairs(page: Any) -> None:

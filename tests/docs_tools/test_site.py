@@ -102,6 +102,15 @@ def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None
     assert pictures == set(PICTURES)
 
 
+def test_pictures_are_not_taken_of_an_unfinished_run(tmp_path: Path) -> None:
+    options = ("--set", f"runs_dir={tmp_path}", "--output", str(tmp_path / "images"))
+    command = [sys.executable, "-m", "docs_tools.screenshots", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "report.html: no such file; finish the run with steep run" in done.stderr
+    assert not (tmp_path / "images").exists()
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
 def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None:
     sync_api: Any = pytest.importorskip(
