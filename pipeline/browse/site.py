@@ -44,13 +44,16 @@ class RunEntry:
 class OpenRun:
     """A run with its side table, its passages and its tokenizer."""
 
-    def __init__(self, entry: RunEntry, sources: RunSources, queries: Queries) -> None:
+    def __init__(
+        self, entry: RunEntry, sources: RunSources, queries: Queries, outputs: frozenset[Path]
+    ) -> None:
+        """``outputs`` are those that the run had before ``sources`` were looked for."""
         self.name = entry.name
         self.sources, self.queries = sources, queries
         self.knowledge = Knowledge(sources)
         self.policies = entry.policies
         self._entry = entry
-        self._outputs = _outputs(entry.store)
+        self._outputs = outputs
 
     @property
     def has_new_outputs(self) -> bool:
@@ -138,7 +141,8 @@ class Site:
         with self._lock:
             if again or name not in self._open:
                 entry = self._entries[name]
+                outputs = _outputs(entry.store)
                 sources = find_sources(name, entry.store, entry.current())
                 queries = Queries(open_index(sources, self._cache, self._say))
-                self._open[name] = OpenRun(entry, sources, queries)
+                self._open[name] = OpenRun(entry, sources, queries, outputs)
             return self._open[name]
