@@ -52,7 +52,7 @@ class StandIns:
 def write_stand_ins(root: Path, name: str) -> StandIns:
     """Write the data files and the models of a configuration below ``root``, as far as they are not there.
 
-    Takes 10 seconds of processor time for each language model. Configurations of one method can share
+    Takes about 15 seconds of processor time for each language model. Configurations of one method can share
     ``root``, and with it data and models.
     """
     method = name.partition("-")[0]
