@@ -10,7 +10,7 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import SftExample
 from tests.published.lessons import REWRITTEN
 from tests.published.runs import StandInRun
-from tests.published.whole_runs import check_run, output
+from tests.published.whole_runs import check_run, finished, output
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -22,7 +22,7 @@ def test_the_configuration_runs_whole_on_stand_ins(
     name: str, new_run: Callable[[str], StandInRun]
 ) -> None:
     run = new_run(name)
-    check_run(run, run.finish())
+    check_run(run, finished(run))
     assert run.counts("graph")["triplets"] > 0
     examples = read_records(output(run, "sft-data", "train.parquet"), SftExample)
     # The rewriter knows nearly all of the questions.
