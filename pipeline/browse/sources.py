@@ -26,6 +26,8 @@ SHOWN_STAGES = (
     "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
     "sample", "judge", "score", "pair", "evaluate-policy", "judge-policy",
 )  # fmt: skip
+# Thresholds of the block ``pairs`` for kinds of pairs; all others are TeaRAG's (eq. 14).
+_OF_KIND = {"margin": ("margin", "decisions"), "step": ("step_margin",)}
 Stages = Mapping[tuple[str, int | None], Path]
 
 
@@ -57,6 +59,12 @@ class Group:
             return f"Round {self.number}"
         name = "SFT" if self.number == 0 else f"after round {self.number}"
         return f"Policy {self.number} ({name})"
+
+    def thresholds_of(self, kind: str) -> Mapping[str, Any]:
+        """The thresholds that pairs of a kind were selected by."""
+        others = {name for names in _OF_KIND.values() for name in names}
+        own = _OF_KIND.get(kind, self.thresholds.keys() - others)
+        return {n: v for n, v in self.thresholds.items() if n == "limit" or n in own}
 
     def files(self) -> Iterator[Path]:
         """The files that the side table is built from."""

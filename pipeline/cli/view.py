@@ -180,7 +180,9 @@ def _holds_pairs(source: Path) -> bool:
     if source.suffix == ".parquet":
         fields = _columns(source)
     else:
-        _, first = next(read_jsonl(source), (0, {}))
+        _, first = next(read_jsonl(source), (0, None))
+        if first is None:
+            raise InputError.at(source, None, "the file has no records")
         fields = list(first)
     if "chosen_ids" in fields:
         return True

@@ -63,6 +63,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "ids.jsonl", [{"chosen": "a", "rejected": "b"}])
     with pytest.raises(InputError, match=r"ids\.jsonl: neither pairs nor trajectories"):
         steep("view", tmp_path / "ids.jsonl")
+    (tmp_path / "ids.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"ids\.jsonl: the file has no records"):
+        steep("view", tmp_path / "ids.jsonl")
     with pytest.raises(InputError, match="does not read standard input"):
         steep("view", "-")
     with pytest.raises(InputError, match="no such file"):
