@@ -14,7 +14,7 @@ from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
-from tests.stages.fabricated_run import pair, trajectory, write_evaluation
+from tests.stages.fabricated_run import preference_pair, trajectory, write_evaluation
 from tests.stages.test_report_page import Page
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
@@ -23,7 +23,7 @@ QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") fo
 def chosen_by(count: int) -> list[Pair]:
     """Pairs of ``count`` questions, the first of them by format."""
     return [
-        pair(
+        preference_pair(
             "easy" if n else "format", trajectory(f"q{n}", "Ostar"), trajectory(f"q{n}", "Vell"), 1
         )
         for n in range(count)

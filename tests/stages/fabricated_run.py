@@ -171,7 +171,9 @@ def _round(root: Path, number: int, document: str, chance: random.Random) -> dic
     write_parquet(score / "trajectories.parquet", trajectories, Trajectory)
     kinds = ["format", "easy", "easy", "hard"]
     pairs = [
-        pair(kinds[index % 4], trajectories[2 * index], trajectories[2 * index + 1], number)
+        preference_pair(
+            kinds[index % 4], trajectories[2 * index], trajectories[2 * index + 1], number
+        )
         for index in range(12)
     ]
     write_parquet(pair / "pairs.parquet", pairs, Pair)
@@ -181,7 +183,7 @@ def _round(root: Path, number: int, document: str, chance: random.Random) -> dic
     return {f"score-{number}": score, f"pair-{number}": pair, f"train-{number}": train}
 
 
-def pair(kind: str, chosen: Trajectory, rejected: Trajectory, number: int) -> Pair:
+def preference_pair(kind: str, chosen: Trajectory, rejected: Trajectory, number: int) -> Pair:
     return Pair(
         question_id=chosen.question_id,
         prompt=[Message("system", "Answer."), Message("user", chosen.question)],
