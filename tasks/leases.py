@@ -75,8 +75,8 @@ class Lease:
             # The worker processes of vLLM on a CPU would otherwise all choose the same cores, and as
             # many threads as there are cores.
             variables[_VLLM_BINDING] = inherited.get(_VLLM_BINDING, "nobind")
-            # Otherwise products of float32 matrices have other last bits with other numbers of threads.
-            variables[_MKL_KERNELS] = inherited.get(_MKL_KERNELS, "AUTO,STRICT")
+        # Otherwise products of float32 matrices have other last bits with other numbers of threads.
+        variables[_MKL_KERNELS] = inherited.get(_MKL_KERNELS, "AUTO,STRICT")
         return variables
 
 

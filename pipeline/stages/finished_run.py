@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.config import current_name
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import read_json
+from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.nested import leaves
 from pipeline.evaluation.pair_comparison import RoundPairs
 from pipeline.evaluation.policy_names import of_run
@@ -27,7 +27,7 @@ from pipeline.stages.evaluate import read_outcomes
 
 RUNS = Path("runs")
 _METRICS = "metrics.json"
-PAIRS = "pairs.parquet"
+_PAIRS = "pairs.parquet"
 _JUDGED = "judge-"
 # Stages whose settings evaluation may override (`Config.for_evaluation`).
 _EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
@@ -153,20 +153,18 @@ def _pairs(
     manifests: Sequence[Mapping[str, Any]], outputs: Mapping[str, Path]
 ) -> dict[int, RoundPairs]:
     """The pairs of every round that were trained on."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     pairs = {}
     for manifest in manifests:
         if manifest["key"]["stage"] == "pair":
             output = outputs[manifest["fingerprint"]]
             _check(output)
-            path = output / PAIRS
-            read = pq.read_table(path, columns=["kind", "chosen_id", "policy"])
+            kinds, chosen, policies = Counter[str](), set[str](), set[str]()
+            for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id", "policy"]):
+                kinds[pair["kind"]] += 1
+                chosen.add(pair["chosen_id"])
+                policies.add(pair["policy"])
             pairs[manifest["key"]["round"]] = RoundPairs(
-                kinds=Counter(read["kind"].to_pylist()),
-                chosen=frozenset(read["chosen_id"].to_pylist()),
-                sampled_by=frozenset(pc.unique(read["policy"]).to_pylist()),
+                kinds, frozenset(chosen), frozenset(policies)
             )
     return dict(sorted(pairs.items()))
 

@@ -66,7 +66,12 @@ def test_the_completion_script_can_be_shown() -> None:
     program += "from pipeline.cli.app import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "SHELL": "/bin/bash"},
+        # The name of the shell is given, because the tests may run below another one, such as make's.
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -81,7 +81,7 @@ def test_exported_threads_are_an_upper_bound():
     assert lease.environment({"OMP_NUM_THREADS": "many"})["OMP_NUM_THREADS"] == "4"
     bound = lease.environment({"VLLM_CPU_OMP_THREADS_BIND": "0-3"})
     assert bound["VLLM_CPU_OMP_THREADS_BIND"] == "0-3"
-    assert Lease().environment({"OMP_NUM_THREADS": "2"}) == {}
+    assert set(Lease().environment({"OMP_NUM_THREADS": "2"})) == {"MKL_CBWR"}
 
 
 PRODUCTS = """
