@@ -212,6 +212,7 @@ def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: Sta
     [asked] = asked_policies(run, ["base"])
     process = PolicyProcess("base", asked.context, asked.policy, {"STEEP_TEST_THREADS": "3"})
     try:
+        process.wait_until_ready()  # before exec, the variables are those of this process
         variables = psutil.Process(process._process.pid).environ()
         assert variables["STEEP_TEST_THREADS"] == "3"
         assert "STEEP_TEST_THREADS" not in os.environ
