@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
     """Generate, open and measure."""
     from starlette.testclient import TestClient
 
-    from pipeline.browse.app import create_app
+    from pipeline.browse.app import create_app, warm_up
     from pipeline.browse.site import RunEntry, Site
 
     count, folder = int(arguments[0]), Path(arguments[1])
@@ -109,7 +109,14 @@ def main(arguments: list[str]) -> None:
     spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     line = {name: round(seconds, 1) for name, seconds in spent.items()}
     print(json.dumps({"page": "side table", **line, "bytes": table}), flush=True)
-    with TestClient(create_app(site), base_url="http://127.0.0.1") as client:
+    app = create_app(site)
+    started = time.perf_counter()
+    warm_up(app, site)
+    print(
+        json.dumps({"page": "warm-up", "wall_s": round(time.perf_counter() - started, 1)}),
+        flush=True,
+    )
+    with TestClient(app, base_url="http://127.0.0.1") as client:
         for name, address in pages(store):
             figures = measured(lambda address=address: client.get(address))  # type: ignore[misc]
             answer = client.get(address).raise_for_status()

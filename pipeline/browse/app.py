@@ -8,6 +8,7 @@ records 404, files of a run that cannot be read 500; each is one sentence.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pipeline.browse import views
 from pipeline.browse.asking import Desk
-from pipeline.browse.compare import compare, side
+from pipeline.browse.compare import Comparer, compare, side
 from pipeline.browse.compare import comparison as comparison_of
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
 from pipeline.browse.forms import Form, Forms, take_question
@@ -46,6 +47,8 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
     """
     app = FastAPI(openapi_url=None)
     forms = app.state.forms = Forms()
+    # the filters of the page of a comparison ask for the same one again
+    app.state.comparer = lru_cache(maxsize=4)(compare)
     app.middleware("http")(Guard(token))
     _add_errors(app, site)
     _add_files(app)
@@ -56,6 +59,22 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
     _add_asking(app, site, forms, desk or Desk())
     _add_reopening(app, site, forms)
     return app
+
+
+def warm_up(app: FastAPI, site: Site) -> None:
+    """Make the default comparison and one page of a pair of the first run, which are slow the first time.
+
+    A run whose files cannot be read is left alone: its pages name the problem.
+    """
+    comparer: Comparer = app.state.comparer
+    with suppress(SteepError):
+        run = site.first
+        comparer(side(run, "", 0), side(run, "", 1))
+        for group in reversed(run.sources.groups):
+            values = views.pair(run, group.key, 0, {})
+            if values is not None:
+                _page(site, run, "pair", values)
+                break
 
 
 def _open(site: Site, name: str) -> OpenRun:
@@ -136,9 +155,7 @@ def _add_lists(app: FastAPI, site: Site) -> None:
 
 
 def _add_comparison(app: FastAPI, site: Site) -> None:
-    kept = lru_cache(maxsize=4)(
-        compare
-    )  # the filters of the page ask for the same comparison again
+    comparer: Comparer = app.state.comparer
 
     @app.get("/compare")
     def comparison(request: Request) -> Response:
@@ -146,7 +163,7 @@ def _add_comparison(app: FastAPI, site: Site) -> None:
         first = _open(site, given.get("run_a") or site.names[0])
         second = _open(site, given.get("run_b") or first.name)
         sides = (side(first, given.get("a", ""), 0), side(second, given.get("b", ""), 1))
-        return _page(site, first, "compare", comparison_of(*sides, given, kept))
+        return _page(site, first, "compare", comparison_of(*sides, given, comparer))
 
 
 def _add_records(app: FastAPI, site: Site) -> None:

@@ -163,7 +163,7 @@ class RunPolicies:
 
 def _serve(site: Site, host: str, port: int) -> None:
     try:
-        from pipeline.browse.app import create_app
+        from pipeline.browse.app import create_app, warm_up
         from pipeline.browse.asking import Desk
         from pipeline.browse.security import is_loopback
         from pipeline.retrieval.remote.server import bind_socket, serve
@@ -180,6 +180,7 @@ def _serve(site: Site, host: str, port: int) -> None:
     desk = Desk()
     try:
         app = create_app(site, token, desk)
+        warm_up(app, site)
         serve(app, on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
     finally:
         desk.close()

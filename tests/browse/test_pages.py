@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from pipeline.browse.app import create_app
+from pipeline.browse.app import create_app, warm_up
 from pipeline.browse.association import association_graph
+from pipeline.browse.queries import Queries
 from pipeline.browse.site import RunEntry, Site
 from pipeline.core.records import ContextItem, Step
 from tests.browse.stored_run import NAME, write_stored_run
@@ -251,6 +252,25 @@ def test_policies_are_compared_by_questions_won_and_lost(client: TestClient) -> 
     assert "/question?id=t0" not in won
     backwards = client.get("/compare?run_a=stored&a=policy-1&run_b=stored&b=policy-0").text
     assert re.search(r"outcome=lost.*?</svg></td>\s*<td>2</td>", backwards, re.DOTALL)
+
+
+def test_a_warm_browser_has_the_default_comparison_ready(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    app = create_app(site)
+    warm_up(app, site)
+    rows_of = Queries.rows_of
+    monkeypatch.setattr(
+        Queries,
+        "rows_of",
+        lambda self, sql, *given: (asked.append(sql), rows_of(self, sql, *given))[1],
+    )
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/compare").status_code == 200
+        assert asked == []
+        assert client.get("/compare?a=round-1&b=round-1").status_code == 200
+        assert asked
 
 
 def test_two_runs_are_compared(client: TestClient) -> None:
