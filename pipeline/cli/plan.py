@@ -145,8 +145,9 @@ def _taken(row: Any) -> dict[str, Any] | None:
 
 
 def print_review_since(task: StageTask, started: str) -> None:
-    """Print the review of the run that ``task`` has just finished, if any stage had to run.
+    """Print the review of the run that ``task`` has just finished, if its plan told the time.
 
+    Nothing is printed when no stage had to run, or when the times of more than half of them were unknown.
     ``started`` is the time before the run, in the format of plans.
     """
     from tasks.planning.review import FILE, compare, read_kept
@@ -155,7 +156,8 @@ def print_review_since(task: StageTask, started: str) -> None:
     if not (run_dir / FILE).exists():
         return
     kept = read_kept(run_dir)
-    if kept.made >= started and not all(stage.seconds is None for stage in kept.plan.running):
+    plan = kept.plan
+    if kept.made >= started and 2 * len(plan.unknown) <= len(plan.running):
         _print(review_table(compare(kept)), review_lines(kept))
 
 
