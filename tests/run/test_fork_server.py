@@ -25,6 +25,13 @@ def sleep():
     os.write({extra}, str(os.getpid()).encode() + b"\\n")
     time.sleep(600)
 
+def leave():
+    import atexit, threading
+    atexit.register(os.write, {extra}, b" exit")
+    threading.Timer(0.2, os.write, [{extra}, b"thread"]).start()
+    sys.stdout.write("not flushed")
+    return 4
+
 def nested():
     from pipeline.run import fork_server
     with open("/dev/null", "wb") as output:
@@ -77,6 +84,20 @@ def test_a_forked_process_has_its_environment_arguments_files_and_modules(
         "['a', 'b'] other decimal_loaded True", "input",
     ]  # fmt: skip
     assert stream.read() == b"extra"
+
+
+def test_a_forked_process_ends_after_its_threads_and_exit_functions(environment, tmp_path, pipe):
+    stream, writing = pipe
+    with (
+        ForkServer.running([], environment) as server,
+        (tmp_path / "out").open("wb") as output,
+        started(server, "leave", environment, output, writing) as process,
+    ):
+        os.close(writing)
+        process.stdin.close()
+        assert process.wait() == 4
+    assert stream.read() == b"thread exit"
+    assert (tmp_path / "out").read_text() == "not flushed"
 
 
 def test_a_forked_process_can_use_the_server(environment, tmp_path, pipe):
