@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,15 +13,19 @@ from pipeline.core.errors import InputError
 
 DEFAULT_CONFIGURATION = "embedded"
 
-ConfigOption = Annotated[
-    str,
-    typer.Option(
+
+def _configuration(panel: str | None = None) -> Any:
+    """The option ``--config``, which stands in ``panel`` of a command's help."""
+    return typer.Option(
         "--config",
         "-c",
         help="configuration file, or name of a shipped one",
         autocompletion=completion.configurations,
-    ),
-]
+        rich_help_panel=panel,
+    )
+
+
+ConfigOption = Annotated[str, _configuration()]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.key=value; repeatable")]
 DataOption = Annotated[Path | None, typer.Option("--data", help="directory of the data files")]
 RoundOption = Annotated[
@@ -46,16 +50,7 @@ OptionalSource = Annotated[
         show_default=False,
     ),
 ]
-StageConfigOption = Annotated[
-    str,
-    typer.Option(
-        "--config",
-        "-c",
-        help="configuration file, or name of a shipped one",
-        autocompletion=completion.configurations,
-        rich_help_panel=STAGE_PANEL,
-    ),
-]
+StageConfigOption = Annotated[str, _configuration(STAGE_PANEL)]
 StageSetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="key.key=value; repeatable", rich_help_panel=STAGE_PANEL),

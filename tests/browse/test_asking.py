@@ -18,11 +18,9 @@ from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies
 from pipeline.core.errors import EngineError
 from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess
-from tasks.policy import policy
-from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
-from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
+from tests.tasks.small_run import finished_run, settings
 
 
 class NoEngine:
@@ -80,16 +78,8 @@ def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
 ) -> None:
     """The first question starts the engine, and the next one uses it."""
     monkeypatch.chdir(tmp_path)
-    overrides = (
-        f"model.base={model}", "engine={kind: transformers, dtype: float32, max_model_len: 512}",
-        "retrieval.variant=none", "sampling={max_segment_tokens: 6, batch: 2}", "rounds=1",
-        f"name={NAME}",
-    )  # fmt: skip
-    task = task_for("evaluate", "embedded", overrides)
-    for stage in FINISHED:
-        commit(task_for(stage, "embedded", overrides))
-    for number in (0, 1):
-        commit_policy(policy(task, number), model, seed=number)
+    overrides = settings(model, 512, "rounds=1", f"name={NAME}")
+    finished_run(overrides, model, [0, 1])
     write_stored_run(tmp_path / "shown")
     desk = Desk()
     for client in served(tmp_path / "shown", RunPolicies("embedded", overrides, None), desk):

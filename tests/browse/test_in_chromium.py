@@ -17,11 +17,9 @@ from pipeline.browse.app import create_app
 from pipeline.browse.asking import Desk
 from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies
-from tasks.policy import policy
-from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
-from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
+from tests.tasks.small_run import finished_run, settings
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -191,15 +189,8 @@ def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     """A small random model answers; the page shows progress until it has."""
     monkeypatch.chdir(tmp_path)
     model = small_model(tmp_path / "base")
-    overrides = (
-        f"model.base={model}", "engine={kind: transformers, dtype: float32, max_model_len: 512}",
-        "retrieval.variant=none", "sampling={max_segment_tokens: 6, batch: 2}", "rounds=1",
-        f"name={NAME}",
-    )  # fmt: skip
-    task = task_for("evaluate", "embedded", overrides)
-    for stage in FINISHED:
-        commit(task_for(stage, "embedded", overrides))
-    commit_policy(policy(task, 0), model, seed=0)
+    overrides = settings(model, 512, "rounds=1", f"name={NAME}")
+    finished_run(overrides, model, [0])
     write_stored_run(tmp_path / "shown")
     entry = RunEntry(
         NAME, tmp_path / "shown" / NAME / "store", policies=RunPolicies("embedded", overrides, None)

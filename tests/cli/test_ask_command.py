@@ -24,11 +24,10 @@ from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_
 from tasks.asking import asked_policies, opened
 from tasks.base import StageTask
 from tasks.leases import LOCK_DIR, Request, held
-from tasks.policy import policy
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
-from tests.tasks.test_evaluations import FINISHED, commit, commit_policy
+from tests.tasks.small_run import finished_run, settings
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +38,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.chdir(tmp_path)
-    return (
-        f"model.base={model}",
-        "engine={kind: transformers, dtype: float32, max_model_len: 512}",
-        "retrieval.variant=none",
-        "sampling={max_segment_tokens: 6, batch: 2}",
-        "rounds=2",
-    )
+    return settings(model, 512, "rounds=2")
 
 
 @pytest.fixture
 def run(overrides: tuple[str, ...], model: Path) -> StageTask:
     """Finished indexes, SFT and round 1; round 2 is not trained."""
-    task = task_for("evaluate", "embedded", overrides)
-    for stage in FINISHED:
-        commit(task_for(stage, "embedded", overrides))
-    for number in (0, 1):
-        commit_policy(policy(task, number), model, seed=number)
-    return task
+    return finished_run(overrides, model, [0, 1])
 
 
 def options(task: StageTask) -> list[str]:

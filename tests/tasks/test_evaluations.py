@@ -12,19 +12,16 @@ import pytest
 
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.model_files import model_hash
-from pipeline.core.record_io import read_records, write_parquet
-from pipeline.core.records import Question, Trajectory
-from pipeline.training.lineage import Lineage, policy_fingerprint
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Trajectory
 from tasks.base import StageTask
 from tasks.evaluations import evaluate
 from tasks.named_policies import find_policy
 from tasks.policy import policy
 from tasks.question_sets import QuestionChoice
 from tasks.run import task_for
-from tests.llm.small_models import small_adapter, small_model
-
-QUESTIONS = [Question(f"q{n}", "toy", f"Where is city {n}?", ["Rome"], "single") for n in range(4)]
-FINISHED = ("corpus", "questions-test", "graph")
+from tests.llm.small_models import small_model
+from tests.tasks.small_run import QUESTIONS, commit_policy, finished_run, settings
 
 
 @pytest.fixture(scope="module")
@@ -37,42 +34,13 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.chdir(tmp_path)
     root = Path(__file__).resolve().parents[2]
     monkeypatch.setenv("PYTHONPATH", str(root))
-    return (
-        f"model.base={model}",
-        "engine={kind: transformers, dtype: float32, max_model_len: 64}",
-        "retrieval.variant=none",
-        "sampling={max_segment_tokens: 6, batch: 2}",
-        "evaluation.bootstrap=10",
-        "rounds=2",
-        "shards=1",
-    )
+    return settings(model, 64, "evaluation.bootstrap=10", "rounds=2", "shards=1")
 
 
 @pytest.fixture
 def run(overrides: tuple[str, ...], model: Path) -> StageTask:
     """Finished indexes, SFT and round 1; round 2, samples, scores and pairs are missing."""
-    task = task_for("evaluate", "embedded", overrides)
-    for stage in FINISHED:
-        commit(task_for(stage, "embedded", overrides))
-    commit_policy(policy(task, 0), model, seed=0)
-    commit_policy(policy(task, 1), model, seed=1)
-    return task
-
-
-def commit(task: StageTask) -> Path:
-    folder = task.settings.run_dir / "written"
-    write_parquet(folder / "questions.parquet", QUESTIONS, Question)
-    task.directory.parent.mkdir(parents=True, exist_ok=True)
-    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
-
-
-def commit_policy(task: StageTask, model: Path, seed: int) -> Path:
-    folder = task.settings.run_dir / "written"
-    adapter, sha = small_adapter(model, folder / "adapter", seed), model_hash(model)
-    name = policy_fingerprint(adapter, sha)
-    Lineage(name, str(model), sha, None, None, 0, "sft", {}, seed=0, counts={}).write(folder)
-    task.directory.parent.mkdir(parents=True, exist_ok=True)
-    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+    return finished_run(overrides, model, [0, 1])
 
 
 def executions(task: StageTask) -> list[str]:
