@@ -38,8 +38,8 @@ class Policy:
     """A policy of a run: a LoRA adapter over the base model.
 
     ``number`` is 0 for SFT, or for what the run starts from, and n for the policy after round n.
-    ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does not have. ``fingerprint`` is a hash of the adapter and the base model, and the value of
-    `Trajectory.policy`.
+    ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does not have.
+    ``fingerprint`` is a hash of the adapter and the base model, and the value of `Trajectory.policy`.
     """
 
     number: int
@@ -273,9 +273,10 @@ class Run:
         """The answers of a policy to questions in words, as trajectories in that order.
 
         This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run. A
-        policy is as in `evaluate`; None is the last trained one. Each call opens the engine once. Raises
-        InputError for an unusable policy or question, StoreError when an index or a policy is not complete,
-        and what engines and retrievers raise.
+        policy is as in `evaluate`; None is the last trained one. Each call opens the engine once, in this
+        process and on the GPUs that it sees, while ``steep ask`` leases GPUs and waits for other runs.
+        Raises InputError for an unusable policy or question, StoreError when an index or a policy is not
+        complete, and what engines and retrievers raise.
 
         >>> [trajectory] = run.ask(["Who founded Vell?"], policy="base")
         >>> print(trajectory.answer, [step.context for step in trajectory.steps])
