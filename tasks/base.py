@@ -28,7 +28,7 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
 from pipeline.run.supervisor import Preloaded, StageFailed
 from pipeline.run.worker import StageJob
-from tasks.executors import Needs, Resources, StageRun, executor_of
+from tasks.executors import NoResources, Resources, StageRun, executor_of
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.leases import NO_LEASE, Lease, Request, held
@@ -74,7 +74,7 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked: Resources = Needs()  # what it needs, set by `tasks.build`
+    asked: Resources = NoResources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
 

@@ -44,7 +44,7 @@ class Resources(Protocol):
 
 
 @dataclass(frozen=True)
-class Needs:
+class NoResources:
     """`Resources` of a stage about which nothing is known."""
 
     gpus: int = 0
