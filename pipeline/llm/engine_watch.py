@@ -10,9 +10,11 @@ process to watch.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
+from concurrent.futures import InvalidStateError
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -70,7 +72,7 @@ class EngineWatch:
             if self._client.outputs_queue.empty():
                 self._client.outputs_queue.put_nowait(error)
             for future in list(self._client.utility_results.values()):
-                if not future.done():
+                with contextlib.suppress(InvalidStateError):  # it has just got its answer
                     future.set_exception(error)
             self._closed.wait(_INTERVAL)
 
@@ -85,7 +87,7 @@ def explain_end(status: int | None) -> str:
         ended = f"was ended by {name} (exit status {128 - status})"
     if status == -signal.SIGKILL:
         return (
-            f"{ended}, probably by the kernel because memory ran out; free some, or lower "
-            "engine.max_num_seqs or engine.gpu_memory_utilization, and run again"
+            f"{ended}, probably by the kernel because the machine's memory ran out; free some, run fewer "
+            "stages at once (--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
         )
-    return f"{ended}; its last messages are in the stage's log"
+    return f"{ended}; its last messages are in the log of the process that opened it"

@@ -7,7 +7,8 @@ because rounding the sum to such a grid changes the policy's output (peft#2321, 
 bit where much of a small adapter would be lost (`merge_error`).
 
 Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
-serves. A process that merges another policy removes the models that no process holds.
+serves. A process that merges another policy removes the models that no process holds. Lock files are
+open for reading too, because NFS gives a shared lock only to a reader.
 """
 
 from __future__ import annotations
@@ -108,14 +109,14 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
     """The merged model, made if it is missing, and the file whose shared lock keeps it."""
     target = into / f"{_NAME}{merged_key(base, adapter, dtype)}"
     into.mkdir(parents=True, exist_ok=True)
-    lock = _lock_file(target).open("ab")
+    lock = _lock_file(target).open("a+b")
     try:
         # Nobody removes the model, or what is written of it, from here on.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not target.is_dir():
             # A second lock lets one process merge. With the first one alone the others would wait
             # until that process no longer serves the model.
-            with target.with_name(f"{target.name}.merging").open("ab") as merging:
+            with target.with_name(f"{target.name}.merging").open("a+b") as merging:
                 fcntl.flock(merging, fcntl.LOCK_EX)
                 if not target.is_dir():
                     remove_unused(into, keep=target)
@@ -164,7 +165,7 @@ def _lock_file(target: Path) -> Path:
 @contextmanager
 def _unless_served(target: Path) -> Iterator[bool]:
     """Whether no process serves or makes ``target``; none can inside the block."""
-    with _lock_file(target).open("ab") as lock:
+    with _lock_file(target).open("a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -141,8 +141,8 @@ class VllmEngine(Engine):
     def reset(self, adapter: Path | None) -> bool:
         """Prepare the engine for another user, as if it was new, with ``adapter`` in place of its own.
 
-        Returns False when that needs another engine: requests are unfinished, or the adapter is another one and
-        merged, or has another rank.
+        Returns False when that needs another engine: requests are unfinished, the adapter is another one and
+        merged, or has another rank, or the engine's process has ended.
         """
         if self.unfinished() or self._watch.ended:
             return False
@@ -154,7 +154,12 @@ class VllmEngine(Engine):
             if settings != self._lora_settings:
                 return False
             self._lora, self._adapter = lora, key
-        return self._engine.reset_prefix_cache()
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            return self._engine.reset_prefix_cache()
+        except (EngineDeadError, RuntimeError):  # its process has just ended
+            return False
 
     def close(self) -> None:
         """Shut the engine down, so that another one can be opened in this process."""

@@ -7,7 +7,7 @@ Input: a configuration, the sizes of its data, and a GPU. Output: `Parts` of a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.config import Config
 from pipeline.config.base import EngineConfig
@@ -55,6 +55,17 @@ class Parts:
         if size:
             self.device.append(Part(name, size))
             self.remedies += [setting for setting in remedies if setting not in self.remedies]
+
+    def larger(self, other: Parts) -> Parts:
+        """Of two that a stage opens one after the other, the larger on the GPU, with the faults of both."""
+        sizes = [sum(part.size for part in parts.device) for parts in (self, other)]
+        larger = other if sizes[1] > sizes[0] else self
+        return replace(
+            larger,
+            faults=self.faults + other.faults,
+            unknown=self.unknown + other.unknown,
+            ram=max(self.ram, other.ram),
+        )
 
 
 class ModelMemory:

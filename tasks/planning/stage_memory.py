@@ -63,6 +63,7 @@ class Planner:
     def __init__(self, settings: Config, sizes: Sizes, gpu: Gpu | None) -> None:
         self.settings, self.sizes, self.gpu = settings, sizes, gpu
         self.models = ModelMemory(settings, sizes, gpu)
+        self.evaluation_models = ModelMemory(settings.for_evaluation(), sizes, gpu)
 
     def stage(self, name: str) -> StageMemory | None:
         """The memory of a stage; None for stages that hold little."""
@@ -121,7 +122,8 @@ class Planner:
         parts.add("CUDA context", CONTEXT_BYTES)
         texts = sum(self._embedded(name).values())
         vectors = 4.0 * self.models.dimension * texts
-        searched = sum(self.models.index_sizes().values())
+        found = {**self.models.index_sizes(), **self.evaluation_models.index_sizes()}
+        searched = sum(found.values())
         trained = 4.0 * self.models.dimension * min(texts, _TRAINED_VECTORS)
         # Checkpoints, or the outputs of shards, hold every vector a second time.
         shards = self.settings.index.shards
@@ -150,9 +152,7 @@ class Planner:
         if block.memory is not None:  # the policy answers after the other model has ended
             policy = Parts()
             self.models.engine(policy, "engine", settings.model.base, settings.engine)
-            if sum(p.size for p in policy.device) > sum(p.size for p in parts.device):
-                policy.faults += parts.faults
-                parts = policy
+            parts = parts.larger(policy)
             gpus = max(gpus, settings.engine.tensor_parallel_size)
         examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
         disk = 10 * ANSWER_BYTES * examples
@@ -160,54 +160,55 @@ class Planner:
 
     def _roll_out(self, name: str) -> StageMemory:
         settings, parts = self.settings, Parts()
-        self.models.engine(parts, "engine", settings.model.base, settings.engine)
-        self.models.retrieval(parts)
+        models = self.models if name == "sample" else self.evaluation_models
+        models.engine(parts, "engine", settings.model.base, settings.engine)
+        models.retrieval(parts)
         block = settings.sampling if name == "sample" else settings.evaluation
-        at_once = self._at_once(block.shards)
         size = settings.engine.tensor_parallel_size
+        at_once = self._at_once(block.shards, size)
         if name == "sample":
             rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
         else:
             rows = self.sizes.questions[settings.evaluation.split] * (settings.rounds + 1)
         plan = self._made(name, parts, size * at_once, 0.0, TRAJECTORY_BYTES * rows)
         process = self._process_bytes + parts.ram
-        own = 0.0 if settings.retrieval.service else self._private_ram()
-        mapped = 0.0 if settings.retrieval.service else self._mapped()
-        return replace(plan, ram=at_once * (process + own) + mapped)
+        if models.settings.retrieval.service:
+            return replace(plan, ram=at_once * process)
+        return replace(plan, ram=at_once * (process + _private_ram(models)) + self._mapped())
 
     def _score(self, name: str) -> StageMemory:
         settings, parts = self.settings, Parts()
-        at_once = self._at_once(settings.sampling.shards)
-        ram = 0.0
-        gpus = 0
+        gpus, private, mapped = 0, 0.0, 0.0
         if settings.method.scoring_samples:
             self.models.engine(parts, "engine", settings.model.base, settings.engine)
             self.models.retrieval(parts)
             gpus = settings.engine.tensor_parallel_size
-            ram = at_once * self._private_ram() + self._mapped()
+            private, mapped = _private_ram(self.models), self._mapped()
         elif settings.method.similarity_rewards:
             self.models.reranker(parts, settings.rewards.reranker or settings.retrieval.reranker)
             parts.add("CUDA context", CONTEXT_BYTES)
             gpus = 1
+        at_once = self._at_once(settings.sampling.shards, gpus)
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
         plan = self._made(name, parts, gpus * at_once, 0.0, TRAJECTORY_BYTES * rows)
         process = self._process_bytes if gpus else CPU_PROCESS_BYTES
-        return replace(plan, ram=at_once * (process + parts.ram) + ram)
+        return replace(plan, ram=at_once * (process + parts.ram + private) + mapped)
 
     def _judge(self, name: str) -> StageMemory:
         settings, parts = self.settings, Parts()
         self.models.engine(parts, "engine", settings.model.base, settings.engine)
-        judges = settings.judges if name == "judge" else settings.evaluation_judges
+        judges, block = settings.judges, "judges"
+        if name == "judge-policy":
+            judges = settings.evaluation_judges
+            block = "judges" if settings.evaluation.judges is None else "evaluation.judges"
         gpus = settings.engine.tensor_parallel_size
         for kind in ("over", "under") if judges is not None else ():
             judge = getattr(judges, kind)
             if judge.model is not None:  # opened after the policy has ended
                 own = Parts()
-                self.models.chat(own, f"judges.{kind}", judge.model, judge.engine)
+                self.models.chat(own, f"{block}.{kind}", judge.model, judge.engine)
                 gpus = max(gpus, judge.engine.tensor_parallel_size)
-                if sum(p.size for p in own.device) > sum(p.size for p in parts.device):
-                    own.faults += parts.faults
-                    parts = own
+                parts = parts.larger(own)
         rows = self.sizes.questions["sampling"] * settings.sampling.samples * settings.rounds
         shards = 1 if judges is None else judges.shards
         return self._made(name, parts, gpus, 0.0, ANSWER_BYTES * rows, shards=shards)
@@ -256,10 +257,13 @@ class Planner:
 
     # Parts of several stages
 
-    def _at_once(self, shards: int | None) -> int:
-        """Shards of a stage that run at the same time."""
-        workers = self.settings.workers or self.settings.gpus + 1
-        return max(1, min(workers, shards or self.settings.shards))
+    def _at_once(self, shards: int | None, gpus: int) -> int:
+        """Shards of a stage that run at the same time, with so many GPUs each."""
+        run = self.settings
+        processes = min(run.workers or run.gpus + 1, shards or run.shards)
+        if run.gpus and gpus:
+            processes = min(processes, run.gpus // gpus)
+        return max(1, processes)
 
     @property
     def _process_bytes(self) -> float:
@@ -280,7 +284,7 @@ class Planner:
         ``ram`` is that of the process that joins the shards, or of the only one.
         """
         on_gpu = self.gpu is not None and bool(parts.device)
-        at_once = self._at_once(shards) if parts.device else 1
+        at_once = self._at_once(shards, gpus) if parts.device else 1
         process = parts.ram + (GPU_PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES)
         return StageMemory(
             name,
@@ -294,10 +298,6 @@ class Planner:
             notes=tuple(parts.notes) if on_gpu else (),
         )
 
-    def _private_ram(self) -> float:
-        """RAM of the indexes in each process that retrieves; on GPUs they are read once and copied."""
-        return sum(self.models.index_sizes().values())
-
     def _mapped(self) -> float:
         """Tables that all processes of a host map."""
         sizes = self.sizes
@@ -307,3 +307,8 @@ class Planner:
             + ENTITY_BYTES * sizes.entities
             + HYPEREDGE_BYTES * sizes.hyperedges
         )
+
+
+def _private_ram(models: ModelMemory) -> float:
+    """RAM of the indexes in each process that retrieves; on GPUs they are read once and copied."""
+    return sum(models.index_sizes().values())

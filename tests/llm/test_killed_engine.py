@@ -94,7 +94,9 @@ def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Pa
 
 
 def test_an_engine_process_that_ends_by_itself_is_reported_with_its_status_and_the_log() -> None:
-    assert explain_end(1) == "ended with exit status 1; its last messages are in the stage's log"
+    assert explain_end(1) == (
+        "ended with exit status 1; its last messages are in the log of the process that opened it"
+    )
 
 
 @pytest.mark.parametrize("killed", ["stage", "run"])

@@ -105,6 +105,52 @@ def test_an_engine_whose_share_is_below_its_weights_is_refused() -> None:
     assert "Qwen/Qwen2.5-14B-Instruct needs" in fault
 
 
+def judged_by(model: str, share: float, *blocks: str) -> tuple[str, ...]:
+    """Overrides with a model of this machine as judge, which gets a share of the GPU."""
+    engine = f"{{kind: vllm, gpu_memory_utilization: {share}}}"
+    return tuple(f"{block}={{backend: vllm, model: {model}, engine: {engine}}}" for block in blocks)
+
+
+def test_a_judge_with_too_small_a_share_is_refused_though_the_policy_takes_more_of_the_gpu() -> (
+    None
+):
+    own = judged_by("Qwen/Qwen2.5-32B-Instruct", 0.5, "judges.over")
+    (fault,) = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=own).faults()
+    assert fault.startswith("judges.over.engine.gpu_memory_utilization is 0.5")
+    on_cpu = plan("hiprag-qwen2.5-3b", None, "judge", overrides=own)
+    assert on_cpu.ram > 60 * GIB  # of its weights in 16 bit
+
+
+def test_a_fault_of_the_judges_of_the_evaluation_names_their_block() -> None:
+    blocks = ("evaluation.judges.over", "evaluation.judges.under")
+    own = judged_by("Qwen/Qwen2.5-32B-Instruct", 0.5, *blocks)
+    faults = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge-policy", overrides=own).faults()
+    assert [fault.partition(".engine.")[0] for fault in faults] == [*blocks]
+
+
+def test_a_judge_of_unknown_shape_is_named_though_the_policy_takes_more_of_the_gpu() -> None:
+    unknown = judged_by("me/unknown", 0.5, "judges.over")
+    made = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=unknown)
+    assert made.stages[0].unknown == ("me/unknown",)
+
+
+def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
+    own = ("retrieval.variant=none", "evaluation.retrieval.variant=semantic")
+    gpu = nominal_gpu(80)
+    made = plan("hiprag-qwen2.5-3b", gpu, "sample", "evaluate-policy", "index", overrides=own)
+    device = {stage.stage: {part.name for part in stage.device} for stage in made.stages}
+    assert not {"FAISS indexes", "embedder"} & device["sample"]
+    assert {"FAISS indexes", "embedder"} <= device["evaluate-policy"]
+    everywhere = plan("hiprag-qwen2.5-3b", gpu, "index")
+    assert made.stages[2].ram == everywhere.stages[0].ram
+
+
+def test_no_more_shards_run_at_once_than_the_gpus_allow() -> None:
+    divided = ("gpus=4", "shards=8", "engine.tensor_parallel_size=4")
+    (stage,) = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=divided).stages
+    assert stage.gpus == 4
+
+
 def test_without_a_gpu_only_ram_and_disk_count() -> None:
     made = plan("embedded", None, "corpus", "sft", "sample")
     assert all(stage.device == () and stage.gpus == 0 for stage in made.stages)
