@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, parse_json, read_json
+from pipeline.core.matrix_kernels import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
@@ -73,8 +74,8 @@ class Run:
     """One run: the completed stages of a configuration, with methods to read and use their output.
 
     ``stages`` maps labels such as ``corpus``, ``questions-test``, ``sample-1`` or
-    ``evaluate-policy-0`` to the directories of completed stages. ``config`` is None for a run opened by its directory; such a run
-    can be read, but cannot roll out, score or select.
+    ``evaluate-policy-0`` to the directories of completed stages. ``config`` is None for a run opened by
+    its directory; such a run can be read, but cannot roll out, score or select.
     """
 
     def __init__(
@@ -99,11 +100,15 @@ class Run:
         files. Relative directories in the configuration are below the current directory. Raises
         ConfigError for an invalid configuration, InputError for a missing input file.
 
+        Sets ``MKL_CBWR`` where it is not set, so that float32 results of this process equal those of the
+        stages. It has an effect only before the first product of matrices.
+
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
         from tasks.finished import complete_outputs
         from tasks.run import task_for
 
+        choose_kernels()
         root = None if data is None else str(Path(data).absolute())
         report = task_for("report", str(config), tuple(overrides), root)
         return cls(report.settings.run_dir, complete_outputs(report), report)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.matrix_kernels import kernel_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 from tasks.devices import VISIBLE, allotted, identity, listed
@@ -29,7 +30,6 @@ LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _VLLM_BINDING = "VLLM_CPU_OMP_THREADS_BIND"
-_MKL_KERNELS = "MKL_CBWR"
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,7 @@ class Lease:
             # The worker processes of vLLM on a CPU would otherwise all choose the same cores, and as
             # many threads as there are cores.
             variables[_VLLM_BINDING] = inherited.get(_VLLM_BINDING, "nobind")
-        # Otherwise products of float32 matrices have other last bits with other numbers of threads.
-        variables[_MKL_KERNELS] = inherited.get(_MKL_KERNELS, "AUTO,STRICT")
-        return variables
+        return variables | kernel_variables(inherited)
 
 
 NO_LEASE = Lease()

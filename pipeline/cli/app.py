@@ -37,6 +37,7 @@ from pipeline.cli import (
     view,
 )
 from pipeline.core.errors import SteepError
+from pipeline.core.matrix_kernels import choose_kernels
 from pipeline.core.text import visible
 
 app = typer.Typer(
@@ -103,6 +104,7 @@ _BUG = "This is a bug in steep; please open an issue with the command and the li
 def main(command: Callable[[], object] = app) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
     _occupy_closed_descriptors()
+    choose_kernels()  # a retrieval service, and commands on files, give what the stages give
     status = _run(command)
     try:
         sys.stdout.flush()

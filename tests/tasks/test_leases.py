@@ -104,6 +104,25 @@ def test_float32_products_do_not_depend_on_the_number_of_threads():
     assert len(found) == 1
 
 
+def test_products_of_a_command_and_of_an_open_run_are_those_of_a_stage(tmp_path):
+    """A retrieval service and `Run.ask` compute outside of a stage, with all cores."""
+    (tmp_path / "products.py").write_text(PRODUCTS)
+    inherited = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    inherited.pop("MKL_CBWR", None)
+    of_stage = inherited | Lease(threads=1).environment({})
+    alone = inherited | {"OMP_NUM_THREADS": "2"}
+    programs = [
+        ("import products", of_stage),
+        ("from pipeline.cli.app import main\nmain(lambda: __import__('products'))", alone),
+        ("from pipeline import Run\nRun.open('embedded')\nimport products", alone),
+    ]
+    found = {
+        subprocess.check_output([sys.executable, "-c", text], env=environment, cwd=ROOT)
+        for text, environment in programs
+    }
+    assert len(found) == 1
+
+
 HOLDS = """
 import sys, time
 from tasks.leases import Request, held
