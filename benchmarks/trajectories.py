@@ -288,9 +288,11 @@ COMMANDS: dict[str, Sequence[str]] = {
 }
 
 
+_MISMATCH = "steep mask"  # its status is 1, because the generated tokens are not those of the texts
+
+
 def _command(name: str, folder: Path) -> None:
     import pyarrow.parquet as pq
-    import typer
 
     from pipeline.cli.app import app
 
@@ -298,8 +300,10 @@ def _command(name: str, folder: Path) -> None:
     last = (pq.read_metadata(path).num_rows - 1) // DISTINCT
     place = {"FILE": str(path), "LAST": f"{last}-q0"}
     words = [place.get(word, word) for word in COMMANDS[name]]
-    with contextlib.redirect_stdout(sys.stderr), contextlib.suppress(typer.Exit):
-        app(words, standalone_mode=False)
+    with contextlib.redirect_stdout(sys.stderr):
+        status = app(words, standalone_mode=False)
+    if status not in (None, 0) and name != _MISMATCH:
+        raise SystemExit(f"{name} ended with status {status}")
 
 
 def main(arguments: list[str]) -> None:

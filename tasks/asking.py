@@ -108,7 +108,7 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     """
     # A shard rolls out whether or not the evaluation is divided; what joins shards needs nothing.
     evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
-    capacity = Capacity.of(task.run_settings)
+    capacity = Capacity.here(task.run_settings)
     check_needs([evaluating], capacity)
     wanted = needs(evaluating)
     request = capacity.request(wanted.gpus, wanted.threads * processes)

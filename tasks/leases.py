@@ -142,6 +142,26 @@ class Capacity:
         return cls(counted, names, bool(gpus), threads, workers)
 
     @classmethod
+    def here(
+        cls,
+        settings: Config,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        present: tuple[str, ...] | None = None,
+    ) -> Capacity:
+        """As `of`, but of the GPUs that are here where the run was made on more.
+
+        It is for a single engine of a finished run, which needs fewer GPUs than the run.
+        """
+        uuids = listed() if present is None else present
+        names = allotted(environment)
+        count = len(uuids if names is None else names)
+        fewer = settings.model_copy(
+            update={"gpus": min(settings.gpus, count) if count else settings.gpus}
+        )
+        return cls.of(fewer, environment=environment, present=uuids)
+
+    @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
         """The capacity of a run that may be for another machine: ``gpus`` is not compared with this one."""
         if settings.gpus:

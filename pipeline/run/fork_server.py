@@ -293,12 +293,13 @@ def _run_target(control: int) -> NoReturn:
 def _end(status: int) -> NoReturn:
     """End a forked process as `multiprocessing` does, without freeing what it shares with the server.
 
-    Python's own end collects all inherited objects, which takes 2.5 s once vLLM and TRL are loaded.
+    Python's own end collects all inherited objects, which takes 2.5 s once vLLM and TRL are loaded. A
+    function that is called here closes its files itself, because an open one is not flushed.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # a stream that was closed
             stream.flush()
     os._exit(status)
 

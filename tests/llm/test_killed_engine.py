@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pipeline.llm.engine_watch import explain_end
+from pipeline.llm.engine_watch import EngineWatch, explain_end
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
@@ -97,6 +101,22 @@ def test_an_engine_process_that_ends_by_itself_is_reported_with_its_status_and_t
     assert explain_end(1) == (
         "ended with exit status 1; its last messages are in the log of the process that opened it"
     )
+
+
+def test_the_watch_wakes_a_call_after_another_has_just_got_its_answer() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    answered, waiting = Future[str](), Future[str]()
+    answered.set_result("answer")
+    fake_client = SimpleNamespace(
+        resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[process])),
+        outputs_queue=queue.Queue(),
+        utility_results={0: answered, 1: waiting},
+    )
+    process.start()
+    watch = EngineWatch(fake_client)
+    with pytest.raises(RuntimeError, match="a process of the engine has ended"):
+        waiting.result(timeout=60)
+    watch.close()
 
 
 @pytest.mark.parametrize("killed", ["stage", "run"])

@@ -191,6 +191,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="keep everything below this directory")
     parser.add_argument("names", nargs="*", metavar="NAME", default=PUBLISHED)
     arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(PUBLISHED):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(PUBLISHED)}")
     root = arguments.work or Path(tempfile.mkdtemp(prefix="stand-ins-"))
     for name in arguments.names:
         start, processor_start = time.monotonic(), _processor_seconds()

@@ -9,21 +9,37 @@ from typing import Any
 import pytest
 
 from pipeline import config
+from pipeline.core.answer_metrics import exact_match
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Trajectory
 from tests.published.runs import StandInRun
 
 
 def finished(run: StandInRun) -> str:
     """The messages of a run that makes pairs, after it has ended.
 
-    The sampled trajectories depend on the processor. Where no right one is among them, the run ends before
-    training and the test is skipped.
+    The sampled trajectories depend on the processor. Where no question has a right one and a wrong one, the
+    run ends before training and the test is skipped.
     """
     try:
         return run.finish()
     except AssertionError as error:
-        if "has no preference pairs" in str(error):
-            pytest.skip("the stand-ins sampled no trajectory to choose on this processor")
+        if "has no preference pairs" in str(error) and not _right_beside_wrong(run):
+            pytest.skip("the stand-ins sampled no right answer to choose on this processor")
         raise
+
+
+def _right_beside_wrong(run: StandInRun) -> bool:
+    """Whether a question has a well-formed right trajectory and a wrong one."""
+    well_formed: set[str] = set()
+    wrong: set[str] = set()
+    for trajectory in read_records(output(run, "sample", "trajectories.parquet"), Trajectory):
+        right = exact_match(trajectory.answer, trajectory.answers) == 1
+        if right and trajectory.format_ok:
+            well_formed.add(trajectory.question_id)
+        if not right:
+            wrong.add(trajectory.question_id)
+    return bool(well_formed & wrong)
 
 
 def check_run(run: StandInRun, messages: str) -> list[dict[str, Any]]:

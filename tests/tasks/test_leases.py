@@ -235,6 +235,16 @@ def test_more_gpus_than_allotted_are_refused(place):
         capacity(place, "gpus=3", present=("GPU-1a",))
 
 
+def test_an_engine_of_a_finished_run_is_asked_on_a_machine_with_fewer_gpus(place):
+    settings = task(Evaluates, place, "gpus=4").settings
+    one = Capacity.here(settings, environment={}, present=("GPU-1a",))
+    assert (one.gpus, one.devices) == (1, ("0",))
+    two = Capacity.here(settings, environment={"CUDA_VISIBLE_DEVICES": "4,6"}, present=())
+    assert (two.gpus, two.devices) == (2, ("4", "6"))
+    with pytest.raises(ConfigError, match="gpus is 4, and CUDA_VISIBLE_DEVICES allots none;"):
+        Capacity.here(settings, environment={"CUDA_VISIBLE_DEVICES": ""}, present=())
+
+
 def test_without_assignment_stages_with_a_gpu_run_one_at_a_time_on_all_of_them(place):
     found = capacity(place, "gpus=0", present=("GPU-1a", "GPU-2b"))
     assert (found.gpus, found.gpus_for(1), found.gpus_for(8), found.gpus_for(0)) == (1, 1, 1, 0)
