@@ -16,6 +16,7 @@ from pipeline.pairs.anchors import pair_anchor
 from pipeline.stages import report_recall
 from pipeline.stages.report import run
 from pipeline.stages.report_usage import usages
+from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
 from tests.stages.fabricated_run import trajectory, write_run
 from tests.stages.test_report_page import HOSTILE, Page
 
@@ -80,6 +81,13 @@ def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> 
     [found] = report_recall.values(inputs, "test", most=3)["recalls"]
     assert found.every == 3
     assert found.by_dataset["all"] == {"n": 3, "recall": 1.0, "whole": 1.0}
+
+
+def test_files_whose_last_batch_has_no_chosen_trajectory_are_read(tmp_path: Path) -> None:
+    """A batch has 256 rows, and row 256 is no multiple of 3."""
+    inputs = write(tmp_path, [retrieving(n) for n in range(257)], [])
+    chosen = iterate_trajectories(inputs["score-1"] / FILE, ("question_id", "steps"), 3)
+    assert [record.question_id for record in chosen] == [f"q{n}" for n in range(0, 257, 3)]
 
 
 def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
