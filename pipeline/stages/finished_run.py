@@ -158,15 +158,24 @@ def _pairs(
         if manifest["key"]["stage"] == "pair":
             output = outputs[manifest["fingerprint"]]
             _check(output)
-            kinds, chosen, policies = Counter[str](), set[str](), set[str]()
-            for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id", "policy"]):
+            kinds, chosen = Counter[str](), set[str]()
+            for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id"]):
                 kinds[pair["kind"]] += 1
                 chosen.add(pair["chosen_id"])
-                policies.add(pair["policy"])
-            pairs[manifest["key"]["round"]] = RoundPairs(
-                kinds, frozenset(chosen), frozenset(policies)
-            )
+            scored = outputs.get(_inputs(manifest).get("score", ""))
+            samples = None if scored is None else _samples(read_manifest(scored))
+            pairs[manifest["key"]["round"]] = RoundPairs(kinds, frozenset(chosen), samples)
     return dict(sorted(pairs.items()))
+
+
+def _samples(scored: Mapping[str, Any]) -> str | None:
+    """What identifies the trajectories that were scored, given the manifest of their rewards.
+
+    It is their content, because equal trajectories may be of two outputs. Manifests of earlier versions
+    have the fingerprint of the output only.
+    """
+    contents: Mapping[str, str] = scored.get("contents") or {}
+    return contents.get("sample") or _inputs(scored).get("sample")
 
 
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
