@@ -307,10 +307,7 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
     asked = desk.find(run.name, key)
     names, note = list[str](), ""
     if run.policies is None:
-        note = (
-            f"run {run.name} has no config.yaml that names its policies; open it with its configuration: "
-            "steep browse --config FILE"
-        )
+        note = run.not_asked
     else:
         try:
             names, note = run.policies.names()

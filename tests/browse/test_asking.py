@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from pipeline.browse.app import create_app
 from pipeline.browse.asking import Desk, Tell
 from pipeline.browse.forms import LONGEST
 from pipeline.browse.site import RunEntry, Site
-from pipeline.cli.browse import RunPolicies
+from pipeline.cli.browse import RunPolicies, open_site
 from pipeline.core.errors import EngineError
 from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess
+from tasks.resolved import write_resolved
+from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
@@ -206,3 +209,22 @@ def test_new_outputs_are_announced_and_shown_on_demand(runs: Path) -> None:
         shown = client.post(f"/run/{NAME}/new", data={"form_token": token[1]})
         assert shown.status_code == 200
         assert "has new outputs" not in shown.text
+
+
+def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
+    runs: Path,
+) -> None:
+    overrides = (f"runs_dir={runs}", f"name={NAME}")
+    task = task_for("report", "embedded", overrides)
+    shutil.copytree(write_resolved(task.settings).parent, runs / "copy")
+    other = task_for("report", "embedded", (f"runs_dir={runs}", "name=another"))
+    app = create_app(open_site(other))
+    with TestClient(app, base_url="http://127.0.0.1:8766") as client:
+        assert "<textarea" in client.get(f"/run/{NAME}/ask").text
+        page = client.get("/run/copy/ask").text
+        assert "<textarea" not in page
+        assert f"its name and runs_dir give {runs / NAME}," in page
+        fields = form(client)
+        refused = client.post("/run/copy/ask", data=fields)
+        assert refused.status_code == 400
+        assert "is the configuration of another run" in refused.text
