@@ -304,7 +304,10 @@ def fact(run: OpenRun, fact_id: str) -> Page | None:
 
 def ask(run: OpenRun, desk: Desk, key: str) -> Page:
     """The form for a question, the question with this key and its answers, and earlier questions."""
-    asked = desk.find(run.name, key)
+    asked, opened = (
+        desk.find(run.name, key),
+        desk.open,
+    )  # its thread may close the engine at any time
     names, note = list[str](), ""
     if run.policies is None:
         note = run.not_asked
@@ -320,7 +323,7 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
         "missing": bool(key) and asked is None,
         "answers": [] if asked is None else [_answer(*answer) for answer in asked.answers],
         "earlier": [other for other in desk.of_run(run.name) if other is not asked],
-        "open": desk.open is not None and desk.open[0] == run.name and desk.open[1],
+        "open": () if opened is None or opened[0] != run.name else opened[1],
         "longest": LONGEST_QUESTION,
     }
 
