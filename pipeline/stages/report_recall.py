@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.core.dataset_averages import ALL, hop_count_name
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
-from pipeline.evaluation.metrics import ALL, hop_count_name
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import rounds_of
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
