@@ -183,6 +183,20 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     assert problem in complaint
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-9], lambda content: bytes(len(content))]
+)
+def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
+    runs: list[str], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    [file] = tmp_path.glob("runs/few/store/pair/*/pairs.parquet")
+    file.write_bytes(damage(file.read_bytes()))
+    status, _, complaint = steep(["compare", "few"])
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert str(Path(*file.parts[-6:-1])) in complaint
+    assert "`steep pair --round 1 --force` and its configuration" in complaint
+
+
 def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_path: Path) -> None:
     for rows in tmp_path.glob("runs/few/store/evaluate-policy/*/rows.json"):
         rows.write_text(rows.read_text().replace('"q0"', '"q9"'))
