@@ -30,12 +30,17 @@ _SCALES = {
 
 
 class Table(NamedTuple):
-    """A table of texts under a title, with a note below it."""
+    """A table of texts under a title, with a note below it.
+
+    With ``by_policy`` the headings after the first are names of policies. Otherwise those are in the column
+    ``policy``, if there is one.
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    by_policy: bool = False
 
 
 def tables(comparison: Comparison, dataset: str) -> list[Table]:
@@ -98,6 +103,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
                     for label in [group["label"]]
                 ],
                 "mean ± standard deviation over seeds" if measure == "em" else "",
+                by_policy=True,
             )
         )
     tests = [test for test in comparison.tests if test["dataset"] == dataset]

@@ -148,6 +148,20 @@ def test_names_of_runs_are_escaped_on_the_page(
     assert hostile in page.text
 
 
+def test_a_run_that_is_called_as_a_policy_keeps_its_name_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finish("base", 5)
+    finish("sft", 2, "evaluation.retrieval.top_k=3")
+    assert steep(["compare", "base", "sft", "-o", "runs.html"])[0] == 0
+    text = Page((tmp_path / "runs.html").read_text()).text
+    assert "sft base Round 1 EM 6 -50.0" in text
+    assert "sft base SFT EM 6 +0.0" in text
+    assert "setting base sft" in text
+    assert "Base model" not in text
+
+
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     status, printed, _ = steep(["compare", *runs, "--json"])
     assert status == 0
