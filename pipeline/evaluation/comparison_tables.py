@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
+from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 
 _TITLES = {
@@ -89,7 +90,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     if not rows:
         known = dict.fromkeys(row["dataset"] for row in comparison.means)
         raise InputError(f"--dataset is {dataset!r}; the runs have {', '.join(known)}")
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    policies = in_order(row["policy"] for row in rows)
     result = []
     for measure, title in _TITLES.items():
         cells = {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}

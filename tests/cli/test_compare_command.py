@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_a_run_that_is_called_as_a_policy_keeps_its_name_on_the_page(
     assert "sft base SFT EM 6 +0.0" in text
     assert "setting base sft" in text
     assert "Base model" not in text
+
+
+def test_figures_join_the_policies_that_a_run_trained_and_show_others_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run also evaluated the base model, which the first did not."""
+    monkeypatch.chdir(tmp_path)
+    finish("plain", 5)
+    finish("more", 2, "evaluation.policies=[base]", "evaluation.retrieval.top_k=3")
+    assert steep(["compare", "plain", "more", "-o", "runs.html"])[0] == 0
+    text = (tmp_path / "runs.html").read_text()
+    assert "run Base model SFT Round 1" in Page(text).text
+    figure = text[text.index("<svg") : text.index("</svg>")]
+    assert re.findall(r">([A-Z][^<]*)</text>", figure) == ["Base model", "SFT", "Round 1"]
+    lines = re.findall(r'd="([^"]*)"[^>]*stroke-width: 1.7; stroke-linecap: square"', figure)
+    assert [line.count("L") + 1 for line in lines] == [2, 2]  # points of each run
 
 
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
