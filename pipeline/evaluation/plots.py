@@ -83,7 +83,7 @@ def run_curves(policies: Sequence[str], runs: Sequence[RunPoints], scale: float)
                 markersize=4,
                 capsize=2.5 if spreads.any() else 0,
             )
-    axes.set_xticks(range(len(policies)), policies)
+    axes.set_xticks(range(len(policies)), _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     axes.margins(y=0.12)
     return _svg(figure, len(policies))
@@ -118,7 +118,7 @@ def learning_curve(
                 fontsize=7.5,
                 color=INK,
             )
-    axes.set_xticks(positions, policies)
+    axes.set_xticks(positions, _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:
         axes.set_ylim(*limits)
@@ -157,7 +157,7 @@ def stacked_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]], lab
             fontsize=8,
             color=INK,
         )
-    axes.set_yticks(positions, names)
+    axes.set_yticks(positions, _labels(names))
     axes.set_xlabel(label)
     axes.set_xlim(0, (left.max() or 1) * 1.14)
     axes.grid(visible=False, axis="y")
@@ -173,7 +173,7 @@ def share_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]]) -> st
     for number, widths in parts.items():
         axes.barh(positions, widths, 0.72, left=left, color=_placeholder(number))
         left = left + np.asarray(widths)
-    axes.set_yticks(positions, names)
+    axes.set_yticks(positions, _labels(names))
     axes.set_xlim(0, 100)
     axes.grid(visible=False)
     return _svg(figure, len(names))
@@ -218,6 +218,11 @@ def line_chart(
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
     return _svg(figure, count)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Names as matplotlib shows them literally: text between two dollar signs is a formula otherwise."""
+    return [name.replace("$", r"\$") for name in names]
 
 
 def _placeholder(number: int) -> str:
