@@ -308,10 +308,11 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
         desk.find(run.name, key),
         desk.open,
     )  # its thread may close the engine at any time
+    waits = asked is not None and not asked.ended  # read once: the answer may come meanwhile
     names, note = list[str](), ""
     if run.policies is None:
         note = run.not_asked
-    else:
+    elif not waits:  # else the page renews itself every two seconds and has no form
         try:
             names, note = run.policies.names()
         except SteepError as error:
@@ -320,6 +321,7 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
         "names": names,
         "note": note,
         "asked": asked,
+        "waits": waits,
         "missing": bool(key) and asked is None,
         "answers": [] if asked is None else [_answer(*answer) for answer in asked.answers],
         "earlier": [other for other in desk.of_run(run.name) if other is not asked],

@@ -48,7 +48,8 @@ def browse(
 ) -> None:
     """Show pairs, trajectories, graphs and runs in the web browser.
 
-    The other runs in the same directory can be opened and compared too. Nothing is written to a run.
+    The other runs in the same directory can be opened and compared too. Of a run only
+    store/.hashes.json is written, which remembers the content of model files.
     """
     task = stage_task("report", config, set, data)
     site = open_site(task)

@@ -272,6 +272,7 @@ def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
     task = task_for("report", "embedded", overrides)
     shutil.copytree(write_resolved(task.settings).parent, runs / "copy")
     other = task_for("report", "embedded", (f"runs_dir={runs}", "name=another"))
+    before = set((runs / NAME).rglob("*"))
     app = create_app(open_site(other))
     with TestClient(app, base_url="http://127.0.0.1:8766") as client:
         assert "<textarea" in client.get(f"/run/{NAME}/ask").text
@@ -282,3 +283,5 @@ def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
         refused = client.post("/run/copy/ask", data=fields)
         assert refused.status_code == 400
         assert "is the configuration of another run" in refused.text
+    # docs/browse.md: a browser writes one file to the store of a run
+    assert set((runs / NAME).rglob("*")) - before == {runs / NAME / "store" / ".hashes.json"}
