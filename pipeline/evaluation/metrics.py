@@ -105,9 +105,9 @@ def metrics_rows(
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
-    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as "test/unseen". ``seconds`` cover the whole evaluation, so
-    they are set in the row "all" of the whole split and None elsewhere. ``resamples`` and ``seed``
-    configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
+    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as
+    "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all" of the whole
+    split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
     the over-search and under-search rates are None.
     """
     result = _rows_of(policy, split, outcomes, resamples, seed, judged)
