@@ -43,7 +43,10 @@ class Report(StageTask):
         needs[first.stage] = first
         whole = self.settings.until == "report"
         for number in range(1, self.settings.rounds + 1):
-            needs[f"sample-{number}"] = self.clone(Sample, round=number)
+            sample = needs[f"sample-{number}"] = self.clone(Sample, round=number)
+            sampled = questions(sample, "sampling")
+            if sampled.round_number is not None:  # the round has questions of its own
+                needs[f"{sampled.stage}-{number}"] = sampled
             if self.settings.rewards.judged:
                 needs[f"judge-{number}"] = self.clone(Judge, round=number)
             needs[f"score-{number}"] = self.clone(Score, round=number)

@@ -141,15 +141,13 @@ class Desk:
                 except Empty:
                     taken = None
                 if taken is None:
-                    self._open = None
-                    engine.close()
+                    self._end_engine(engine)
                     continue
                 asked, policies = taken
                 wanted = (asked.run, asked.names)
                 try:
                     if self._open != wanted:
-                        self._open = None
-                        engine.close()
+                        self._end_engine(engine)
                         opened = policies.opened(asked.names, asked.progress.append)
                         processes = engine.enter_context(opened)
                         self._open = wanted
@@ -157,10 +155,18 @@ class Desk:
                     for process in processes:
                         process.ask(asked.question)
                     asked.answers = [(process.name, process.answer()) for process in processes]
-                except Exception as error:  # noqa: BLE001 - the page shows it, and the thread goes on
+                except BaseException as error:  # noqa: BLE001 - the page shows it, and the thread goes on
                     asked.problem = str(error) or type(error).__name__
                     if not isinstance(error, SteepError):
                         traceback.print_exc(file=sys.stderr)
-                    self._open = None
-                    engine.close()
-                asked.ended = True
+                    self._end_engine(engine)
+                finally:
+                    asked.ended = True
+
+    def _end_engine(self, engine: ExitStack) -> None:
+        """Close the engine. What fails at that is printed, and the thread goes on without the engine."""
+        self._open = None
+        try:
+            engine.close()
+        except BaseException:  # noqa: BLE001 - later questions need this thread
+            traceback.print_exc(file=sys.stderr)

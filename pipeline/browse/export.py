@@ -28,7 +28,8 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
 
     ``filter`` is the query string of the page of pairs, such as ``kind=hard&q=river``. Without an order in
     it, the first pairs of every round and kind come first. Pairs and questions have the anchors of
-    `pipeline.pairs.anchors`, which the report links to. Raises InputError when it is malformed or no pair matches; nothing is written then.
+    `pipeline.pairs.anchors`, which the report links to. Raises InputError when it is malformed or no pair
+    matches; nothing is written then.
     """
     try:
         given = dict(parse_qsl(filter.removeprefix("?"), strict_parsing=bool(filter)))

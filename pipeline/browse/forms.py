@@ -66,7 +66,7 @@ def take_question(run: OpenRun, desk: Desk, form: Form) -> Asked:
     """
     question = question_record(form.get("question", ""))
     if run.policies is None:
-        raise InputError(f"run {run.name} has no config.yaml, so its policies are not known")
+        raise InputError(run.not_asked)
     offered, note = run.policies.names()
     names = list(dict.fromkeys(filter(None, (form.get("policy"), form.get("other")))))
     if not names:

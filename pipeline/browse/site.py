@@ -31,7 +31,7 @@ class RunEntry:
 
     ``current`` gives the outputs that its configuration names today, or None where that is not known.
     ``base_model`` is the directory of the tokenizer. ``policies`` can be asked questions; None for a run
-    without a configuration.
+    without a configuration of its own, and ``not_asked`` says why if it has one of another run.
     """
 
     name: str
@@ -39,6 +39,7 @@ class RunEntry:
     current: Callable[[], Stages | None] = lambda: None
     base_model: Path | None = None
     policies: Policies | None = None
+    not_asked: str = ""
 
 
 class OpenRun:
@@ -52,6 +53,10 @@ class OpenRun:
         self.sources, self.queries = sources, queries
         self.knowledge = Knowledge(sources)
         self.policies = entry.policies
+        self.not_asked = entry.not_asked or (
+            f"run {entry.name} has no config.yaml that names its policies; open it with its configuration: "
+            "steep browse --config FILE"
+        )
         self._entry = entry
         self._outputs = outputs
 

@@ -304,14 +304,15 @@ def fact(run: OpenRun, fact_id: str) -> Page | None:
 
 def ask(run: OpenRun, desk: Desk, key: str) -> Page:
     """The form for a question, the question with this key and its answers, and earlier questions."""
-    asked = desk.find(run.name, key)
+    asked, opened = (
+        desk.find(run.name, key),
+        desk.open,
+    )  # its thread may close the engine at any time
+    waits = asked is not None and not asked.ended  # read once: the answer may come meanwhile
     names, note = list[str](), ""
     if run.policies is None:
-        note = (
-            f"run {run.name} has no config.yaml that names its policies; open it with its configuration: "
-            "steep browse --config FILE"
-        )
-    else:
+        note = run.not_asked
+    elif not waits:  # else the page renews itself every two seconds and has no form
         try:
             names, note = run.policies.names()
         except SteepError as error:
@@ -320,10 +321,11 @@ def ask(run: OpenRun, desk: Desk, key: str) -> Page:
         "names": names,
         "note": note,
         "asked": asked,
+        "waits": waits,
         "missing": bool(key) and asked is None,
         "answers": [] if asked is None else [_answer(*answer) for answer in asked.answers],
         "earlier": [other for other in desk.of_run(run.name) if other is not asked],
-        "open": desk.open is not None and desk.open[0] == run.name and desk.open[1],
+        "open": () if opened is None or opened[0] != run.name else opened[1],
         "longest": LONGEST_QUESTION,
     }
 

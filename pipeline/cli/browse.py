@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
@@ -48,7 +48,8 @@ def browse(
 ) -> None:
     """Show pairs, trajectories, graphs and runs in the web browser.
 
-    The other runs in the same directory can be opened and compared too. Nothing is written to a run.
+    The other runs in the same directory can be opened and compared too. Of a run only
+    store/.hashes.json is written, which remembers the content of model files.
     """
     task = stage_task("report", config, set, data)
     site = open_site(task)
@@ -110,19 +111,31 @@ def _base_model(settings: Config) -> Path | None:
 
 
 def _other(folder: Path) -> RunEntry:
-    """A run beside the configured one; its own ``config.yaml`` names its base model."""
+    """A run beside the configured one; its own ``config.yaml`` names its base model and its policies.
+
+    That of a copied or renamed folder still names the run that it was written for. The policies of that
+    run are not offered as those of the folder.
+    """
     from pipeline.browse.site import RunEntry
     from pipeline.config import load
     from tasks.resolved import RESOLVED
 
-    base_model = policies = None
-    if (folder / RESOLVED).is_file():
-        policies = RunPolicies(str(folder / RESOLVED), (), None)
-        try:
-            base_model = _base_model(load(str(folder / RESOLVED)))
-        except SteepError:  # of another version; only the view of tokens needs it
-            base_model = None
-    return RunEntry(folder.name, folder / "store", base_model=base_model, policies=policies)
+    entry, file = RunEntry(folder.name, folder / "store"), folder / RESOLVED
+    if not file.is_file():
+        return entry
+    try:
+        settings = load(str(file))
+    except SteepError as error:  # of another version
+        return replace(entry, not_asked=f"the policies of run {folder.name} are not known: {error}")
+    entry = replace(entry, base_model=_base_model(settings))
+    if settings.run_dir.resolve() == folder.resolve():
+        return replace(entry, policies=RunPolicies(str(file), (), None))
+    return replace(
+        entry,
+        not_asked=f"{file} is the configuration of another run: its name and runs_dir give "
+        f"{settings.run_dir.resolve()}, so the policies of {folder.resolve()} cannot be asked; set name "
+        "and runs_dir in the file to those of this folder",
+    )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ def differing_settings(
     """``reference``, a file name or `DEFAULTS`, and ``settings``: ``key``, ``value`` and ``before``.
 
     Left out are the run's name, settings that only say how work is executed, and ``per_round``. A setting
-    whose block the reference lacks has no ``before``, and is there if it differs from its default. Arguments and errors are those of `load`.
+    whose block the reference lacks has no ``before``, and is there if it differs from its default.
+    Arguments and errors are those of `load`.
     """
     config = load(path, overrides, data)
     reference, before = _reference(find_configuration(path), data)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
+from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 
 _TITLES = {
@@ -30,12 +31,17 @@ _SCALES = {
 
 
 class Table(NamedTuple):
-    """A table of texts under a title, with a note below it."""
+    """A table of texts under a title, with a note below it.
+
+    With ``by_policy`` the headings after the first are names of policies. Otherwise those are in the column
+    ``policy``, if there is one.
+    """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    by_policy: bool = False
 
 
 def tables(comparison: Comparison, dataset: str) -> list[Table]:
@@ -84,7 +90,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     if not rows:
         known = dict.fromkeys(row["dataset"] for row in comparison.means)
         raise InputError(f"--dataset is {dataset!r}; the runs have {', '.join(known)}")
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    policies = in_order(row["policy"] for row in rows)
     result = []
     for measure, title in _TITLES.items():
         cells = {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
@@ -98,6 +104,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
                     for label in [group["label"]]
                 ],
                 "mean ± standard deviation over seeds" if measure == "em" else "",
+                by_policy=True,
             )
         )
     tests = [test for test in comparison.tests if test["dataset"] == dataset]

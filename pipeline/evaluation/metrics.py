@@ -10,7 +10,6 @@ there are several numbers of hops, "1-hop", "2-hop", … are averages over the q
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,33 +18,14 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
+from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count_name
 from pipeline.core.records import HopType, Question, Stop, Trajectory
 from pipeline.evaluation.compare import bootstrap_interval
 from pipeline.evaluation.failures import FailureMode, diagnose
 from pipeline.judges.metrics import SearchErrors
 
-ALL = "all"
-HOP_AVERAGES: Mapping[HopType, str] = {"single": "single-hop", "multi": "multi-hop"}
-_AVERAGES = frozenset({*HOP_AVERAGES.values(), ALL})
-_HOP_COUNT = re.compile(r"(\d+)-hop")
 # Measures with one number per question; rows have their mean and its interval.
 MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")
-
-
-def is_average(dataset: str) -> bool:
-    """Whether a row with this data set is an average over several."""
-    return dataset in _AVERAGES or hop_count(dataset) is not None
-
-
-def hop_count(dataset: str) -> int | None:
-    """The number of hops of a row such as "2-hop"; None for other rows."""
-    found = _HOP_COUNT.fullmatch(dataset)
-    return None if found is None else int(found[1])
-
-
-def hop_count_name(hops: int) -> str:
-    """The data set of the average over the questions with this number of hops."""
-    return f"{hops}-hop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +105,9 @@ def metrics_rows(
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
-    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as "test/unseen". ``seconds`` cover the whole evaluation, so
-    they are set in the row "all" of the whole split and None elsewhere. ``resamples`` and ``seed``
-    configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
+    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as
+    "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all" of the whole
+    split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
     the over-search and under-search rates are None.
     """
     result = _rows_of(policy, split, outcomes, resamples, seed, judged)

@@ -5,7 +5,7 @@ Input: the pairs of every round of runs. Output: rows of plain values for `pipel
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -21,12 +21,14 @@ class RoundPairs:
     Attributes:
         kinds: the number of pairs of each kind, such as "format".
         chosen: the ids of the chosen trajectories.
-        sampled_by: the fingerprints of the policies that sampled them.
+        samples: identifies the trajectories that were sampled, from which pairs were chosen; None where
+            that is not known. The ids of trajectories do not tell: they have the policy and the number of
+            the sample, and neither the seed nor the settings of sampling and retrieval.
     """
 
     kinds: Counter[str]
     chosen: frozenset[str]
-    sampled_by: frozenset[str]
+    samples: str | None
 
 
 PairsByRound = Mapping[int, RoundPairs]
@@ -57,16 +59,21 @@ def shared_rows(
 ) -> Iterable[dict[str, Any]]:
     """The share of the first group's chosen trajectories that the other group chooses too, by round.
 
-    Each run is compared with the one of the other group whose policy sampled the same trajectories; a round
-    is left out where a run has none. ``values`` holds the share of each run, and ``mean`` their mean.
+    Each run is compared with those of the other group that chose from the same sampled trajectories; a
+    round is left out where a run has none. ``values`` holds the share of each run, averaged over the runs
+    that it is compared with, and ``mean`` their mean.
     """
     for number in sorted({number for run in first[1] for number in run}):
-        partners = {run[number].sampled_by: run[number] for run in other[1] if number in run}
+        partners: defaultdict[str | None, list[RoundPairs]] = defaultdict(list)
+        for run in other[1]:
+            if number in run and run[number].samples is not None:
+                partners[run[number].samples].append(run[number])
         pairs = [run[number] for run in first[1] if number in run and run[number].chosen]
-        if not pairs or not all(round_pairs.sampled_by in partners for round_pairs in pairs):
+        if not pairs or not all(one.samples in partners for one in pairs):
             continue
         values = [
-            len(one.chosen & partners[one.sampled_by].chosen) / len(one.chosen) for one in pairs
+            fmean(len(one.chosen & twin.chosen) / len(one.chosen) for twin in partners[one.samples])
+            for one in pairs
         ]
         yield {
             "before": first[0], "after": other[0], "round": number, "mean": fmean(values),

@@ -41,6 +41,8 @@ _NAMED |= {_FIRST_RUN + place: color for place, color in enumerate(_RUN_COLORS)}
 _LINES = ("-", "--", ":", "-.")
 
 Bounds = tuple[float, float] | None
+# Of each policy of a run: its place on the axis, mean and spread, and whether a line joins it.
+RunPoints = Sequence[tuple[int, float, float, bool]]
 
 
 def series_color(number: int, count: int) -> str:
@@ -56,33 +58,32 @@ def run_series(place: int) -> int:
     return _FIRST_RUN + place % len(_RUN_COLORS)
 
 
-def run_curves(
-    policies: Sequence[str], runs: Sequence[Sequence[tuple[float, float] | None]], scale: float
-) -> str:
+def run_curves(policies: Sequence[str], runs: Sequence[RunPoints], scale: float) -> str:
     """Line chart of a measure over policies, with one line per run and bars of its spread.
 
-    ``runs[run][policy]`` is the mean and the spread, None where a run lacks the policy. Both are
-    multiplied by ``scale``.
+    Means and spreads are multiplied by ``scale``.
     """
     figure, axes = _figure(4.2, 2.6, left=0.45, bottom=0.25)
     for place, points in enumerate(runs):
-        found = [(x, *point) for x, point in enumerate(points) if point is not None]
-        if not found:
-            continue
-        at, means, spreads = (np.array(values) for values in zip(*found, strict=True))
         shift = 0.05 * (place - (len(runs) - 1) / 2) / max(len(runs) - 1, 1)  # bars side by side
-        axes.errorbar(
-            at + shift,
-            scale * means,
-            scale * spreads,
-            color=_placeholder(run_series(place)),
-            linestyle=_LINES[place // len(_RUN_COLORS) % len(_LINES)],
-            linewidth=1.7,
-            marker="o",
-            markersize=4,
-            capsize=2.5 if spreads.any() else 0,
-        )
-    axes.set_xticks(range(len(policies)), policies)
+        for joined in (True, False):
+            found = [point[:3] for point in points if point[3] == joined]
+            if not found:
+                continue
+            at, means, spreads = (np.array(values) for values in zip(*found, strict=True))
+            line = _LINES[place // len(_RUN_COLORS) % len(_LINES)]
+            axes.errorbar(
+                at + shift,
+                scale * means,
+                scale * spreads,
+                color=_placeholder(run_series(place)),
+                linestyle=line if joined else "none",
+                linewidth=1.7,
+                marker="o",
+                markersize=4,
+                capsize=2.5 if spreads.any() else 0,
+            )
+    axes.set_xticks(range(len(policies)), _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     axes.margins(y=0.12)
     return _svg(figure, len(policies))
@@ -117,7 +118,7 @@ def learning_curve(
                 fontsize=7.5,
                 color=INK,
             )
-    axes.set_xticks(positions, policies)
+    axes.set_xticks(positions, _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:
         axes.set_ylim(*limits)
@@ -156,7 +157,7 @@ def stacked_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]], lab
             fontsize=8,
             color=INK,
         )
-    axes.set_yticks(positions, names)
+    axes.set_yticks(positions, _labels(names))
     axes.set_xlabel(label)
     axes.set_xlim(0, (left.max() or 1) * 1.14)
     axes.grid(visible=False, axis="y")
@@ -172,7 +173,7 @@ def share_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]]) -> st
     for number, widths in parts.items():
         axes.barh(positions, widths, 0.72, left=left, color=_placeholder(number))
         left = left + np.asarray(widths)
-    axes.set_yticks(positions, names)
+    axes.set_yticks(positions, _labels(names))
     axes.set_xlim(0, 100)
     axes.grid(visible=False)
     return _svg(figure, len(names))
@@ -217,6 +218,11 @@ def line_chart(
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
     return _svg(figure, count)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Names as matplotlib shows them literally: text between two dollar signs is a formula otherwise."""
+    return [name.replace("$", r"\$") for name in names]
 
 
 def _placeholder(number: int) -> str:

@@ -7,7 +7,7 @@ The policies of a run are policy 0 ("sft", or "base" or "start" without a cold s
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 _FIRST = ("sft", "start", "base")  # a run has one of them as policy 0
 _ROUND = re.compile(r"round-(\d+)")
@@ -18,6 +18,13 @@ def of_run(names: Collection[str]) -> list[str]:
     """Policy 0 and the policies of the rounds among ``names``, in order of training."""
     first = [name for name in _FIRST if name in names][:1]
     return first + sorted((name for name in names if _ROUND.fullmatch(name)), key=_number)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """All ``names``, each once: policies beside the run, in the order given, then those of the run."""
+    distinct = dict.fromkeys(names)
+    own = of_run(distinct)
+    return [name for name in distinct if name not in own] + own
 
 
 def policy_title(name: str) -> str:

@@ -18,7 +18,7 @@ from pipeline.evaluation.comparison_tables import (
     runs_table,
     settings_table,
 )
-from pipeline.evaluation.policy_names import policy_title
+from pipeline.evaluation.policy_names import in_order, of_run, policy_title
 from pipeline.evaluation.run_comparison import Comparison
 from pipeline.stages.report import TEMPLATES
 
@@ -58,17 +58,28 @@ def comparison_page(comparison: Comparison, dataset: str) -> str:
 
 def _curves(
     comparison: Comparison, dataset: str, measure: str
-) -> tuple[list[str], list[list[tuple[float, float] | None]]]:
-    """Titles of the policies; mean and spread of each run and policy, None where a run lacks it."""
+) -> tuple[list[str], list[plots.RunPoints]]:
+    """Titles of the policies, and the points of each run."""
     rows = [
         row
         for row in comparison.means
         if (row["dataset"], row["measure"]) == (dataset, measure)
     ]  # fmt: skip
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    policies = in_order(row["policy"] for row in rows)
     found: dict[tuple[str, str], dict[str, Any]] = {(r["group"], r["policy"]): r for r in rows}
-    curves: list[list[tuple[float, float] | None]] = []
+    curves: list[plots.RunPoints] = []
     for group in comparison.groups:
-        cells = [found.get((group["label"], policy)) for policy in policies]
-        curves.append([cell and (cell["mean"], cell["spread"] or 0.0) for cell in cells])  # type: ignore[misc]
+        cells = {
+            policy: found[group["label"], policy]
+            for policy in policies
+            if (group["label"], policy) in found
+        }
+        trained = of_run(cells)
+        curves.append(
+            [
+                (place, cell["mean"], cell["spread"] or 0.0, policy in trained)
+                for place, policy in enumerate(policies)
+                if (cell := cells.get(policy)) is not None
+            ]
+        )
     return [policy_title(policy) for policy in policies], curves

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import text_output, write_json
+from pipeline.core.dataset_averages import ALL
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress
@@ -29,7 +30,7 @@ from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
 from pipeline.evaluation.excerpts import failed, most_changed
 from pipeline.evaluation.failures import with_current_names
-from pipeline.evaluation.metrics import ALL, MEASURES, Outcome, measure, metrics_rows
+from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.metrics import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext

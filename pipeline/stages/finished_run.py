@@ -31,6 +31,7 @@ _PAIRS = "pairs.parquet"
 _JUDGED = "judge-"
 # Stages whose settings evaluation may override (`Config.for_evaluation`).
 _EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
+_AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
 def compare_directories(directories: Sequence[Path]) -> Comparison:
@@ -103,9 +104,6 @@ def read_run(directory: Path, name: str) -> RunResults:
     )
 
 
-_AGAIN = "evaluate it again with `steep evaluate` and its configuration"
-
-
 def _evaluation(directory: Path) -> Path:
     """The output of the stage ``evaluate`` that the run shows, else the newest."""
     found = sorted(
@@ -125,9 +123,9 @@ def _evaluation(directory: Path) -> Path:
     return found[0].parent
 
 
-def _check(output: Path) -> None:
+def _check(output: Path, remedy: str = _AGAIN) -> None:
     if damage := problems(output, Depth.SIZES):
-        raise StoreError(f"{output} is damaged: {'; '.join(damage)}; {_AGAIN}")
+        raise StoreError(f"{output} is damaged: {'; '.join(damage)}; {remedy}")
 
 
 def _inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -156,17 +154,32 @@ def _pairs(
     pairs = {}
     for manifest in manifests:
         if manifest["key"]["stage"] == "pair":
-            output = outputs[manifest["fingerprint"]]
-            _check(output)
-            kinds, chosen, policies = Counter[str](), set[str](), set[str]()
-            for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id", "policy"]):
-                kinds[pair["kind"]] += 1
-                chosen.add(pair["chosen_id"])
-                policies.add(pair["policy"])
-            pairs[manifest["key"]["round"]] = RoundPairs(
-                kinds, frozenset(chosen), frozenset(policies)
+            number, output = manifest["key"]["round"], outputs[manifest["fingerprint"]]
+            remedy = (
+                f"make it again with `steep pair --round {number} --force` and its configuration"
             )
+            _check(output, remedy)
+            kinds, chosen = Counter[str](), set[str]()
+            try:
+                for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id"]):
+                    kinds[pair["kind"]] += 1
+                    chosen.add(pair["chosen_id"])
+            except InputError as error:
+                raise StoreError(f"{error}; {remedy}") from None
+            scored = outputs.get(_inputs(manifest).get("score", ""))
+            samples = None if scored is None else _samples(read_manifest(scored))
+            pairs[number] = RoundPairs(kinds, frozenset(chosen), samples)
     return dict(sorted(pairs.items()))
+
+
+def _samples(scored: Mapping[str, Any]) -> str | None:
+    """What identifies the trajectories that were scored, given the manifest of their rewards.
+
+    It is their content, because equal trajectories may be of two outputs. Manifests of earlier versions
+    have the fingerprint of the output only.
+    """
+    contents: Mapping[str, str] = scored.get("contents") or {}
+    return contents.get("sample") or _inputs(scored).get("sample")
 
 
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:

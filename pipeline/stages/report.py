@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import json_text, write_json, write_text
+from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import with_current_names
-from pipeline.evaluation.metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT

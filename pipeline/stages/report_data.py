@@ -32,7 +32,7 @@ _STAGES = (
     *(f"questions-{split}" for split in (*TRAINED, *HELD_OUT)),
     *("graph", "index", "sft-data", "sft", "start"),
 )
-_ROUND_STAGES = ("sample", "judge", "score", "pair", "train")
+_ROUND_STAGES = ("questions-sampling", "sample", "judge", "score", "pair", "train")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.dataset_averages import ALL, is_average
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import LEGEND, FailureMode, with_current_names
-from pipeline.evaluation.metrics import ALL, is_average
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import TrajectoryView, read_json, trajectory_view
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.core.dataset_averages import ALL, hop_count_name
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
-from pipeline.evaluation.metrics import ALL, hop_count_name
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import rounds_of
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
@@ -57,13 +57,15 @@ class _Count:
 class Recall:
     """The recall of one round or policy; ``every`` is the distance of the checked trajectories.
 
-    ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be checked, ``recall``, the
+    ``without_question`` counts the trajectories whose question was not found; their hops are those that
+    their own annotations give. ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be checked, ``recall``, the
     share of their hops that were retrieved, and ``whole``, the share of trajectories that retrieved all.
     """
 
     title: str
     sampled: bool
     every: int
+    without_question: int = 0
     by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_hops: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -88,8 +90,9 @@ def _number(name: str) -> int:
 
 
 def _recalls(inputs: Mapping[str, Path], split: str, most: int) -> Iterator[Recall]:
-    sampled, held_out = (_file(inputs, f"questions-{name}") for name in ("sampling", split))
+    sampling, held_out = (_file(inputs, f"questions-{name}") for name in ("sampling", split))
     for number, directory in rounds_of(inputs, "score").items():
+        sampled = _file(inputs, f"questions-sampling-{number}") or sampling
         yield measure(f"Sampling of round {number}", True, directory / FILE, sampled, most)
     for name, directory in inputs.items():
         if name.startswith(_EVALUATED):
@@ -112,8 +115,11 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
     known = _Questions(questions)
     by_dataset: defaultdict[str, _Count] = defaultdict(_Count)
     by_hops: defaultdict[str, _Count] = defaultdict(_Count)
+    without_question = 0
     for trajectory in iterate_trajectories(path, _COLUMNS, every):
-        hops = retrieved_hops(trajectory, known.find(trajectory.question_id))
+        question = known.find(trajectory.question_id)
+        without_question += question is None
+        hops = retrieved_hops(trajectory, question)
         checked = [hop for hop in hops if hop is not None]
         if not checked:
             continue
@@ -125,6 +131,7 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
         title,
         sampled,
         every,
+        without_question,
         {name: count.row() for name, count in by_dataset.items()},
         {name: count.row() for name, count in by_hops.items()},
     )
@@ -134,14 +141,15 @@ class _Questions:
     """The questions of a file by id, for ids in about the order of the file.
 
     One question is in memory. A search goes on after the last question that was found, and from the start
-    of the file when it reaches the end. After some searches without success it gives up on the file.
+    of the file when it reaches the end. After searches for some questions without success it gives up on
+    the file.
     """
 
     _PATIENCE = 3
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._failures = 0
+        self._absent: set[str] = set()
         self._last: Question | None = None
         self._rest = self._from_start()
 
@@ -152,7 +160,7 @@ class _Questions:
         """The question with this id, or None."""
         if self._last is not None and self._last.question_id == question_id:
             return self._last
-        if self._failures >= self._PATIENCE:
+        if question_id in self._absent or len(self._absent) >= self._PATIENCE:
             return None
         for _ in range(2):
             for question in self._rest:
@@ -160,5 +168,5 @@ class _Questions:
                     self._last = question
                     return question
             self._rest = self._from_start()
-        self._failures += 1
+        self._absent.add(question_id)
         return None

@@ -2,7 +2,7 @@
 and judges.
 
 Input: the ``chat.json`` of these stages, and the manifests of the stages and of their shards. Output: one
-`Usage` per stage and model. ``chat.json`` counts every answer, also those from the cache; how many came from
+`Calls` per stage and model. ``chat.json`` counts every answer, also those from the cache; how many came from
 the cache is in the manifests, if they still are in the store.
 """
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from pipeline.core.input_files import parquet_batches
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import from_arrow, parse_record
@@ -37,7 +39,7 @@ def iterate_trajectories(
     start = 0
     for batch in parquet_batches(path, columns):
         places = range(-start % every, batch.num_rows, every)
-        chosen = batch if every == 1 else batch.take(list(places))
+        chosen = batch if every == 1 else batch.take(pa.array(places, pa.int64()))
         for place, row in zip(places, chosen.to_pylist(), strict=True):
             record = _BLANK | from_arrow(row, Trajectory)
             yield parse_record(Trajectory, record, path, start + place + 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,9 +17,11 @@ from pipeline.browse.app import create_app
 from pipeline.browse.asking import Desk, Tell
 from pipeline.browse.forms import LONGEST
 from pipeline.browse.site import RunEntry, Site
-from pipeline.cli.browse import RunPolicies
+from pipeline.cli.browse import RunPolicies, open_site
 from pipeline.core.errors import EngineError
-from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess
+from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
+from tasks.resolved import write_resolved
+from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
@@ -185,6 +189,59 @@ def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
         slow.waits = False
 
 
+class Failing(NoEngine):
+    """Fake policies without an engine, which raise ``error`` where the engine would start or end."""
+
+    def __init__(self, error: BaseException, *, at_start: bool = False) -> None:
+        self.error, self.at_start = error, at_start
+
+    @contextmanager
+    def opened(self, names: Sequence[str], tell: Tell) -> Iterator[Sequence[PolicyProcess]]:
+        if self.at_start:
+            raise self.error
+        yield ()
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "failing", [Failing(OSError("no space left")), Failing(SystemExit(), at_start=True)]
+)
+def test_questions_are_answered_after_an_engine_that_fails_to_end_or_exits(
+    failing: Failing,
+) -> None:
+    desk = Desk()
+    question = question_record("Where is Vell?")
+    before = desk.ask(NAME, question, ["base"], failing)
+    until(lambda: before.ended)
+    desk.end()
+    after = desk.ask(NAME, question, ["base"], Failing(OSError("no space left")))
+    until(lambda: after.ended)
+    assert after.problem == ""
+    desk.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_page_is_shown_while_the_engine_ends(runs: Path) -> None:
+    class Ending(Desk):
+        """A desk whose engine is ready when its state is read first, and has ended afterwards."""
+
+        states: ClassVar = [(NAME, ("sft",))]
+
+        @property
+        def open(self) -> tuple[str, tuple[str, ...]] | None:
+            return self.states.pop() if self.states else None
+
+    for client in served(runs, NoEngine(), Ending()):
+        page = client.get(f"/run/{NAME}/ask")
+        assert (page.status_code, "The engine of sft is ready" in page.text) == (200, True)
+
+
 def test_a_run_without_a_configuration_says_how_to_ask_it(runs: Path) -> None:
     for client in served(runs, None, Desk()):
         page = client.get(f"/run/{NAME}/ask").text
@@ -206,3 +263,25 @@ def test_new_outputs_are_announced_and_shown_on_demand(runs: Path) -> None:
         shown = client.post(f"/run/{NAME}/new", data={"form_token": token[1]})
         assert shown.status_code == 200
         assert "has new outputs" not in shown.text
+
+
+def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
+    runs: Path,
+) -> None:
+    overrides = (f"runs_dir={runs}", f"name={NAME}")
+    task = task_for("report", "embedded", overrides)
+    shutil.copytree(write_resolved(task.settings).parent, runs / "copy")
+    other = task_for("report", "embedded", (f"runs_dir={runs}", "name=another"))
+    before = set((runs / NAME).rglob("*"))
+    app = create_app(open_site(other))
+    with TestClient(app, base_url="http://127.0.0.1:8766") as client:
+        assert "<textarea" in client.get(f"/run/{NAME}/ask").text
+        page = client.get("/run/copy/ask").text
+        assert "<textarea" not in page
+        assert f"its name and runs_dir give {runs / NAME}," in page
+        fields = form(client)
+        refused = client.post("/run/copy/ask", data=fields)
+        assert refused.status_code == 400
+        assert "is the configuration of another run" in refused.text
+    # docs/browse.md: a browser writes one file to the store of a run
+    assert set((runs / NAME).rglob("*")) - before == {runs / NAME / "store" / ".hashes.json"}

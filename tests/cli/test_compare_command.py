@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +57,11 @@ def finish(name: str, right: int, *overrides: str) -> Path:
     return report.settings.run_dir
 
 
+def edit_manifest(run: str, stage: str, change: Callable[[Any], Any]) -> None:
+    [path] = Path("runs", run, "store", stage).glob("*/manifest.json")
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two seeds of one configuration, and one seed of another with a different k_f in evaluation."""
@@ -77,13 +85,37 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "| few | 16.7 | 33.3 |" in lines
     assert "| all | all, all-1 | 0, 1 |" in lines
     assert "| evaluation: retrieval.top_k | – | 3 |" in lines
-    # Pairs of round 1: 5 and 4, against 2, whose chosen trajectories are among the others.
-    assert "| row | round | pairs | easy | format | chosen as in all |" in lines
-    assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |  |" in lines
-    assert "| few | 1 | 2 | 1 | 1 | 45% |" in lines
+    assert "| row | round | pairs | easy | format |" in lines
+    assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |" in lines
+    assert "| few | 1 | 2 | 1 | 1 |" in lines
     # By question: two differences of -1 and one of -1/2, so p = 2/8.
     [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
     assert em.endswith("| 0.250 |")
+
+
+def test_chosen_trajectories_are_compared_where_both_runs_chose_from_the_same_samples(
+    runs: list[str], tmp_path: Path
+) -> None:
+    """Of 5 and 4 chosen trajectories, 2 are chosen by the run of each seed whose pairs are fewer.
+
+    All trajectories have the same ids, whatever their seed and temperature.
+    """
+    finish("few-1", 2, "seed=1", "evaluation.retrieval.top_k=3")
+    finish("warm", 2, "sampling.temperature=0.9")
+    finish("warm-1", 2, "seed=1", "sampling.temperature=0.9")
+    found = compare_runs([*runs, "few-1", "warm", "warm-1"])
+    assert [(row["after"], row["values"]) for row in found["shared"]] == [("few", [0.4, 0.5])]
+    assert steep(["compare", *runs, "few-1", "-o", "table.md"])[0] == 0
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert "| row | round | pairs | easy | format | chosen as in all |" in lines
+    assert "| few | 1 | 2 ± 0 | 1 ± 0 | 1 ± 0 | 45% |" in lines
+
+
+def test_equal_samples_of_other_outputs_are_the_same_samples(runs: list[str]) -> None:
+    for run in (runs[0], "few"):
+        edit_manifest(run, "score", lambda value: value | {"contents": {"sample": "equal"}})
+    edit_manifest("few", "score", lambda value: value | {"made_from": {"sample": "another"}})
+    assert [row["values"] for row in compare_runs(["all", "few"])["shared"]] == [[0.4]]
 
 
 def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
@@ -115,6 +147,36 @@ def test_names_of_runs_are_escaped_on_the_page(
     page = Page((tmp_path / "runs.html").read_text())
     assert "script" not in page.tags
     assert hostile in page.text
+
+
+def test_a_run_that_is_called_as_a_policy_keeps_its_name_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finish("base", 5)
+    finish("sft", 2, "evaluation.retrieval.top_k=3")
+    assert steep(["compare", "base", "sft", "-o", "runs.html"])[0] == 0
+    text = Page((tmp_path / "runs.html").read_text()).text
+    assert "sft base Round 1 EM 6 -50.0" in text
+    assert "sft base SFT EM 6 +0.0" in text
+    assert "setting base sft" in text
+    assert "Base model" not in text
+
+
+def test_figures_join_the_policies_that_a_run_trained_and_show_others_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run also evaluated the base model, which the first did not."""
+    monkeypatch.chdir(tmp_path)
+    finish("plain", 5)
+    finish("more", 2, "evaluation.policies=[base]", "evaluation.retrieval.top_k=3")
+    assert steep(["compare", "plain", "more", "-o", "runs.html"])[0] == 0
+    text = (tmp_path / "runs.html").read_text()
+    assert "run Base model SFT Round 1" in Page(text).text
+    figure = text[text.index("<svg") : text.index("</svg>")]
+    assert re.findall(r">([A-Z][^<]*)</text>", figure) == ["Base model", "SFT", "Round 1"]
+    lines = re.findall(r'd="([^"]*)"[^>]*stroke-width: 1.7; stroke-linecap: square"', figure)
+    assert [line.count("L") + 1 for line in lines] == [2, 2]  # points of each run
 
 
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
@@ -150,6 +212,20 @@ def test_what_cannot_be_compared_is_refused_in_one_sentence(
     status, _, complaint = steep(["compare", *arguments])
     assert (status, complaint.count("\n")) == (2, 1)
     assert problem in complaint
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-9], lambda content: bytes(len(content))]
+)
+def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
+    runs: list[str], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    [file] = tmp_path.glob("runs/few/store/pair/*/pairs.parquet")
+    file.write_bytes(damage(file.read_bytes()))
+    status, _, complaint = steep(["compare", "few"])
+    assert (status, complaint.count("\n")) == (2, 1)
+    assert str(Path(*file.parts[-6:-1])) in complaint
+    assert "`steep pair --round 1 --force` and its configuration" in complaint
 
 
 def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_path: Path) -> None:

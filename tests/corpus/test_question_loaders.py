@@ -238,6 +238,9 @@ def test_question_records_are_read_unchanged(tmp_path: Path) -> None:
     assert load_questions(path, "questions") == [question]
 
 
+OWN = {"question_id": "q", "question": "Why?", "answers": ["because"], "hop": "single"}
+
+
 def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
     records = [{"question": text, "answer": ["a"]} for text in ("one", "two", "one")]
     ids = [item.question_id for item in load(tmp_path, "nq", *records)]
@@ -276,6 +279,9 @@ def test_ids_are_unique_and_independent_of_the_order(tmp_path: Path) -> None:
             "possible_answers: expected a list",
         ),
         ("questions", {"question_id": "q"}, "dataset: Field required"),
+        ("questions", OWN | {"dataset": "all"}, 'dataset: expected another name, got "all"'),
+        ("questions", OWN | {"dataset": "multi-hop"}, "dataset: expected another name"),
+        ("questions", OWN | {"dataset": "2-hop"}, "dataset: expected another name"),
     ],
 )
 def test_malformed_record_raises_input_error_with_its_field(

@@ -16,6 +16,7 @@ from pipeline.pairs.anchors import pair_anchor
 from pipeline.stages import report_recall
 from pipeline.stages.report import run
 from pipeline.stages.report_usage import usages
+from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
 from tests.stages.fabricated_run import trajectory, write_run
 from tests.stages.test_report_page import HOSTILE, Page
 
@@ -71,6 +72,28 @@ def test_questions_in_any_order_are_found_and_missing_ones_do_without(tmp_path: 
     [found] = report_recall.values(inputs, "test")["recalls"]
     # Without its question, only the last hop of q9 can be checked, and an item has its answer.
     assert found.by_dataset["all"] == {"n": 4, "recall": 1.0, "whole": 1.0}
+    assert found.without_question == 1
+
+
+def test_samples_of_a_missing_question_do_not_cost_other_trajectories_their_question(
+    tmp_path: Path,
+) -> None:
+    trajectories = [replace(retrieving(9), trajectory_id=f"q9-{n}") for n in range(5)]
+    inputs = write(tmp_path, [*trajectories, retrieving(1)], [question(1)])
+    [found] = report_recall.values(inputs, "test")["recalls"]
+    assert (found.without_question, found.by_hops["2-hop"]["n"]) == (5, 6)
+
+
+def test_a_round_with_questions_of_its_own_is_checked_with_them(tmp_path: Path) -> None:
+    """Of the question's two hops one is retrieved; without its question only the last can be checked."""
+    inputs = write(tmp_path, [retrieving(1, "Ann was born in Vell.")], [question(0)])
+    [without] = report_recall.values(inputs, "test")["recalls"]
+    assert (without.without_question, without.by_dataset["all"]["recall"]) == (1, 0.0)
+    write_parquet(tmp_path / "own" / "questions.parquet", [question(1)], Question)
+    [found] = report_recall.values(inputs | {"questions-sampling-1": tmp_path / "own"}, "test")[
+        "recalls"
+    ]
+    assert (found.without_question, found.by_dataset["all"]["recall"]) == (0, 0.5)
 
 
 def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> None:
@@ -80,6 +103,13 @@ def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> 
     [found] = report_recall.values(inputs, "test", most=3)["recalls"]
     assert found.every == 3
     assert found.by_dataset["all"] == {"n": 3, "recall": 1.0, "whole": 1.0}
+
+
+def test_files_whose_last_batch_has_no_chosen_trajectory_are_read(tmp_path: Path) -> None:
+    """A batch has 256 rows, and row 256 is no multiple of 3."""
+    inputs = write(tmp_path, [retrieving(n) for n in range(257)], [])
+    chosen = iterate_trajectories(inputs["score-1"] / FILE, ("question_id", "steps"), 3)
+    assert [record.question_id for record in chosen] == [f"q{n}" for n in range(0, 257, 3)]
 
 
 def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:

@@ -103,6 +103,14 @@ def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints(
     assert changed("per_round.2.sampling.shards=2") == shards
 
 
+def test_the_report_reads_the_questions_of_a_round_that_has_its_own() -> None:
+    own = "per_round.2.data.sampling=[{dataset: nq, path: nq_sampling.jsonl}]"
+    report, plain = task_for("report", "embedded", (own,)), task_for("report", "embedded")
+    [added] = report.inputs.keys() - plain.inputs.keys()
+    assert added == "questions-sampling-2"
+    assert report.inputs[added].key == report.inputs["sample-2"].inputs["questions"].key
+
+
 def test_judges_of_one_round_leave_the_judges_of_policies(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

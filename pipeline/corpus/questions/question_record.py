@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pipeline.core.dataset_averages import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Question
@@ -17,8 +18,9 @@ from pipeline.corpus.raw_records import RawRecord, brief
 def question_record(row: RawRecord) -> Question:
     """The record as a `Question`.
 
-    Raises InputError when a field has another type, a text is blank, there is no answer, or the
-    number of hops is below 1 or differs from the decomposition.
+    Raises InputError when a field has another type, a text is blank, the data set has the name of an
+    average of the metrics, there is no answer, or the number of hops is below 1 or differs from the
+    decomposition.
     """
     try:
         question = parse_record(Question, row.value, row.path, row.line)
@@ -27,6 +29,11 @@ def question_record(row: RawRecord) -> Question:
     row.checked_identifier(question.question_id, "question_id")
     for field, text in _texts(question):
         row.checked_text(text, field)
+    if is_average(question.dataset):
+        raise row.error(
+            f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, multi-hop, "
+            "1-hop, 2-hop and so on are averages over data sets"
+        )
     if not question.answers:
         raise row.error("answers: expected at least one answer, got []")
     _check_hops(row, question)
