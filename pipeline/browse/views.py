@@ -304,10 +304,8 @@ def fact(run: OpenRun, fact_id: str) -> Page | None:
 
 def ask(run: OpenRun, desk: Desk, key: str) -> Page:
     """The form for a question, the question with this key and its answers, and earlier questions."""
-    asked, opened = (
-        desk.find(run.name, key),
-        desk.open,
-    )  # its thread may close the engine at any time
+    asked = desk.find(run.name, key)
+    opened = desk.open  # read once: the thread of the desk may close the engine at any time
     waits = asked is not None and not asked.ended  # read once: the answer may come meanwhile
     names, note = list[str](), ""
     if run.policies is None:

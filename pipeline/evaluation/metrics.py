@@ -107,8 +107,8 @@ def metrics_rows(
 
     Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as
     "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all" of the whole
-    split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap. ``judged`` holds the judge's verdict counts by question id; without it
-    the over-search and under-search rates are None.
+    split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap. ``judged`` holds the
+    judge's verdict counts by question id; without it the over-search and under-search rates are None.
     """
     result = _rows_of(policy, split, outcomes, resamples, seed, judged)
     result[-1]["seconds"] = dict(seconds)
