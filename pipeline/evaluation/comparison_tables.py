@@ -139,6 +139,14 @@ def pairs_table(comparison: Comparison) -> Table:
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
+    """The tests of each row, policies in their order; those that differ in no question are left out."""
+    place = {policy: number for number, policy in enumerate(in_order(t["policy"] for t in tests))}
+    rows_of = list(dict.fromkeys(test["after"] for test in tests))
+    differing = {(test["after"], test["policy"]) for test in tests if any(test["interval"] or [1])}
+    shown = sorted(
+        (test for test in tests if (test["after"], test["policy"]) in differing),
+        key=lambda test: (rows_of.index(test["after"]), place[test["policy"]]),
+    )
     rows = [
         [
             test["after"], test["before"], test["policy"], _TITLES[test["measure"]], f"{test['n']:,}",
@@ -148,15 +156,16 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
             ),
             "< 0.001" if test["p"] < 0.001 else f"{test['p']:.3f}",
         ]
-        for test in tests
+        for test in shown
     ]  # fmt: skip
+    left_out = "; policies that answer every question alike are left out"
     return Table(
         "Paired tests",
         ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
         rows,
         "per question, averaged over seeds, so that every question has equal weight; p of a sign-flip "
         "permutation test (McNemar's exact test for EM of one seed), not corrected for multiple tests; it "
-        "covers other questions, and not other seeds",
+        f"covers other questions, and not other seeds{left_out if len(shown) < len(tests) else ''}",
     )
 
 
