@@ -90,18 +90,19 @@ class RunFolder:
         return {row["label"] for row in self.stages() if row["state"] == "done"}
 
     def finished(self) -> list[dict[str, Any]]:
-        """Run to the end, unless that was done; returns the rows of ``steep status --json``.
+        """Run to the end, unless that was done; returns the rows of ``steep status --json`` of complete stages.
 
-        They are in the order in which the stages ended. Raises RuntimeError with the output of a run
-        that fails.
+        They are in the order in which the stages ended. An early stage can be missing when those that use it
+        are complete. Raises RuntimeError with the output of a run that fails.
         """
         status, output = self.prepare().finish()
         if status != 0:
             raise RuntimeError(f"the uninterrupted run failed:\n{output}")
-        return sorted(self.stages(), key=self._ended)
+        complete = (row for row in self.stages() if self._manifest(row).is_file())
+        return sorted(complete, key=lambda row: self._manifest(row).stat().st_mtime)
 
-    def _ended(self, row: dict[str, Any]) -> float:
-        return (self.root / row["directory"] / "manifest.json").stat().st_mtime
+    def _manifest(self, row: dict[str, Any]) -> Path:
+        return self.root / row["directory"] / "manifest.json"
 
     def orphans(self) -> list[int]:
         """Ids of living processes that were started for this folder."""
