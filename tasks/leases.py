@@ -149,17 +149,16 @@ class Capacity:
         environment: Mapping[str, str] = os.environ,
         present: tuple[str, ...] | None = None,
     ) -> Capacity:
-        """As `of`, but of the GPUs that are here where the run was made on more.
+        """Like `of`, but with fewer GPUs where this machine or allotment has fewer than the run.
 
         It is for a single engine of a finished run, which needs fewer GPUs than the run.
         """
         uuids = listed() if present is None else present
         names = allotted(environment)
         count = len(uuids if names is None else names)
-        fewer = settings.model_copy(
-            update={"gpus": min(settings.gpus, count) if count else settings.gpus}
-        )
-        return cls.of(fewer, environment=environment, present=uuids)
+        if count:
+            settings = settings.model_copy(update={"gpus": min(settings.gpus, count)})
+        return cls.of(settings, environment=environment, present=uuids)
 
     @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:

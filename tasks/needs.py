@@ -154,8 +154,7 @@ def _judges(judges: Judges | None, settings: Config, block: str) -> Needs:
 
 
 def _evaluation_judges(settings: Config) -> Needs:
-    own = settings.evaluation.judges is not None
-    return _judges(settings.evaluation_judges, settings, "evaluation.judges" if own else "judges")
+    return _judges(settings.evaluation_judges, settings, settings.evaluation_judges_block)
 
 
 RULES: Mapping[str, Callable[[Config], Needs]] = {

@@ -379,6 +379,11 @@ class Config(Block):
         return self.evaluation.judges or self.judges
 
     @property
+    def evaluation_judges_block(self) -> str:
+        """The key of the block that `evaluation_judges` reads, for messages."""
+        return "judges" if self.evaluation.judges is None else "evaluation.judges"
+
+    @property
     def teaches_hyperedges(self) -> bool:
         """Whether cold-start contexts hold facts of the hypergraph instead of the graph."""
         return self.method.sft_shows_retrieved_kinds and self.retrieval.over_hypergraph

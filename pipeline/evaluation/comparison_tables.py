@@ -139,14 +139,9 @@ def pairs_table(comparison: Comparison) -> Table:
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
-    """The tests of each row, policies in their order; those that differ in no question are left out."""
-    place = {policy: number for number, policy in enumerate(in_order(t["policy"] for t in tests))}
-    rows_of = list(dict.fromkeys(test["after"] for test in tests))
+    """The tests of all rows, without those of policies that differ in no question."""
     differing = {(test["after"], test["policy"]) for test in tests if any(test["interval"] or [1])}
-    shown = sorted(
-        (test for test in tests if (test["after"], test["policy"]) in differing),
-        key=lambda test: (rows_of.index(test["after"]), place[test["policy"]]),
-    )
+    shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
             test["after"], test["before"], test["policy"], _TITLES[test["measure"]], f"{test['n']:,}",

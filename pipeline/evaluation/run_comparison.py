@@ -20,6 +20,7 @@ from pipeline.core.errors import InputError
 from pipeline.evaluation.metrics import MEASURES, Outcome
 from pipeline.evaluation.pair_comparison import PairsByRound, pair_rows, shared_rows
 from pipeline.evaluation.paired import compare_paired
+from pipeline.evaluation.policy_names import in_order
 
 COMPARED = ("em", "f1", "format_ok", "steps", "total")
 _HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
@@ -193,7 +194,7 @@ def _names(group: Sequence[RunResults]) -> str:
 
 
 def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
-    for policy in other[0].outcomes:
+    for policy in in_order(other[0].outcomes):
         before, after = _units(first, policy), _units(other, policy)
         if not before or before.keys() != after.keys():
             continue  # a policy that not all runs have

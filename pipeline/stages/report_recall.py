@@ -58,8 +58,9 @@ class Recall:
     """The recall of one round or policy; ``every`` is the distance of the checked trajectories.
 
     ``without_question`` counts the trajectories whose question was not found; their hops are those that
-    their own annotations give. ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be checked, ``recall``, the
-    share of their hops that were retrieved, and ``whole``, the share of trajectories that retrieved all.
+    their own annotations give. ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be
+    checked, ``recall``, the share of their hops that were retrieved, and ``whole``, the share of trajectories
+    that retrieved all.
     """
 
     title: str

@@ -57,7 +57,10 @@ class Parts:
             self.remedies += [setting for setting in remedies if setting not in self.remedies]
 
     def larger(self, other: Parts) -> Parts:
-        """Of two that a stage opens one after the other, the larger on the GPU, with the faults of both."""
+        """These parts or ``other``, whichever take more of the GPU, with the faults of both.
+
+        A stage that opens two models one after the other holds the larger one at its peak.
+        """
         sizes = [sum(part.size for part in parts.device) for parts in (self, other)]
         larger = other if sizes[1] > sizes[0] else self
         return replace(

@@ -199,8 +199,7 @@ class Planner:
         self.models.engine(parts, "engine", settings.model.base, settings.engine)
         judges, block = settings.judges, "judges"
         if name == "judge-policy":
-            judges = settings.evaluation_judges
-            block = "judges" if settings.evaluation.judges is None else "evaluation.judges"
+            judges, block = settings.evaluation_judges, settings.evaluation_judges_block
         gpus = settings.engine.tensor_parallel_size
         for kind in ("over", "under") if judges is not None else ():
             judge = getattr(judges, kind)
@@ -258,7 +257,7 @@ class Planner:
     # Parts of several stages
 
     def _at_once(self, shards: int | None, gpus: int) -> int:
-        """Shards of a stage that run at the same time, with so many GPUs each."""
+        """How many shards of a stage run at the same time; each of them takes ``gpus`` GPUs."""
         run = self.settings
         processes = min(run.workers or run.gpus + 1, shards or run.shards)
         if run.gpus and gpus:

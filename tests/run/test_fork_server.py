@@ -86,30 +86,28 @@ def test_a_forked_process_has_its_environment_arguments_files_and_modules(
     assert stream.read() == b"extra"
 
 
-def test_a_forked_process_ends_after_its_threads_and_exit_functions(environment, tmp_path, pipe):
+def ended(environment, tmp_path, pipe, target: str) -> tuple[int, bytes, str]:
+    """The exit status of a forked process, what it wrote to the extra file, and its output."""
     stream, writing = pipe
+    out = tmp_path / "out"
     with (
         ForkServer.running([], environment) as server,
-        (tmp_path / "out").open("wb") as output,
-        started(server, "leave", environment, output, writing) as process,
+        out.open("wb") as output,
+        started(server, target, environment, output, writing) as process,
     ):
         os.close(writing)
         process.stdin.close()
-        assert process.wait() == 4
-    assert stream.read() == b"thread exit"
-    assert (tmp_path / "out").read_text() == "not flushed"
+        status = process.wait()
+    return status, stream.read(), out.read_text()
+
+
+def test_a_forked_process_ends_after_its_threads_and_exit_functions(environment, tmp_path, pipe):
+    assert ended(environment, tmp_path, pipe, "leave") == (4, b"thread exit", "not flushed")
 
 
 def test_a_forked_process_can_use_the_server(environment, tmp_path, pipe):
-    stream, writing = pipe
-    with (
-        ForkServer.running([], environment) as server,
-        (tmp_path / "out").open("wb") as output,
-        started(server, "nested", environment, output, writing) as process,
-    ):
-        os.close(writing)
-        assert process.wait() == 3
-    assert stream.read() == b"extra"
+    status, extra, _ = ended(environment, tmp_path, pipe, "nested")
+    assert (status, extra) == (3, b"extra")
 
 
 def wait_for_the_end(process_id: int) -> None:

@@ -111,9 +111,7 @@ def judged_by(model: str, share: float, *blocks: str) -> tuple[str, ...]:
     return tuple(f"{block}={{backend: vllm, model: {model}, engine: {engine}}}" for block in blocks)
 
 
-def test_a_judge_with_too_small_a_share_is_refused_though_the_policy_takes_more_of_the_gpu() -> (
-    None
-):
+def test_a_judge_with_too_small_a_share_is_refused_beside_a_larger_policy() -> None:
     own = judged_by("Qwen/Qwen2.5-32B-Instruct", 0.5, "judges.over")
     (fault,) = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=own).faults()
     assert fault.startswith("judges.over.engine.gpu_memory_utilization is 0.5")
@@ -128,7 +126,7 @@ def test_a_fault_of_the_judges_of_the_evaluation_names_their_block() -> None:
     assert [fault.partition(".engine.")[0] for fault in faults] == [*blocks]
 
 
-def test_a_judge_of_unknown_shape_is_named_though_the_policy_takes_more_of_the_gpu() -> None:
+def test_a_judge_of_unknown_shape_is_named_beside_a_larger_policy() -> None:
     unknown = judged_by("me/unknown", 0.5, "judges.over")
     made = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=unknown)
     assert made.stages[0].unknown == ("me/unknown",)
