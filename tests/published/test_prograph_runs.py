@@ -49,7 +49,6 @@ def finish(run: StandInRun) -> set[str]:
     return names
 
 
-@pytest.mark.standins
 def test_the_configuration_runs_whole_on_stand_ins(new_run: Callable[[str], StandInRun]) -> None:
     names = finish(new_run("prograph-qwen2.5-7b"))
     assert not [name for name in names if ENGINE in name]
