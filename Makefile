@@ -197,7 +197,7 @@ standins: $(STAMP) ## run the published configurations on tiny models with vLLM 
 	@HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.published.runs $(NAMES)
 
 docs: $(STAMP) ## build the documentation into site/; open site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q --strict
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 screenshots: $(STAMP) ## take the pictures of docs/images/ from a finished run (CONFIG SET)
 	@$(VENV)/bin/python -m docs_tools.screenshots $(OPTIONS)

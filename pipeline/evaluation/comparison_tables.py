@@ -5,8 +5,8 @@ Input: a `Comparison`. Output: tables for one data set or average.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
@@ -16,15 +16,23 @@ from pipeline.evaluation.run_comparison import Comparison
 _TITLES = {
     "em": "EM",
     "f1": "F1",
+    "cem": "CEM",
     "format_ok": "well-formed",
     "steps": "steps",
+    "searches": "searches",
+    "osr": "over-search rate",
+    "usr": "under-search rate",
     "total": "tokens",
 }
 _SCALES = {
     "em": (100, 1),
     "f1": (100, 1),
+    "cem": (100, 1),
     "format_ok": (100, 1),
     "steps": (1, 2),
+    "searches": (1, 2),
+    "osr": (100, 1),
+    "usr": (100, 1),
     "total": (1, 0),
     "pairs": (1, 0),
 }
@@ -84,7 +92,7 @@ def settings_table(comparison: Comparison) -> Table:
 def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     """A table for each measure, with policies as columns, and the paired tests.
 
-    Raises InputError when no run has rows of the data set.
+    Leaves out measures that no run has, and searches where every step has one. Raises InputError when no run has rows of the data set.
     """
     rows = [row for row in comparison.means if row["dataset"] == dataset]
     if not rows:
@@ -92,11 +100,18 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         raise InputError(f"--dataset is {dataset!r}; the runs have {', '.join(known)}")
     policies = in_order(row["policy"] for row in rows)
     result = []
-    for measure, title in _TITLES.items():
-        cells = {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
+    by_measure = {
+        measure: {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
+        for measure in _TITLES
+    }
+    shown = [measure for measure, cells in by_measure.items() if cells]
+    if _values(by_measure["searches"]) == _values(by_measure["steps"]):
+        shown.remove("searches")
+    for measure in shown:
+        cells = by_measure[measure]
         result.append(
             Table(
-                f"{title}, {described(dataset)}",
+                f"{_TITLES[measure]}, {described(dataset)}",
                 ["", *policies],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
@@ -107,8 +122,14 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
                 by_policy=True,
             )
         )
-    tests = [test for test in comparison.tests if test["dataset"] == dataset]
+    tests = [
+        test for test in comparison.tests if test["dataset"] == dataset and test["measure"] in shown
+    ]
     return [*result, _tests(tests)] if tests else result
+
+
+def _values(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
+    return {place: row["values"] for place, row in cells.items()}
 
 
 def pairs_table(comparison: Comparison) -> Table:

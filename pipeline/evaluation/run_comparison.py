@@ -22,7 +22,11 @@ from pipeline.evaluation.pair_comparison import PairsByRound, pair_rows, shared_
 from pipeline.evaluation.paired import compare_paired
 from pipeline.evaluation.policy_names import in_order
 
-COMPARED = ("em", "f1", "format_ok", "steps", "total")
+COMPARED = ("em", "f1", "cem", "format_ok", "steps", "searches", "total")
+RATES = (
+    "osr",
+    "usr",
+)  # over- and under-search rate: over all steps of a data set, and only where judged
 _HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
 Unit = tuple[str, str]  # the questions that a run was evaluated on, and one of them
 
@@ -60,9 +64,10 @@ class Comparison:
         groups: ``label`` (the name of the first run), ``runs`` and ``seeds``.
         settings: ``setting`` and its ``values``, one for each group; None where it plays no part.
         means: for each group, policy, data set and measure the ``mean`` over seeds, the standard deviation
-            between them (``spread``, None for one seed) and the ``values``.
+            between them (``spread``, None for one seed) and the ``values``. Measures are `COMPARED`, and those
+            of `RATES` that every run of the group has.
         tests: for each further group, policy, data set and measure the ``difference`` to the first group,
-            its ``interval``, ``p``, and the number ``n`` of questions.
+            its ``interval``, ``p``, and the number ``n`` of questions. Measures are `COMPARED`.
         pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number of pairs.
         shared: for each further group and round the share of the first group's chosen trajectories that the
             group chooses too, where both sampled the same trajectories.
@@ -153,8 +158,11 @@ def _means(group: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
     for policy, dataset in by_row[0]:
         if not all((policy, dataset) in rows for rows in by_row):
             continue
-        for measure in COMPARED:
-            values = [_value(rows[policy, dataset], measure) for rows in by_row]
+        for measure in (*COMPARED, *RATES):
+            found = [_value(rows[policy, dataset], measure) for rows in by_row]
+            values = [value for value in found if value is not None]
+            if len(values) < len(found):
+                continue
             yield {
                 "group": _label(group), "policy": policy, "dataset": dataset, "measure": measure,
                 "mean": fmean(values), "spread": stdev(values) if len(values) > 1 else None,
@@ -162,8 +170,9 @@ def _means(group: Sequence[RunResults]) -> Iterable[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _value(row: Mapping[str, Any], measure: str) -> float:
-    return float(row["tokens"]["total"] if measure == "total" else row[measure])
+def _value(row: Mapping[str, Any], measure: str) -> float | None:
+    value = row["tokens"]["total"] if measure == "total" else row[measure]
+    return None if value is None else float(value)
 
 
 def _units(group: Sequence[RunResults], policy: str) -> dict[Unit, list[Outcome]]:

@@ -55,6 +55,47 @@ def test_published_configurations_weigh_the_sft_term_as_it_is_printed(name: str)
     assert (embedded.eta_of, embedded.eta) == ("mean", (130.0,))
 
 
+def of_file(name: str) -> config.Config:
+    return config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+
+
+def test_hiprag_has_the_models_of_its_tables() -> None:
+    """Table 1's HiPRAG-3B starts from the base model, the main experiment of 4.3 from the instruct model."""
+    models = {
+        "hiprag-qwen2.5-3b": "Qwen/Qwen2.5-3B-Instruct",
+        "ablations/hiprag-qwen2.5-3b-base": "Qwen/Qwen2.5-3B",
+        "ablations/hiprag-llama3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
+        "hiprag-qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
+    }
+    assert {name: str(of_file(name).model.base) for name in models} == models
+
+
+@pytest.mark.parametrize("name", ["prograph-qwen2.5-3b", "prograph-qwen2.5-7b"])
+def test_prograph_weighs_the_structure_reward_low_and_ranks_all_hyperedges(name: str) -> None:
+    """λ2 of the published files is the one that docs/prograph.md recommends; eq. 10 ranks all hyperedges."""
+    settings = of_file(name)
+    weights = settings.rewards.prograph
+    assert (weights.progress, weights.structure) == (1.0, 0.1)
+    assert settings.retrieval.hyperedge_candidates == "all"
+    assert config.load("embedded-prograph").retrieval.hyperedge_candidates == "near"
+
+
+@pytest.mark.parametrize("name", ["tearag-llama3-8b", "tearag-qwen2.5-14b", "embedded"])
+def test_tearag_retrieves_as_section_5_1_3_says(name: str) -> None:
+    """configs/recall adds to it, and docs/results.md says what."""
+    retrieval = of_file(name).retrieval
+    assert (retrieval.variant, retrieval.top_k) == ("ppr", 5)
+    assert (retrieval.num_candidate_chunks, retrieval.chunks) == (20, 5)
+    assert (retrieval.num_candidate_entities, retrieval.entities) == (10, 5)
+    assert (retrieval.num_candidate_triplets, retrieval.triplets) == (20, 10)
+    assert (retrieval.tau, retrieval.alpha) == (0.2, 0.5)
+    added = {"linked_chunks": 0, "named_entities": False, "show": "nodes"}
+    recall = config.load(ROOT / "configs/recall/musique.yaml", ("data.root=/data",)).retrieval
+    for setting, value in added.items():
+        assert getattr(retrieval, setting) == value
+        assert getattr(recall, setting) != value
+
+
 def test_hiprag_is_evaluated_at_the_default_temperature_of_its_models() -> None:
     for name in ("hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b"):
         settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.evaluation.comparison_tables import measure_tables
 from pipeline.evaluation.metrics import Outcome, metrics_rows
 from pipeline.evaluation.paired import compare_paired, sign_flip_test
 from pipeline.evaluation.run_comparison import RunResults, compare_runs
@@ -51,6 +54,33 @@ def test_runs_that_differ_in_seeds_are_one_group_with_mean_and_spread() -> None:
 
 def test_a_single_run_has_no_spread() -> None:
     assert {row["spread"] for row in compare_runs([run("a", [1, 0])]).means} == {None}
+
+
+def test_every_measure_of_a_published_table_has_a_mean_and_a_table() -> None:
+    """CEM differs from EM, two steps have one search, and only run b was judged in the second pair."""
+    judged = [
+        replace(
+            r, rows=[row | {"cem": 1.0, "searches": 1.0, "osr": o, "usr": 0.5} for row in r.rows]
+        )
+        for r, o in ((run("a", [1, 0]), 0.25), (run("b", [1, 0], seed=1), 0.75))
+    ]
+    found = {row["measure"]: row for row in compare_runs(judged).means if row["dataset"] == "all"}
+    assert found["cem"]["values"] == [1.0, 1.0]
+    assert (found["osr"]["mean"], found["osr"]["values"]) == (0.5, [0.25, 0.75])
+    titles = [table.title for table in measure_tables(compare_runs(judged), "all")]
+    for name in ("CEM", "searches", "over-search rate", "under-search rate"):
+        assert f"{name}, average over data sets" in titles
+    half = compare_runs([judged[0], run("b", [1, 0], seed=1)])
+    assert "osr" not in {row["measure"] for row in half.means}
+
+
+def test_searches_have_no_table_where_every_step_has_one_and_rates_where_nothing_was_judged() -> (
+    None
+):
+    titles = [table.title for table in measure_tables(compare_runs([run("a", [1, 0])]), "all")]
+    assert [title.partition(",")[0] for title in titles] == [
+        "EM", "F1", "CEM", "well-formed", "steps", "tokens",
+    ]  # fmt: skip
 
 
 def test_only_settings_that_differ_are_listed_and_seeds_never() -> None:
