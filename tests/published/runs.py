@@ -152,12 +152,15 @@ class StandInRun:
         assert done.returncode == 0, done.stdout + _last_log(self.directory)
         return done.stdout
 
-    def finish(self, **variables: str) -> str:
-        """Check and run everything; returns the messages of ``steep check`` and ``steep run``."""
+    def finish(self, *options: str, **variables: str) -> str:
+        """Check and run everything; returns the messages of ``steep check`` and ``steep run``.
+
+        ``options`` are those of both commands, ``variables`` are added to their environment.
+        """
         with FakeEndpoint(judge) as endpoint:
             path = self.write_configuration(endpoint.url)
-            plan = self.steep("check", path=path, **variables)
-            return plan + self.steep("run", path=path, **variables)
+            plan = self.steep("check", *options, path=path, **variables)
+            return plan + self.steep("run", *options, path=path, **variables)
 
     def manifests(self) -> dict[str, dict[str, Any]]:
         """The manifests of the finished stages, by stage and round."""
