@@ -102,3 +102,13 @@ def test_a_stale_entry_is_found(code: str, test: str, fault: str) -> None:
     assert faults(["eq. 5", "F1", CODE, TEST, "None."]) == []
     (found,) = faults(["eq. 5", "F1", code, test, "None."])
     assert fault in found
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    named = {
+        entry
+        for page in (ROOT / "docs").rglob("*.md")
+        for entry in re.findall(r"tests/[\w/]+\.py::\w+", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert [fault for entry in sorted(named) if (fault := pin_fault(entry))] == []
