@@ -92,7 +92,7 @@ def settings_table(comparison: Comparison) -> Table:
 def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     """A table for each measure, with policies as columns, and the paired tests.
 
-    Leaves out measures that no run has, and searches where every step has one. Raises InputError when no run has rows of the data set.
+    Leaves out measures that no run has, and searches where they look as the steps do. Raises InputError when no run has rows of the data set.
     """
     rows = [row for row in comparison.means if row["dataset"] == dataset]
     if not rows:
@@ -105,7 +105,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         for measure in _TITLES
     }
     shown = [measure for measure, cells in by_measure.items() if cells]
-    if _values(by_measure["searches"]) == _values(by_measure["steps"]):
+    if _texts(by_measure["searches"]) == _texts(by_measure["steps"]):
         shown.remove("searches")
     for measure in shown:
         cells = by_measure[measure]
@@ -128,8 +128,8 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     return [*result, _tests(tests)] if tests else result
 
 
-def _values(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    return {place: row["values"] for place, row in cells.items()}
+def _texts(cells: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, str], str]:
+    return {place: _mean(row, "steps") for place, row in cells.items()}
 
 
 def pairs_table(comparison: Comparison) -> Table:
