@@ -166,7 +166,7 @@ STEEP = [command for command in COMMANDS if command.steep]
 @pytest.mark.parametrize("command", STEEP, ids=str)
 def test_every_command_of_a_row_can_be_parsed_and_carried_out(command: Command) -> None:
     """Its options exist, and its configuration has what it asks for: the stage, the policy, the judges."""
-    words = shlex.split(re.sub(r"\$\(.*?\)", "FOLDER", str(command)))
+    words = shlex.split(str(command))
     assert words[0] == "steep"
     options = get_command(app).commands[words[1]].make_context(words[1], words[2:]).params  # type: ignore[attr-defined]
     if "VERDICTS" in words:
