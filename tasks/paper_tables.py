@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ published configuration. No published configuration has been run yet.
 
 - Files of the closed world have names of their own, so each is a whole run. `SET="name=…"` gives two of them the same
   name: they then share all stages that they do not change, and `metrics.json` and `report.html` are those of the last one.
-- At the published size the name stays, so that the graph and the index are built once. Copy `metrics.json` and
+- At the published size the name stays or is set, so that the graph and the index are built once. Copy `metrics.json` and
   `report.html` before the next row.
+- `steep evaluate` needs the finished run of the same configuration and changes nothing of it. It writes a file of its own.
 - Figures are in `metrics.json` of the run, unless the column *read* says otherwise.
-- The untrained model at the published size also needs a prompt for it, `prompt.system` ([baselines](evaluation.md#baselines)).
+- A released model of other authors is not run. Where a row trains its method anew, the note says how.
 - PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on cached batches.
 - The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over tokens that TeaRAG's eq. 15
   prints. The embedded runs use TRL's mean over tokens with η = 130, which is about η = 1 of the sum, because they have about
@@ -36,21 +37,46 @@ published configuration. No published configuration has been run yet.
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row: a configuration in the closed world and one at the published size, or why there is none.
+class Command:
+    """What runs a row: a configuration, overrides, and ``make run`` or a ``steep`` command.
 
-    A configuration is its name below ``configs/`` and overrides.
+    ``config`` is a name below ``configs/``. ``steep`` is a command with its own options and arguments, to which the
+    configuration is added, or empty for ``make run``.
+    """
+
+    config: str
+    settings: tuple[str, ...] = ()
+    steep: str = ""
+    data: bool = False  # whether the data files are not part of the configuration
+
+    def __str__(self) -> str:
+        if not self.steep:
+            data = " DATA=DIR" if self.data else ""
+            overrides = f' SET="{" ".join(self.settings)}"' if self.settings else ""
+            return f"make run CONFIG=configs/{self.config}.yaml{data}{overrides}"
+        if "VERDICTS" in self.steep:  # two files, and no configuration
+            return self.steep
+        data = " --data DIR" if self.data else ""
+        overrides = "".join(f" --set {setting}" for setting in self.settings)
+        return f"{self.steep} --config configs/{self.config}.yaml{data}{overrides}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: what runs it in the closed world and at the published size, or why there is nothing.
+
+    ``file`` is the row's configuration in the closed world, if it has one of its own, which is ``base`` with
+    ``settings``.
     """
 
     paper: str
     table: str
     row: str
-    embedded: tuple[str, tuple[str, ...]] | None
-    published: tuple[str, tuple[str, ...]] | None
-    base: str  # the configuration of the paper in the closed world
-    published_base: str  # the published configuration of the paper
-    settings: tuple[str, ...]  # what the row changes in ``base``
-    command: str
+    embedded: Command | None
+    published: Command | None
+    file: str
+    base: str
+    settings: tuple[str, ...]
     read: str
     note: str
     missing: str
@@ -68,22 +94,35 @@ def rows(source: Path = SOURCE) -> list[Row]:
 
 
 def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
-    settings, file = tuple(row.get("settings", ())), row.get("file")
-    runs = not {"missing", "command"} & row.keys()
+    settings, file = tuple(row.get("settings", ())), row.get("file", "")
     embedded = published = None
-    if runs and row.get("embedded", True):
-        embedded = (file, ()) if file else (paper["embedded"], settings)
-    other = row.get("published", settings)
-    if runs and other is not False:
-        if isinstance(other, dict):
-            published = (other["config"], tuple(other.get("settings", ())))
-        else:
-            published = (paper["published"], tuple(other))
+    if "missing" not in row:
+        steep = row.get("command", "")
+        own = Command(file, (), steep) if file else Command(paper["embedded"], settings, steep)
+        embedded = _command(row.get("embedded"), own)
+        other = Command(paper["published"], settings, steep, data=True)
+        published = _command(row.get("published"), other)
     return Row(
-        paper["paper"], table, row["row"], embedded, published, paper["embedded"],
-        paper["published"], settings,
-        row.get("command", ""), row.get("read", ""), row.get("note", ""), row.get("missing", ""),
+        paper["paper"], table, row["row"], embedded, published, file,
+        row.get("of", paper["embedded"]), settings,
+        row.get("read", ""), row.get("note", ""), row.get("missing", ""),
     )  # fmt: skip
+
+
+def _command(stated: Any, default: Command) -> Command | None:
+    """``default`` with what the list states: false, settings, or a mapping."""
+    if stated is None:
+        return default
+    if stated is False:
+        return None
+    if isinstance(stated, list):
+        return replace(default, settings=tuple(stated))
+    return Command(
+        stated.get("config", default.config),
+        tuple(stated.get("settings", ())),
+        stated.get("command", default.steep),
+        default.data,
+    )
 
 
 def page(source: Path = SOURCE) -> str:
@@ -105,22 +144,9 @@ def page(source: Path = SOURCE) -> str:
 def _cells(row: Row) -> list[str]:
     if row.missing:
         return [row.row, "–", "–", "–", f"Not run: {row.missing}."]
-    embedded, published = _make(row.embedded, ""), _make(row.published, " DATA=DIR")
+    commands = [f"`{command}`" if command else "–" for command in (row.embedded, row.published)]
     note = f"{row.note[0].upper()}{row.note[1:]}." if row.note else ""
-    if row.command:
-        embedded = published = f"`{row.command}`"
-        if row.command.startswith(("steep run", "steep evaluate")):
-            embedded = f"`{row.command} --config configs/{row.base}.yaml`"
-            published = f"`{row.command} --config configs/{row.published_base}.yaml --data DIR`"
-    return [row.row, embedded, published, row.read, note]
-
-
-def _make(run: tuple[str, tuple[str, ...]] | None, data: str) -> str:
-    if run is None:
-        return "–"
-    name, settings = run
-    overrides = f' SET="{" ".join(settings)}"' if settings else ""
-    return f"`make run CONFIG=configs/{name}.yaml{data}{overrides}`"
+    return [row.row, *commands, row.read, note]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -293,9 +294,10 @@ class TeaRagReward(MethodRewards):
         return self.judged > 0
 
     @property
-    def without_process(self) -> bool:
-        """Whether the process reward is always 0."""
-        return not any((self.consistency, self.subquery, self.context, self.summary, self.judged))
+    def highest_process(self) -> float:
+        """The bound of the process reward; infinite with eq. 9-12, where a step may match several facts."""
+        unbounded = any((self.subquery, self.context, self.summary))
+        return math.inf if unbounded else self.consistency + self.judged
 
 
 class HiPragReward(MethodRewards):

@@ -192,11 +192,12 @@ class Config(Block):
                 "count, because graph.source is none and retrieval is not over the hypergraph; set "
                 "rewards.prograph.structure to 0, or set graph.source"
             )
-        if self._needs_process and self.rewards.tearag.without_process:
+        highest = self.rewards.tearag.highest_process
+        if highest < self._needed_process - 1e-9:
             raise ValueError(
-                f"all weights of rewards.tearag are 0, and pairs.multi_process is "
-                f"{self.pairs.multi_process}, which no multi-hop trajectory reaches; set pairs.terms to "
-                "outcome-format, or to outcome to leave out the format too"
+                f"the weights of rewards.tearag give a process of at most {highest:g}, and multi-hop pairs need "
+                f"{self._needed_process:g} (pairs.multi_process, pairs.multi_process_relaxed); raise the weights, or "
+                "set pairs.terms to outcome-format, or to outcome to leave out the format too"
             )
         if self.judges is None and self.rewards.judged:
             raise ValueError(
@@ -353,17 +354,16 @@ class Config(Block):
         return self.rounds > 0 and structure and not self.retrieval.over_hypergraph
 
     @property
-    def _needs_process(self) -> bool:
-        """Whether multi-hop trajectories need a process above 0 to be chosen for a pair."""
+    def _needed_process(self) -> float:
+        """The process that a multi-hop trajectory needs to be chosen for a pair; 0 where none is needed."""
         pairs = self.pairs
-        bounds = min(pairs.multi_process, pairs.multi_process_relaxed)
-        return (
+        counts = (
             self.rounds > 0
             and self.objective == "dpo"
             and self.method.separate_terms
             and pairs.terms == "all"
-            and bounds > 0
         )
+        return min(pairs.multi_process, pairs.multi_process_relaxed) if counts else 0.0
 
     @property
     def trainer(self) -> Trainer:

@@ -254,9 +254,19 @@ def test_terms_of_pairs_are_refused_for_a_reward_that_is_one_number():
 
 def test_the_block_that_grpo_asks_for_is_enough():
     block = "grpo={learning_rate: 1.0e-5, batch_size: 128, per: trajectory}"
-    for name in ("embedded", "embedded-hiprag"):
+    for name in ("embedded", "embedded-search-r1"):
         overrides = ("objective=grpo", "sampling.temperature=1")
         with pytest.raises(ConfigError) as refused:
             load(CONFIGS / f"{name}.yaml", overrides)
         assert block.replace("=", ": ", 1) in str(refused.value)
         assert load(CONFIGS / f"{name}.yaml", (*overrides, block)).trainer.batch_size == 128
+
+
+@pytest.mark.parametrize(
+    "name", ["embedded-hiprag", "hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b", "single-gpu-24gb-hiprag"]
+)
+def test_hiprag_needs_only_the_objective_to_train_with_grpo(name):
+    """Table 2 has rows of GRPO."""
+    config = load(CONFIGS / f"{name}.yaml", ("objective=grpo", "data.root=/data"))
+    assert config.trainer is config.grpo
+    assert config.trainer.processes <= max(config.gpus, config.workers or 1)
