@@ -16,6 +16,7 @@ from pipeline.config.policy import Trainer
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
+from pipeline.training.adapter_precision import keeping_precision
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -28,7 +29,7 @@ from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
-from pipeline.training.trl_types import TrainerClass, TrainingArguments, TrlTrainer
+from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
 CHECKPOINTS_PER_RUN = (
     10  # at least per training run, so that a killed run loses at most a tenth of its steps
@@ -137,10 +138,15 @@ def sorted_steps(
 ) -> TrainerClass:
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
-    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together.
+    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together. The
+    adapter keeps its number format (`pipeline.training.adapter_precision`).
     """
 
     class StepSorted(trainer_class):
+        def __init__(self, model: PeftModel, **arguments: object) -> None:
+            with keeping_precision(model):
+                super().__init__(model=model, **arguments)
+
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(
                 lengths,
