@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
 from tasks.executors import ray, slurm
-from tasks.executors.base import Executor
+from tasks.executors.base import Executor, Threads
 from tasks.executors.file_systems import NETWORK, kind_of
 from tasks.executors.local import LocalExecutor
 
@@ -19,10 +19,12 @@ _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}  # module, e
 
 def executor_of(settings: Config) -> Executor:
     """The executor that the block ``execution`` names."""
-    if settings.execution.kind == "ray":
-        return ray.RayExecutor(settings.execution.ray)
-    if settings.execution.kind == "slurm":
-        return slurm.SlurmExecutor(settings.execution.slurm)
+    execution = settings.execution
+    threads = Threads(execution.threads_per_gpu, execution.threads_without_gpu)
+    if execution.kind == "ray":
+        return ray.RayExecutor(execution.ray, threads)
+    if execution.kind == "slurm":
+        return slurm.SlurmExecutor(execution.slurm, threads)
     return LocalExecutor()
 
 

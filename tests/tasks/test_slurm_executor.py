@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -22,10 +24,12 @@ from pipeline.run.remote import RemoteStage
 from pipeline.run.worker import Reports
 from tasks.executors import check_executor
 from tasks.executors.file_systems import kind_of
+from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
+    First,
     InBatches,
     Second,
     Waits,
@@ -33,6 +37,7 @@ from tests.tasks.counting_tasks import (
     task,
     wait_until,
 )
+from tests.tasks.leasing_tasks import Samples, given
 
 LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
 RUN = """
@@ -136,10 +141,18 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
 def request(**settings: Any) -> Request:
     slurm = {
         "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0,
-        "extra": ["--qos=high", "--exclusive"], "requeues": 2,
+        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
     }  # fmt: skip
     stage = RemoteStage({}, "/shared", "/shared/jobs/train-1", "lower dpo.x", "slurm job")
-    return Request(stage, "train-1", gpus=4, threads=8, settings=slurm | settings)
+    return Request(
+        stage,
+        "train-1",
+        gpus=4,
+        processes=4,
+        threads=32,
+        threads_without_gpu=16,
+        settings=slurm | settings,
+    )
 
 
 def sbatch(asked: Request) -> str:
@@ -161,9 +174,67 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     text = sbatch(request())
     for directive in (
         "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem=64GB", "nodes=1",
-        "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=8", "qos=high", "exclusive", "requeue",
+        "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
+
+
+def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:
+    """Since Slurm 22.05 the step of srun would otherwise have one CPU."""
+    assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", sbatch(request()), re.M)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "machines", "threads", "of_process"),
+    [(0, 1, 1, 6, 6), (1, 1, 1, 3, 3), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 4, 1, 6, 1), (0, 9, 1, 9, 1)],
+)  # fmt: skip
+def test_a_stage_has_the_cpu_threads_of_its_gpus(
+    workspace, monkeypatch, gpus, processes, machines, threads, of_process
+) -> None:
+    """Its job asks for them, and its process computes with them."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    sent: list[dict[str, Any]] = []
+
+    def started(*args: Any, command: tuple[str, str], **kwargs: Any) -> dict[str, int]:
+        sent.append(json.loads(command[1]))
+        return {}
+
+    monkeypatch.setattr("tasks.executors.base.run_stage", started)
+    monkeypatch.setattr("tasks.executors.base.visible", lambda path: True)
+    few = ("execution.threads_per_gpu=3", "execution.threads_without_gpu=6")
+    stage = task(Second, workspace, *few, "execution=slurm")
+    monkeypatch.setattr(Second, "machines", machines)
+    stage.asked = Needs(gpus=gpus, threads=processes)
+    stage.execute(stage.entry, {})
+    asked = Request(**{**sent[0], "stage": RemoteStage(**sent[0]["stage"])})
+    given = asked.with_threads(asked.threads, print)
+    assert slurm_driver.parameters(given)["cpus_per_task"] == threads
+    assert given.stage.environment["OMP_NUM_THREADS"] == str(of_process)
+    assert given.stage.environment["OPENBLAS_NUM_THREADS"] == str(of_process)
+
+
+def test_a_job_computes_with_its_threads(workspace, monkeypatch) -> None:
+    """The local executor of submitit gives no more of them than this machine has."""
+    monkeypatch.setenv("MARKS", str(workspace))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    one = ("execution.threads_per_gpu=1", "execution.threads_without_gpu=1")
+    for overrides, threads in ((one, 1), ((), min(16, len(os.sched_getaffinity(0))))):
+        stage = Samples(**task(First, workspace, *overrides, *LOCAL).param_kwargs, number=threads)
+        monkeypatch.setattr("tasks.build.needs", lambda stage: Needs())
+        run(stage)
+        assert given(stage)["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_an_exported_number_of_threads_that_slows_a_stage_is_told(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    told: list[str] = []
+    given = request().with_threads(32, told.append)
+    assert given.stage.environment["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS is 1" in told[0]
+    assert "fewer than its 8 CPU threads" in told[0]
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    request().with_threads(32, told.append)
+    assert len(told) == 1
 
 
 def test_a_stage_on_several_machines_is_one_job_with_a_task_on_each() -> None:

@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pipeline.core.cpu_threads import VARIABLES, thread_variables
 from pipeline.run.remote import RemoteStage
 from pipeline.run.store import StageKey, Store
 from pipeline.run.worker import Reports
@@ -36,13 +37,36 @@ Drive: TypeAlias = "Callable[[Request, Watch, Note], dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Request:
-    """What a driver gets beside the job: ``gpus`` and ``threads`` are those of each machine."""
+    """What a driver gets beside the job.
+
+    ``gpus``, ``processes`` and CPU ``threads`` are those of each machine, and ``threads_without_gpu`` what it takes
+    in place of ``threads`` where it gets no GPU.
+    """
 
     stage: RemoteStage
     label: str
     gpus: int
+    processes: int
     threads: int
+    threads_without_gpu: int
     settings: dict[str, Any]
+
+    def with_threads(self, most: int, note: Note) -> Request:
+        """The request with ``most`` threads or fewer, and with the variables that the stage's processes need for that.
+
+        Each of the processes has at least one. ``note`` is told where an exported variable allows fewer.
+        """
+        threads = max(self.processes, min(self.threads, most))
+        each = threads // self.processes
+        variables = thread_variables(each, os.environ)
+        fewer = {name: variables[name] for name in VARIABLES if int(variables[name]) < each}
+        if fewer:
+            told = ", ".join(f"{name} is {value}" for name, value in fewer.items())
+            note(
+                f"{told} here, so it computes with fewer than its {each} CPU threads; unset what is exported to use all"
+            )
+        stage = replace(self.stage, environment={**self.stage.environment, **variables})
+        return replace(self, threads=threads, stage=stage)
 
 
 def read_request() -> tuple[Request, Reports]:

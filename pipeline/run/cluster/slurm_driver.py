@@ -77,6 +77,8 @@ def parameters(request: Request) -> dict[str, Any]:
         name, equals, value = directive.removeprefix("--").partition("=")
         extra[name] = value if equals else True
     own = {
+        # Since Slurm 22.05 srun does not take the number of CPUs from its job.
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
         "slurm_partition": settings["partition"],
         "slurm_account": settings["account"],
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
@@ -103,6 +105,8 @@ def executor(request: Request) -> Any:
 def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     """Submit the stage and wait for its end; returns its outcome. Cancels the job on the way out."""
     job, ended = None, False
+    local = request.settings["cluster"] == "local"
+    request = request.with_threads(len(os.sched_getaffinity(0)) if local else request.threads, note)
     try:
         try:
             with signals_delayed():
@@ -110,7 +114,7 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             return failed(
                 f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine with sbatch "
-                "and srun, and check the block execution.slurm"
+                "and srun, and check the numbers of CPU threads in execution and the block execution.slurm"
             )
         note(f"submitted as {request.stage.name} {job.job_id}")
         ended, outcome = _wait(job, request, watch)
