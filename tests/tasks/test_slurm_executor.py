@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.index.embed import open_cache
+from pipeline.llm.factory import chat_cache
 from pipeline.run.cluster import slurm_driver
 from pipeline.run.cluster.request import Request, Watch
 from pipeline.run.cluster.slurm_queue import queue_state
@@ -24,7 +27,6 @@ from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.worker import Reports
 from tasks.executors import check_executor
-from tasks.executors.file_systems import kind_of
 from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import (
@@ -303,22 +305,25 @@ def test_the_short_form_keeps_the_other_settings(workspace) -> None:
     assert settings.execution.slurm.partition == "gpu"
 
 
-def test_caches_on_a_network_file_system_are_refused(workspace, monkeypatch) -> None:
-    """SQLite files there must not be written by several machines."""
+def test_machines_share_caches_on_a_network_file_system_without_sqlite(
+    workspace, monkeypatch
+) -> None:
     mounts = workspace / "mounts"
     shared = workspace / "shared disk"
-    shared.mkdir()
     place = str(shared).replace(" ", "\\040")
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {place} nfs4 rw,vers=4.2 0 0\n")
-    assert kind_of(shared / "runs" / "cache", mounts) == "nfs4"
-    assert kind_of(workspace, mounts) == "ext4"
-    monkeypatch.setattr("tasks.executors.choose.kind_of", lambda path: kind_of(path, mounts))
-    cache = f"cache_dir={shared / 'cache'}"
-    with pytest.raises(
-        ConfigError, match=r"kind nfs4; .*set cache_dir to a directory on a local disk"
-    ):
-        check_executor(task(Second, workspace, cache, "execution=slurm").settings)
-    check_executor(task(Second, workspace, cache).settings)
+    monkeypatch.setattr("pipeline.core.file_systems._MOUNTS", mounts)
+    settings = task(Second, workspace, f"cache_dir={shared / 'cache'}", "execution=slurm").settings
+    check_executor(settings)
+    key = digest("text")
+    for machine in range(2):
+        for cache in (open_cache(settings.cache_dir), chat_cache(settings.cache_dir)):
+            assert cache.get([key]) == ({key: b"kept"} if machine else {})
+            cache.put([(key, b"kept")])
+            cache.close()
+    assert not list(shared.rglob("*.sqlite*"))
+    names = {path.parent.name for path in shared.rglob("*.part")}
+    assert names == {"content.parts", "chat.parts"}
 
 
 class Sent(Reports):
