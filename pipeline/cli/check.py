@@ -115,8 +115,9 @@ def _stage(stage: StageMemory, checked: Checked) -> dict[str, Any]:
 
 
 def _seconds(stage: str, checked: Checked) -> float | None:
-    names = {"hyper-index": "index", "evaluate-policy": "evaluate"}
-    return (checked.seconds or {}).get(names.get(stage, stage))
+    from tasks.planning.gpu_time import SECONDS_OF
+
+    return (checked.seconds or {}).get(SECONDS_OF.get(stage, stage))
 
 
 def _print(checked: Checked) -> None:

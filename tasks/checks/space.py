@@ -34,13 +34,16 @@ def existing(path: Path) -> Path:
     return Path()
 
 
-def space_faults(settings: Config, plan: MemoryPlan, fetched: float) -> Iterator[str]:
+def space_faults(
+    settings: Config, plan: MemoryPlan, fetched: float, held: float = 0.0
+) -> Iterator[str]:
     """A sentence when the disk of the run has too little room.
 
-    ``fetched`` are the bytes of models that are fetched from the hub.
+    ``fetched`` are the bytes of models that are fetched from the hub, ``held`` those of the plan that are
+    on the disk already.
     """
     free = shutil.disk_usage(existing(settings.run_dir)).free
-    needed = plan.disk + fetched
+    needed = max(plan.disk - held, 0.0) + fetched
     if needed > free:
         largest = max(plan.stages, key=lambda stage: stage.disk)
         yield (

@@ -27,6 +27,9 @@ from pipeline.core.model_shapes import ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
 from tasks.planning.sizes import Sizes
 
+# Stages whose seconds are counted with those of another name.
+SECONDS_OF: Mapping[str, str] = {"hyper-index": "index", "evaluate-policy": "evaluate"}
+
 
 def _assume(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning})

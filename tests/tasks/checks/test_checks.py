@@ -9,7 +9,7 @@ from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.local_models import local_directory
-from tasks.checks.collect import early_faults
+from tasks.checks.collect import check_stages
 from tasks.checks.data import data_faults, question_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
@@ -52,15 +52,14 @@ def test_models_are_those_of_the_stages_that_run() -> None:
 
 @pytest.mark.parametrize("name", ["embedded", "embedded-hiprag", "embedded-prograph"])
 def test_configurations_for_cpus_need_no_gpu(name: str) -> None:
-    assert (
-        early_faults(load(name), [*GPU_STAGES, "hypergraph", "hyper-index", "judge"], NOWHERE) == []
-    )
+    stages = [*GPU_STAGES, "hypergraph", "hyper-index", "judge"]
+    assert check_stages(load(name), stages, NOWHERE).faults == ()
 
 
 def test_stages_without_a_model_run_without_a_gpu() -> None:
-    assert (
-        early_faults(load("tearag-llama3-8b"), ["corpus", "questions-sft", "pair"], NOWHERE) == []
-    )
+    checked = check_stages(load("tearag-llama3-8b"), ["pair", "report"], NOWHERE)
+    assert checked.faults == ()
+    assert checked.seconds is None
 
 
 def test_a_stage_with_a_model_is_refused_without_a_gpu() -> None:
