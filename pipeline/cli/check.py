@@ -56,7 +56,8 @@ def check(
     """Check a run before it starts: settings, files, models, packages, devices, memory and disk.
 
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
-    plan is printed. Nothing is written, and no network is used.
+    plan is printed. Nothing is written. The network is used only to ask the hub whether it gives the models that are to be
+    fetched.
     """
     if training:
         refuse_options(context, ("machine",), "with --training; remove it")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.config import Config
 from pipeline.config.reading import load_with_faults
 from pipeline.core.errors import SteepError
+from tasks.checks.access import access_faults
 from tasks.checks.data import data_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
@@ -80,6 +81,7 @@ def check_stages(
         lambda: data_faults(settings, stages),
         lambda: supply_faults(settings, stages),
         lambda: model_faults(settings, stages, here=machine.here),
+        lambda: access_faults(settings, stages) if local else (),
         lambda: fit_faults(settings, stages, vectors),
         lambda: division_faults(settings, stages),
         lambda: length_faults(settings, stages),
