@@ -67,7 +67,7 @@ _REMEDIES = {
     "sample": "lower workers, or retrieve from one process (retrieval.service)",
     "evaluate-policy": "retrieve from one process on another machine (retrieval.service)",
     "score": "lower workers",
-    "sft": "lower sft.processes, because each reads the base weights",
-    "train": "lower the trainer's processes, because each reads the base weights",
+    "sft": "lower sft.processes, each of which has libraries and a file of the base weights in RAM",
+    "train": "lower the trainer's processes, each of which has libraries and a file of the base weights in RAM",
     "graph": "use a machine with more, or a smaller corpus",
 }

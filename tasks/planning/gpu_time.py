@@ -121,7 +121,9 @@ class _Clock:
         if shape is None:
             return 0.0
         gpus = engine.tensor_parallel_size
-        memory = engine_memory(shape, engine.dtype, tensor_parallel_size=gpus)
+        memory = engine_memory(
+            shape, engine.dtype, tensor_parallel_size=gpus, enforce_eager=engine.enforce_eager
+        )
         share = engine.gpu_memory_utilization * (nominal_gpu(a.memory_gib).memory or 0)
         fitting = memory.cached_tokens(share) // (read + written)
         sequences = max(1, min(engine.max_num_seqs, fitting))

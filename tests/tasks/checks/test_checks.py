@@ -92,6 +92,33 @@ def test_more_training_processes_than_gpus_are_a_fault() -> None:
     assert fault.startswith("dpo.processes is 8, and gpus is 4")
 
 
+def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
+    two = ("dpo.machines=2", "dpo.processes=16", "gpus=16", "execution=slurm")
+    settings = load("tearag-llama3-8b", two)
+    assert not list(device_faults(settings, ["train"], gpus(8)))
+    faults = list(device_faults(settings, ["train"], gpus(4)))
+    assert len(faults) == 2
+    assert faults[0].startswith("gpus is 16 over 2 machines, and this machine has 4")
+    assert faults[1].startswith("dpo.processes is 16 over 2 machines, and this machine has 4 GPUs")
+    assert "for 8 of them" in faults[1]
+    uneven = load("tearag-llama3-8b", (*two, "dpo.processes=15"))
+    found = check_stages(uneven, ["train"], Machine(gpus(8).gpus)).faults
+    assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
+
+
+def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_setting_gpus() -> None:
+    settings = load("single-gpu-24gb", ("dpo.processes=4", "gpus=0"))
+    (fault,) = device_faults(settings, ["train"], gpus(2))
+    assert fault.startswith("dpo.processes is 4, and this machine has 2 GPUs")
+
+
+def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:
+    settings = load("tearag-llama3-8b", ("gpus=2",))
+    faults = list(device_faults(settings, ["train", "sft-data"], NOWHERE))
+    assert any(fault.startswith("dpo.processes is 8, and gpus is 2") for fault in faults)
+    assert any("sft_data.engine.tensor_parallel_size is 8, and gpus is 2" in f for f in faults)
+
+
 def test_heads_that_a_model_cannot_divide_are_a_fault() -> None:
     settings = load("prograph-qwen2.5-7b", ("engine.tensor_parallel_size=8",))
     (fault,) = division_faults(settings, ["sample"])
