@@ -249,8 +249,8 @@ class Planner:
         parts.add("head", memory.head)
         parts.add("context and fragmentation", memory.overhead)
         parts.remedies.reverse()
-        # Every process reads the weights into RAM before they are moved to its GPU.
-        loaded = weight_bytes(shape, trainer.dtype) if trainer.quantization == "none" else GIB
+        # With a GPU the weights go to it tensor by tensor, and a process holds a few of them in RAM.
+        loaded = weight_bytes(shape, trainer.dtype) if self.gpu is None else GIB
         plan = self._made(name, parts, trainer.processes, 0.0, 0.0)
         return replace(plan, ram=trainer.processes * (self._process_bytes + loaded))
 
