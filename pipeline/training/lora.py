@@ -10,6 +10,7 @@ attention projections, in both stages.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -127,18 +128,20 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
 def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
-    Raises DependencyError when the weights do not load or the device is missing.
+    With a GPU, each tensor goes from its file to the GPU of this process, so that several processes do not
+    hold the model in RAM at the same time. Raises DependencyError when the weights do not load or the
+    device is missing.
     """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    pick_device(settings, block)
     kwargs: dict[str, object] = {"dtype": getattr(torch, settings.dtype)}
+    if pick_device(settings, block) == "cuda":
+        number = int(os.environ.get("LOCAL_RANK", 0))  # accelerate launch numbers the processes
+        torch.cuda.set_device(number)  # PEFT loads adapters to the current device
+        kwargs["device_map"] = {"": number}
     if settings.quantization != "none":
-        from accelerate import PartialState
-
-        kwargs["device_map"] = {"": PartialState().local_process_index}
         kwargs["quantization_config"] = quantization_config(settings)
     try:
         model: CausalModel = AutoModelForCausalLM.from_pretrained(directory, **kwargs)

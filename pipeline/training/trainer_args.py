@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.config.policy import Trainer
-from pipeline.core.errors import TrainingError
+from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.training.adapter_precision import keeping_precision
@@ -49,9 +49,10 @@ def shared_arguments(
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device or
-    tracker, and TrainingError when there is no optimizer step.
+    Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded model,
+    DependencyError for a missing device or tracker, and TrainingError when there is no optimizer step.
     """
+    refuse_sharding()
     device = pick_device(settings, block)
     accumulation = accumulation_steps(
         settings.batch_size, settings.per_device_batch_size, settings.processes, block
@@ -89,6 +90,22 @@ def shared_arguments(
         "save_steps": save_steps,
         "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
     }
+
+
+def refuse_sharding() -> None:
+    """Raise ConfigError when the environment asks accelerate to shard the model.
+
+    Log-probabilities of the reference are computed before accelerate would shard it, and adapters and
+    checkpoints are written from the weights of one process.
+    """
+    from accelerate.utils import parse_flag_from_env
+
+    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+        if parse_flag_from_env(name):
+            raise ConfigError(
+                f"{name} is set in the environment; training is data parallel, and FSDP and DeepSpeed are not "
+                "supported; unset it"
+            )
 
 
 def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) -> int:
