@@ -165,7 +165,9 @@ class Trainer(Block):
         "none", description="of the frozen base weights (bitsandbytes)"
     )
     processes: Annotated[Few, Execution()] = Field(
-        1, description="training processes; more than 1 run through accelerate launch"
+        1,
+        description="training processes; more than 1 run through accelerate launch; with device auto "
+        "fewer start where GPUs are missing, for the same batch_size",
     )
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from pipeline.config import Config
+from pipeline.config import Config, Trainer
+from pipeline.config.processes import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
 from tasks.checks.uses import needed_gpus, trainers, used_models
@@ -28,13 +29,9 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                 f"{setting}, and this machine has {present} that the run may use; lower it, or use a "
                 f"machine with {count}"
             )
+    for block, trainer in trainers(settings, stages):
+        yield from _too_many_processes(settings, block, trainer, present)
     if settings.gpus:
-        for block, trainer in trainers(settings, stages):
-            if trainer.processes > settings.gpus and trainer.device != "cpu":
-                yield (
-                    f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
-                    f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
-                )
         for model in used_models(settings, stages):
             size = 1 if model.engine is None else model.engine.tensor_parallel_size
             if settings.gpus < size <= present:
@@ -42,6 +39,21 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                     f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
                     "gpus, or lower it"
                 )
+
+
+def _too_many_processes(
+    settings: Config, block: str, trainer: Trainer, present: int
+) -> Iterator[str]:
+    here = settings.gpus or present
+    if not settings.gpus and trainer.device == "cuda":
+        return  # among those that need GPUs
+    if on_gpus(trainer, here) and processes_on(trainer, here) > here * trainer.machines:
+        there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
+        more = "raise gpus" if settings.gpus else "use a machine with more"
+        yield (
+            f"{block}.processes is {trainer.processes}, and {there}; each process trains on a GPU of its "
+            f"own; lower {block}.processes, or {more}"
+        )
 
 
 def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:

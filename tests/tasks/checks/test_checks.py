@@ -88,9 +88,28 @@ def test_fewer_gpus_than_the_configuration_uses_are_a_fault() -> None:
 
 
 def test_more_training_processes_than_gpus_are_a_fault() -> None:
-    settings = load("hiprag-qwen2.5-3b", ("dpo.processes=8",))
+    settings = load("hiprag-qwen2.5-3b", ("dpo.processes=8", "dpo.device=cuda"))
     (fault,) = device_faults(settings, ["train"], gpus(8))
     assert fault.startswith("dpo.processes is 8, and gpus is 4")
+    divided = load("embedded", ("sft.accelerate_config=fsdp.yaml",))
+    (fault,) = device_faults(divided, ["sft"], gpus(1))
+    assert fault.startswith("sft.processes is 2, and this machine has 1;")
+    (fault,) = device_faults(load("embedded", ("sft.device=cuda",)), ["sft"], gpus(1))
+    assert fault.startswith("sft.device is cuda, and this machine has 1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["embedded", "embedded-hiprag", "embedded-prograph", "embedded-search-r1", "real-passages"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_configurations_for_cpus_also_train_on_few_gpus(name: str, count: int) -> None:
+    assert not list(device_faults(load(name), GPU_STAGES, gpus(count)))
+
+
+def test_training_on_fewer_gpus_than_processes_is_no_fault() -> None:
+    settings = load("hiprag-qwen2.5-3b", ("gpus=1", "shards=1"))
+    assert not list(device_faults(settings, ["sft", "train"], gpus(1)))
 
 
 def test_heads_that_a_model_cannot_divide_are_a_fault() -> None:
