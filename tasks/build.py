@@ -14,12 +14,13 @@ from typing import Any
 
 import luigi
 
+from pipeline.config.processes import fewer_processes
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.run.failures import explain_os_error
-from tasks.base import StageTask
+from tasks.base import StageTask, aligned, say
 from tasks.failures import Failure, from_text
 from tasks.leases import Capacity
-from tasks.needs import Needs, needs
+from tasks.needs import TRAINERS, Needs, needs
 
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
@@ -44,29 +45,51 @@ class _Local:
 
 
 def check_needs(todo: Iterable[StageTask], capacity: Capacity) -> None:
-    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting."""
+    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting.
+
+    Training on several machines may ask for as many on each of them.
+    """
     for task in todo:
-        asked = needs(task)
-        if capacity.assigned and asked.gpus > capacity.gpus:
+        asked, limit = asked_of(task, capacity), capacity.gpus * task.machines
+        if task.run_settings.gpus and asked.gpus > limit:
             raise ConfigError(
                 f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage {task.label} would "
-                f"never start; set {asked.setting} to at most {capacity.gpus}, or raise gpus"
+                f"never start; set {asked.setting} to at most {limit}, or raise gpus"
             )
+
+
+def asked_of(task: StageTask, capacity: Capacity) -> Needs:
+    """What a stage asks for in a run with ``capacity``.
+
+    On a cluster the GPUs of this machine do not count, so that without ``gpus`` it asks for all it can use.
+    """
+    settings = task.run_settings
+    known = settings.gpus > 0 or settings.execution.kind == "local"
+    return needs(task, capacity.gpus if known else None)
 
 
 def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
     """What a stage takes of the run's GPUs and CPU threads while it runs."""
     taken = {THREADS: capacity.threads_for(asked.threads)}
-    if capacity.gpus and asked.gpus:
+    if capacity.at_once and asked.gpus:
         taken[GPUS] = capacity.gpus_for(asked.gpus)
     return taken
 
 
 def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
-    """Set what each task asks for, and its priority: the first in running order has the highest."""
+    """Set what each task asks for, and its priority: the first in running order has the highest.
+
+    Says once for each trainer that fewer processes start than its settings say.
+    """
+    told: set[str] = set()
     for place, task in enumerate(todo):
-        asked = needs(task)
+        asked = asked_of(task, capacity)
         task.asked = asked
+        if task.stage in TRAINERS:
+            trainer, block = TRAINERS[task.stage](task.settings)
+            if asked.threads != trainer.processes and block not in told:
+                say(aligned(task.label, fewer_processes(trainer, block, capacity.gpus)))
+                told.add(block)
         task.priority = len(todo) - place
         if task.run_settings.execution.kind == "local":  # a cluster counts for itself
             task.resources = resources(asked, capacity)
@@ -85,7 +108,7 @@ def build(task: StageTask, todo: Iterable[StageTask], capacity: Capacity) -> dic
     settings.set("core", "no_configure_logging", "true")
     for name in ("luigi", "luigi-interface", "luigi.scheduler"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # stages report for themselves
-    local = _Local({GPUS: capacity.gpus, THREADS: capacity.threads})
+    local = _Local({GPUS: capacity.at_once, THREADS: capacity.threads})
     try:
         luigi.build(
             [task], worker_scheduler_factory=local, local_scheduler=True, workers=capacity.workers

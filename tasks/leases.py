@@ -2,32 +2,27 @@
 
 Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
 of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
-runs on one machine, named devices are leased by locks on files, one for each device. The kernel releases
-a lock when its process ends, so a kill leaves nothing behind. The files are in ``/run/lock``, the
-machine's directory for locks, which is always on a local file system and is the same for every user
-and checkout; ``STEEP_LOCK_DIR`` names another one, for example where containers share GPUs.
+runs on one machine devices are leased by locks (`pipeline.run.device_locks`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.core.cpu_threads import thread_variables
+from pipeline.core.devices import BY_ADDRESS, ORDER, VISIBLE, allotted, listed, usable
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.matrix_kernels import kernel_variables
+from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
-from tasks.devices import VISIBLE, allotted, identity, listed
 
-LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 
 
@@ -37,14 +32,12 @@ class Request:
 
     Attributes:
         gpus: number of devices.
-        devices: names of the devices to choose from.
-        assigned: whether the stage sees only its devices; otherwise it sees all of them.
+        devices: names of the devices to choose from; empty where none are known.
         threads: CPU threads of each of its processes.
     """
 
     gpus: int
     devices: tuple[str, ...]
-    assigned: bool
     threads: int
 
 
@@ -52,7 +45,7 @@ class Request:
 class Lease:
     """What one stage has: devices by name, and CPU threads for each of its processes.
 
-    ``devices`` is None where devices are not assigned. ``held`` are the lock files of its devices.
+    ``devices`` is None where none are known. ``held`` are the lock files of its devices.
     """
 
     devices: tuple[str, ...] | None = None
@@ -67,6 +60,7 @@ class Lease:
         variables: dict[str, str] = {}
         if self.devices is not None:
             variables[VISIBLE] = ",".join(self.devices)  # empty: the stage sees no device
+            variables[ORDER] = inherited.get(ORDER, BY_ADDRESS)  # indices are those of the driver
         if self.held:
             variables[HELD] = os.pathsep.join(map(str, self.held))
         if self.threads is not None:
@@ -82,17 +76,17 @@ class Capacity:
     """What the stages of a run share.
 
     Attributes:
-        gpus: devices that are in use at once; 0: they are not counted.
+        gpus: devices that a stage can have; where the setting is 0, all there are.
+        at_once: how many of them Luigi's scheduler counts; 0: they are not counted. Where the setting is 0
+            this is 1, whatever a stage takes, so that the stages that use a GPU run one at a time.
         devices: names of the devices to choose from.
-        assigned: whether each stage is given devices of its own (``gpus`` above 0). Otherwise the stages
-            that use a GPU run one at a time and see all of them.
         threads: CPU threads.
         workers: stages that run at once, at most.
     """
 
     gpus: int
+    at_once: int
     devices: tuple[str, ...]
-    assigned: bool
     threads: int
     workers: int
 
@@ -112,6 +106,8 @@ class Capacity:
         """
         uuids = listed() if present is None else present
         names, gpus = allotted(environment), settings.gpus
+        if names is not None:
+            names = usable(names, uuids)
         if gpus and names is not None and gpus > len(names):
             given = f"{len(names)} ({', '.join(names)})" if names else "none"
             raise ConfigError(
@@ -129,8 +125,7 @@ class Capacity:
         if workers is None:
             workers = settings.workers or (gpus + 1 if gpus else 1)
         threads = settings.threads or max(cores(), workers)
-        counted = gpus or min(len(names), 1)
-        return cls(counted, names, bool(gpus), threads, workers)
+        return cls(gpus or len(names), gpus or min(len(names), 1), names, threads, workers)
 
     @classmethod
     def here(
@@ -146,7 +141,7 @@ class Capacity:
         """
         uuids = listed() if present is None else present
         names = allotted(environment)
-        count = len(uuids if names is None else names)
+        count = len(uuids if names is None else usable(names, uuids))
         if count:
             settings = settings.model_copy(update={"gpus": min(settings.gpus, count)})
         return cls.of(settings, environment=environment, present=uuids)
@@ -160,7 +155,7 @@ class Capacity:
 
     def gpus_for(self, gpus: int) -> int:
         """How many of the counted devices a stage takes that asks for ``gpus``."""
-        return gpus if self.assigned else min(gpus, self.gpus)
+        return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
         """The CPU threads that a stage takes: its share, and at least one for each of its processes."""
@@ -168,9 +163,8 @@ class Capacity:
 
     def request(self, gpus: int, processes: int) -> Request:
         """The request of a stage that asks for ``gpus`` devices and has ``processes`` processes."""
-        count = gpus if self.assigned else len(self.devices) * min(gpus, 1)
         threads = max(1, self.threads_for(processes) // processes)
-        return Request(count, self.devices, self.assigned, threads)
+        return Request(min(gpus, self.gpus), self.devices, threads)
 
 
 def cores() -> int:
@@ -187,14 +181,6 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def lock_dir() -> Path:
-    """The directory of the lock files of devices."""
-    if named := os.environ.get(LOCK_DIR):
-        return Path(named)
-    standard = Path("/run/lock")
-    return standard if os.access(standard, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-
-
 @contextmanager
 def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Lease]:
     """Hold the lease of a stage.
@@ -209,7 +195,7 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
         taken: dict[str, Path] = {}
         if request.gpus:
             taken = _acquire(request, lock_dir(), stack, waits)
-        names = tuple(taken) if request.assigned else None
+        names = tuple(taken) if request.devices else None
         yield Lease(names, request.threads, tuple(taken.values()))
 
 
@@ -217,12 +203,11 @@ def _acquire(
     request: Request, folder: Path, stack: ExitStack, waits: Callable[[str], None]
 ) -> dict[str, Path]:
     """The lock files of ``request.gpus`` devices by name; ``stack`` releases them."""
-    uuids, told = listed(), False
-    files = {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in request.devices}
+    files, told = lock_files(request.devices, folder), False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            free = _take(files, request.gpus, folder)
+            free = take(files, request.gpus, folder)
             if len(free) == request.gpus:
                 break
             for descriptor in free.values():
@@ -238,36 +223,3 @@ def _acquire(
     for descriptor in free.values():
         stack.callback(os.close, descriptor)
     return {name: files[name] for name in free}
-
-
-def _take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
-    """Open descriptors of up to ``count`` free devices by name, with a lock on each.
-
-    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a device
-    is free when none of them is left. A second lock makes processes take their turn.
-    """
-    turn = _open(folder / "steep-gpus.lock")
-    try:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        taken: dict[str, int] = {}
-        for name, path in files.items():
-            if len(taken) == count:
-                break
-            descriptor = _open(path)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-            except BlockingIOError:
-                os.close(descriptor)
-            else:
-                taken[name] = descriptor
-        return taken
-    finally:
-        os.close(turn)
-
-
-def _open(path: Path) -> int:
-    """Open a lock file for reading, which suffices for a lock, so that its owner may be another user."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.config import Config, EngineConfig, Judges, Trainer
+from pipeline.config.processes import on_gpus, processes_on
 from tasks.base import StageTask
 from tasks.sharding import ShardedTask
 
@@ -43,14 +44,19 @@ def shards_of(task: StageTask) -> dict[str, StageTask]:
     return task.shards() if isinstance(task, ShardedTask) else {}
 
 
-def needs(task: StageTask) -> Needs:
+def needs(task: StageTask, gpus: int | None = None) -> Needs:
     """What the stage of ``task`` asks for.
 
-    A stage that is divided only joins the outputs of its shards, and loads no model.
+    ``gpus`` are those that it can have, and decide in how many processes it trains
+    (`pipeline.config.processes`); None: as many as it asks for. A stage that is divided only joins the outputs
+    of its shards, and loads no model.
     """
     if shards_of(task):
         return NOTHING
-    rule = RULES.get(task.stage.removesuffix(_SHARD))
+    stage = task.stage.removesuffix(_SHARD)
+    if stage in TRAINERS:
+        return _trainer(*TRAINERS[stage](task.settings), gpus)
+    rule = RULES.get(stage)
     return NOTHING if rule is None else rule(task.settings)
 
 
@@ -73,9 +79,10 @@ def _device(device: str, setting: str) -> Needs:
     return NOTHING if device == "cpu" else Needs(1, 1, setting)
 
 
-def _trainer(settings: Trainer, block: str) -> Needs:
-    count, setting = settings.processes, f"{block}.processes"
-    return Needs(0 if settings.device == "cpu" else count, count, setting)
+def _trainer(settings: Trainer, block: str, gpus: int | None) -> Needs:
+    here = settings.processes if gpus is None else gpus
+    count = processes_on(settings, here)
+    return Needs(count if on_gpus(settings, here) else 0, count, f"{block}.processes")
 
 
 def _graph(settings: Config) -> Needs:
@@ -163,12 +170,14 @@ RULES: Mapping[str, Callable[[Config], Needs]] = {
     "index": _index,
     "hyper-index": _index,
     "sft-data": _sft_data,
-    "sft": lambda settings: _trainer(settings.sft, "sft"),
     "sample": _roll_out,
     "judge": lambda settings: _judges(settings.judges, settings, "judges"),
     "judge-policy": _evaluation_judges,
     "score": _score,
-    "train": lambda settings: _trainer(settings.trainer, settings.objective),
     "evaluate-policy": _roll_out,
     "evaluate-any": _roll_out,
+}
+TRAINERS: Mapping[str, Callable[[Config], tuple[Trainer, str]]] = {
+    "sft": lambda settings: (settings.sft, "sft"),
+    "train": lambda settings: (settings.trainer, settings.objective),
 }

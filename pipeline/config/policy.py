@@ -166,7 +166,8 @@ class Trainer(Block):
     )
     processes: Annotated[Few, Execution()] = Field(
         1,
-        description="training processes, each with a copy of the base; more than 1 run through accelerate launch",
+        description="training processes, each with a copy of the base; more than 1 run through accelerate launch; "
+        "with device auto fewer start where GPUs are missing, for the same batch_size",
     )
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"

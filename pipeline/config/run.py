@@ -63,8 +63,7 @@ class Config(Block):
         ge=0,
         le=1000,
         description="GPUs that stages use at once, out of CUDA_VISIBLE_DEVICES or from 0 on; each stage is "
-        "given its own; 0: none is assigned, and on a machine with GPUs the stages that use one run one at "
-        "a time and see all of them",
+        "given its own; 0: all of them, and the stages that use one run one at a time",
     )
     threads: Annotated[Few | None, Execution()] = Field(
         None,

@@ -1,16 +1,18 @@
 """The GPUs of this machine that the process may use; nothing heavy is imported to find them.
 
-Input: ``nvidia-smi``, the files of NVIDIA's driver below ``/proc``, and ``CUDA_VISIBLE_DEVICES``.
-Output: one `Gpu` for each visible device.
+Input: ``nvidia-smi``, the files of NVIDIA's driver below ``/proc`` and ``/dev``, and
+``CUDA_VISIBLE_DEVICES``. Output: one `Gpu` for each device.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 GIB = 2**30
@@ -19,16 +21,23 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # Share of the GiB in a device's name that programs can use: an A100 of 80 GB has 79.3, an RTX 4090 of
 # 24 GB has 23.6.
 _USABLE = 0.985
-_DRIVER = Path("/proc/driver/nvidia/gpus")
+_DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder for each GPU, named by its PCI address
+_FILES = Path("/dev")
+_WSL = "/usr/lib/wsl/lib"  # where Windows puts nvidia-smi, which not every PATH has
 _SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; ``memory`` is in bytes, None when the driver does not tell."""
+    """One GPU; ``memory`` is in bytes, None when the driver does not tell.
+
+    ``uuid`` is the device's UUID. Where the driver does not tell it, it is the PCI address or the name of
+    the device's file. It is empty for a GPU that is only described.
+    """
 
     name: str
     memory: int | None
+    uuid: str = ""
 
 
 def nominal_gpu(gib: float) -> Gpu:
@@ -36,19 +45,32 @@ def nominal_gpu(gib: float) -> Gpu:
     return Gpu(f"{gib:g} GB", int(gib * GIB * _USABLE))
 
 
-def visible_gpus(environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER) -> list[Gpu]:
-    """The GPUs that a process with ``environment`` sees; ``driver`` is the driver's folder."""
-    found = _by_tool() if driver.is_dir() else []
-    if not found and driver.is_dir():
-        found = [Gpu(folder.name, None) for folder in sorted(driver.iterdir())]
-    return visible(found, environment.get(VISIBLE))
+def machine_gpus(driver: Path = _DRIVER, files: Path = _FILES) -> list[Gpu]:
+    """All GPUs of this machine or container, in the order of their PCI addresses.
+
+    ``nvidia-smi`` is asked first. It alone knows the devices in WSL2, and those that Slurm leaves to a job.
+    Without its answer the GPUs are those of ``driver``, or else the device files ``nvidia0``, ``nvidia1``, …
+    in ``files``, which containers without the other two have.
+    """
+    tool = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=_WSL)
+    found = _by_tool(tool) if tool is not None else None
+    if found is not None:
+        return list(found)
+    return _by_driver(driver) or _by_files(files)
+
+
+def visible_gpus(
+    environment: Mapping[str, str] = os.environ, driver: Path = _DRIVER, files: Path = _FILES
+) -> list[Gpu]:
+    """The GPUs that a process with ``environment`` sees; see `machine_gpus`."""
+    return visible(machine_gpus(driver, files), environment.get(VISIBLE))
 
 
 def visible(gpus: list[Gpu], allotment: str | None) -> list[Gpu]:
     """The GPUs that a value of ``CUDA_VISIBLE_DEVICES`` leaves; None leaves all.
 
-    As in CUDA, the list ends at the first number without a device. Devices that are named by UUID
-    count, but their memory is unknown.
+    As in CUDA, the list ends at the first number without a device, and a UUID may be shortened. The
+    memory of a part of a GPU (MIG) is unknown.
     """
     if allotment is None:
         return gpus
@@ -58,32 +80,58 @@ def visible(gpus: list[Gpu], allotment: str | None) -> list[Gpu]:
         if name.isdecimal() and int(name) < len(gpus):
             left.append(gpus[int(name)])
         elif gpus and name.startswith(("GPU-", "MIG-")):
-            left.append(Gpu(name, None))
+            unknown = Gpu(name, None, name)
+            left.append(next((gpu for gpu in gpus if gpu.uuid.startswith(name)), unknown))
         else:
             break
     return left
 
 
-def _by_tool() -> list[Gpu]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+@cache  # the tool takes seconds on some machines, and its answer is the same for the life of a process
+def _by_tool(tool: str) -> tuple[Gpu, ...] | None:
+    """The GPUs that ``nvidia-smi`` lists; None when it fails, as without a driver."""
+    command = [tool, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse_table(done.stdout) if done.returncode == 0 else []
+        return None
+    return tuple(parse_table(done.stdout)) if done.returncode == 0 else None
 
 
 def parse_table(text: str) -> list[Gpu]:
-    """The GPUs of a table with the columns name and memory in MiB."""
+    """The GPUs of a table with the columns name, memory in MiB, and UUID."""
     gpus = []
     for line in text.splitlines():
-        name, _, memory = line.rpartition(",")
-        memory = memory.strip()
-        if name:
-            gpus.append(Gpu(name.strip(), int(memory) * 2**20 if memory.isdecimal() else None))
+        cells = [cell.strip() for cell in line.rsplit(",", 2)]
+        if len(cells) == 3:
+            name, memory, uuid = cells
+            gpus.append(Gpu(name, int(memory) * 2**20 if memory.isdecimal() else None, uuid))
     return gpus
+
+
+def _by_driver(driver: Path) -> list[Gpu]:
+    found = []
+    for folder in sorted(driver.iterdir()) if driver.is_dir() else ():
+        told = {}
+        try:
+            text = (folder / "information").read_text(errors="replace")
+        except OSError:
+            text = ""
+        for line in text.splitlines():
+            field, _, value = line.partition(":")
+            told[field] = value.strip()
+        uuid = told.get("GPU UUID", "?")  # of question marks before a program has used the device
+        found.append(
+            Gpu(told.get("Model") or folder.name, None, folder.name if "?" in uuid else uuid)
+        )
+    return found
+
+
+def _by_files(files: Path) -> list[Gpu]:
+    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in files.glob("nvidia*"))
+    return [
+        Gpu(f"nvidia{number}", None, f"nvidia{number}")
+        for number in sorted(int(match[1]) for match in numbers if match)
+    ]

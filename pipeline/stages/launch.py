@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
+from pipeline.config.processes import fewer_processes, processes_on
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, SteepError, TrainingError
+from pipeline.core.gpus import VISIBLE
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
@@ -35,6 +37,7 @@ from pipeline.training.lora import pick_device
 _JOB = "job.json"
 _RESULT = "result.json"
 _PLAN = "launch.json"
+_ACCELERATE = "accelerate.json"
 _LOOK = 0.2  # seconds between two looks for the plan
 
 
@@ -57,13 +60,15 @@ def read_job(path: Path) -> tuple[str, StageContext]:
 class Plan:
     """How the machines of one training start: the same on all of them.
 
-    ``processes`` are those of all ``machines`` together. The main process listens at ``address`` and
-    ``port``; port 0 lets it choose, which only one machine can do.
+    ``processes`` are those of all ``machines`` together. ``accelerate_config`` is the configuration file of
+    accelerate. The main process listens at ``address`` and ``port``; port 0 lets it choose, which only one
+    machine can do.
     """
 
     job: str
     processes: int
     mixed_precision: str
+    accelerate_config: str
     machines: int = 1
     address: str | None = None
     port: int = 0
@@ -72,7 +77,8 @@ class Plan:
 def command(plan: Plan, rank: int = 0) -> list[str]:
     """The ``accelerate launch`` command line of the machine with number ``rank``."""
     words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
-    words.append("--multi_gpu")  # also on a CPU, because --cpu would silently start one process
+    # The stage sees its own devices alone, so that all of them are meant.
+    words += ["--config_file", plan.accelerate_config, "--gpu_ids", "all"]
     words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
     words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
     if plan.machines > 1:
@@ -80,6 +86,41 @@ def command(plan: Plan, rank: int = 0) -> list[str]:
         words += ["--rdzv_backend", "static"]
     words += ["--main_process_port", str(plan.port)]
     return [*words, "-m", process.MODULE, "pipeline.stages.launch", plan.job]
+
+
+def with_processes(context: StageContext, block: str) -> StageContext:
+    """The context whose training block has as many processes as this machine's GPUs allow.
+
+    Where that is fewer than the settings say (`pipeline.config.processes`), the log and the notes tell. A single
+    process is left one GPU: with several, ``Trainer`` would wrap the model in ``nn.DataParallel``, which TRL
+    refuses. Call it before this process uses CUDA.
+    """
+    import torch
+
+    trainer: Trainer = getattr(context.config, block)
+    gpus = torch.cuda.device_count()  # asks the driver's library, and leaves CUDA as it is
+    count = processes_on(trainer, gpus)
+    if count == 1 and gpus > 1:
+        os.environ[VISIBLE] = os.environ.get(VISIBLE, "0").partition(",")[0]
+    if count == trainer.processes:
+        return context
+    context.notes["processes"] = {"set": trainer.processes, "started": count}
+    print(fewer_processes(trainer, block, gpus))
+    fewer = trainer.model_copy(update={"processes": count})
+    return replace(context, config=context.config.model_copy(update={block: fewer}))
+
+
+def write_accelerate_config(folder: Path) -> Path:
+    """Write accelerate's configuration for data-parallel training into ``folder``.
+
+    Without a file of its own, the launcher reads the user's ``default_config.yaml``, which may choose other
+    GPUs, DeepSpeed or FSDP.
+    """
+    path = folder / _ACCELERATE
+    # MULTI_GPU also on a CPU, where accelerate's own type would silently start one process.
+    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU"}
+    write_json(path, settings)
+    return path
 
 
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
@@ -98,6 +139,7 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         job=str(job),
         processes=settings.processes,
         mixed_precision="bf16" if settings.dtype == "bfloat16" else "no",
+        accelerate_config=str(write_accelerate_config(context.checkpoint_dir)),
         machines=settings.machines,
     )
     if machines is not None:

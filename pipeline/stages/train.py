@@ -19,7 +19,7 @@ from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages import preflight
-from pipeline.stages.launch import launch
+from pipeline.stages.launch import launch, with_processes
 from pipeline.stages.training_data import (
     HELDOUT,
     TRAINING,
@@ -55,7 +55,9 @@ _STEPS_TOOK = "step_seconds"
 
 def run_sft(context: StageContext) -> dict[str, int]:
     """Stage ``sft``: policy 0. Returns counts of examples and tokens."""
-    settings, started = context.config.sft, time.perf_counter()
+    started = time.perf_counter()
+    context = with_processes(context, "sft")
+    settings = context.config.sft
     encode_sft_data(context)
     if settings.processes > 1:
         counts = launch(context, f"{__name__}:train_sft", settings, "sft")
@@ -67,8 +69,9 @@ def run_sft(context: StageContext) -> dict[str, int]:
 
 def run_round(context: StageContext) -> dict[str, int]:
     """Stage ``train``: policy ``context.round``. Returns counts of pairs or trajectories, and of tokens."""
-    objective, settings = context.config.objective, context.config.trainer
-    grpo, started = objective == "grpo", time.perf_counter()
+    objective, started = context.config.objective, time.perf_counter()
+    context, grpo = with_processes(context, objective), objective == "grpo"
+    settings = context.config.trainer
     encode, train_stage = (
         (encode_trajectory_data, train_grpo) if grpo else (encode_pair_data, train_dpo)
     )

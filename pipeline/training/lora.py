@@ -112,9 +112,11 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
         raise DependencyError(
             f"{block}.device is cuda, but torch finds no CUDA device; set it to cpu"
         )
-    if device == "cuda" and settings.processes > torch.cuda.device_count():
+    here = settings.processes // settings.machines
+    if device == "cuda" and here > torch.cuda.device_count():
+        of_machine = f", {here} on each machine" if settings.machines > 1 else ""
         raise DependencyError(
-            f"{block}.processes is {settings.processes}; expected at most the number of GPUs, "
+            f"{block}.processes is {settings.processes}{of_machine}; expected at most the number of GPUs, "
             f"{torch.cuda.device_count()}; lower it"
         )
     if device == "cpu" and settings.quantization != "none":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from pipeline.config import Config
+from pipeline.config import Config, Trainer
+from pipeline.config.processes import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
 from tasks.checks.uses import needed_gpus, processes_here, trainers, used_models
@@ -28,18 +29,7 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                 f"machine with {count}"
             )
     for block, trainer in trainers(settings, stages):
-        here, own = processes_here(trainer), trainer.device != "cpu"
-        spread = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
-        if own and settings.gpus and trainer.processes > settings.gpus:
-            yield (
-                f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
-                f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
-            )
-        elif own and here > present > 0:
-            yield (
-                f"{block}.processes is {trainer.processes}{spread}, and this machine has {present} GPUs that "
-                f"the run may use for {here} of them; lower {block}.processes, or use a machine with {here}"
-            )
+        yield from _too_many_processes(settings, block, trainer, present)
     for model in used_models(settings, stages) if settings.gpus else ():
         size = 1 if model.engine is None else model.engine.tensor_parallel_size
         if settings.gpus < size and (size <= present or not present):
@@ -47,6 +37,28 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                 f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
                 "gpus, or lower it"
             )
+
+
+def _too_many_processes(
+    settings: Config, block: str, trainer: Trainer, present: int
+) -> Iterator[str]:
+    here, each = settings.gpus or present, processes_here(trainer)
+    if trainer.machines > 1 and on_gpus(trainer, present) and each > present > 0:
+        yield (
+            f"{block}.processes is {trainer.processes} over {trainer.machines} machines, and this machine has "
+            f"{present} GPUs that the run may use for {each} of them; lower {block}.processes, or use machines "
+            f"with {each}"
+        )
+        return
+    if not settings.gpus and trainer.device == "cuda":
+        return  # among those that need GPUs
+    if on_gpus(trainer, here) and processes_on(trainer, here) > here * trainer.machines:
+        there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
+        more = "raise gpus" if settings.gpus else "use a machine with more"
+        yield (
+            f"{block}.processes is {trainer.processes}, and {there}; each process trains on a GPU of its "
+            f"own; lower {block}.processes, or {more}"
+        )
 
 
 def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:

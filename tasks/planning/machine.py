@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-_GPUS = Path("/proc/driver/nvidia/gpus")
+from pipeline.core.gpus import machine_gpus
 
 
 def is_gpu(device: str) -> bool:
@@ -13,17 +12,11 @@ def is_gpu(device: str) -> bool:
     return bool(device) and not device.startswith("cpu")
 
 
-def here(gpus: Path = _GPUS) -> frozenset[str]:
+def here() -> frozenset[str]:
     """The names of this machine's processors and GPUs."""
-    names = {f"cpu ({os.cpu_count()} cores)"}
-    for path in gpus.glob("*/information"):
-        for line in path.read_text(errors="replace").splitlines():
-            field, _, value = line.partition(":")
-            if field == "Model":
-                names.add(value.strip())
-    return frozenset(names)
+    return frozenset({f"cpu ({os.cpu_count()} cores)", *(gpu.name for gpu in machine_gpus())})
 
 
-def has_gpu(gpus: Path = _GPUS) -> bool:
+def has_gpu() -> bool:
     """Whether this machine has an NVIDIA GPU."""
-    return gpus.is_dir() and any(gpus.iterdir())
+    return bool(machine_gpus())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.build import GPUS, THREADS, resources
+from tasks.build import GPUS, THREADS, asked_of, resources
 from tasks.leases import Capacity
 from tasks.needs import needs
 from tasks.planning.amounts import driver, expected_rows, measured_amount, rows_of_whole
@@ -79,7 +79,7 @@ def make_plan(
         if needed.complete() and not (forced and needed is task):
             stage = _done(needed)
         else:
-            taken = resources(needs(needed), capacity)
+            taken = resources(asked_of(needed, capacity), capacity)
             stage = replace(
                 _expected(needed, Known(amounts, earlier), machine),
                 gpus=taken.get(GPUS, 0),
@@ -87,7 +87,7 @@ def make_plan(
             )
         amounts[needed.task_id] = stage.amounts
         stages.append(stage)
-    return Plan(tuple(stages), capacity.workers, capacity.gpus, capacity.threads)
+    return Plan(tuple(stages), capacity.workers, capacity.at_once, capacity.threads)
 
 
 def _done(task: StageTask) -> Estimate:

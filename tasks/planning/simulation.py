@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tasks.base import StageTask
-from tasks.build import GPUS, THREADS, check_needs, resources
+from tasks.build import GPUS, THREADS, asked_of, check_needs, resources
 from tasks.leases import Capacity
 from tasks.needs import needs, shards_of
 from tasks.planning.assumptions import JOINING, assumed_seconds
@@ -82,13 +82,15 @@ def simulate(
         if seconds is None:
             assumed.add(needed.label)
             seconds = _assumed(needed, parts)
-        taken = resources(needs(needed), capacity)
+        taken = resources(asked_of(needed, capacity), capacity)
         before = {**needed.needed(), **shards_of(needed)}
         names = tuple(other.label for other in before.values())
         jobs.append(Job(needed.label, seconds, names, taken.get(GPUS, 0), taken[THREADS]))
-    room = Room(capacity.workers, capacity.gpus or None, capacity.threads)
+    room = Room(capacity.workers, capacity.at_once or None, capacity.threads)
     placed = tuple(schedule(jobs, room))
-    return Simulated(placed, capacity.gpus, capacity.workers, capacity.threads, frozenset(assumed))
+    return Simulated(
+        placed, capacity.at_once, capacity.workers, capacity.threads, frozenset(assumed)
+    )
 
 
 def _assumed(task: StageTask, parts: int) -> float:

@@ -20,10 +20,11 @@ from pipeline.api import Run
 from pipeline.core.errors import EngineError, InputError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
+from pipeline.run.device_locks import LOCK_DIR
 from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
 from tasks.asking import asked_policies, opened
 from tasks.base import StageTask
-from tasks.leases import LOCK_DIR, Request, held
+from tasks.leases import Request, held
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
@@ -171,7 +172,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     monkeypatch.setenv(LOCK_DIR, str(tmp_path / "locks"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     task = task_for("evaluate", "embedded", (*overrides, "gpus=1"))
-    device = Request(1, ("7",), assigned=True, threads=1)
+    device = Request(1, ("7",), threads=1)
     told: list[str] = []
     ready, answered = threading.Event(), threading.Event()
 

@@ -13,16 +13,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.core.errors import ConfigError
+from pipeline.config import Sft
+from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.run.remote import ENDED, Machines
-from pipeline.stages.launch import Plan, command, follow
+from pipeline.stages.launch import (
+    Plan,
+    command,
+    follow,
+    with_processes,
+    write_accelerate_config,
+)
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
+from pipeline.training.lora import pick_device
 from tests.training.tiny_policy import Run, write_base
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -181,9 +190,8 @@ def test_a_machine_ends_with_a_stage_that_did_not_train(tmp_path: Path) -> None:
 
 
 def test_each_machine_launches_data_parallel_training() -> None:
-    words = command(Plan("job.json", 8, "bf16", machines=2, address="a", port=7), 1)
-    assert "--multi_gpu" in words
-    assert "--config_file" not in words
+    words = command(Plan("job.json", 8, "bf16", "own.yaml", machines=2, address="a", port=7), 1)
+    assert words[words.index("--config_file") + 1] == "own.yaml"
     assert words[words.index("--machine_rank") + 1] == "1"
 
 
@@ -201,3 +209,80 @@ def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) 
     settings = {block: {"processes": 2, "accelerate_config": "fsdp.yaml"}}
     with pytest.raises(ValueError, match=r"FSDP or DeepSpeed, .* are not supported; remove it"):
         run.context("sft", "sharded", **settings)
+
+
+def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for a device, a program of DeepSpeed and other numbers; the launcher would follow it."""
+    default = run.root / "home" / "accelerate" / "default_config.yaml"
+    default.parent.mkdir(parents=True)
+    default.write_text(
+        "{compute_environment: LOCAL_MACHINE, distributed_type: DEEPSPEED, gpu_ids: '7', num_machines: 2, "
+        "num_processes: 5, mixed_precision: fp16, deepspeed_config: {zero_stage: 3}}"
+    )
+    monkeypatch.setenv("HF_HOME", str(run.root / "home"))
+    context = run.context("sft", "own-configuration", sft={"processes": 2})
+    assert run_sft(context)["examples"] == 8
+
+
+def test_accelerate_starts_what_the_settings_say(run: Run) -> None:
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    words = command(Plan("job.json", 2, "bf16", str(write_accelerate_config(run.root))))
+    arguments = words[words.index("accelerate.commands.launch") + 1 :]
+    found, *_ = _validate_launch_command(launch_command_parser().parse_args(arguments))
+    assert found.multi_gpu
+    assert (found.use_fsdp, found.use_deepspeed) == (False, False)
+    assert (found.gpu_ids, found.num_processes, found.num_machines) == ("all", 2, 1)
+    assert found.mixed_precision == "bf16"
+
+
+def weights(context: StageContext) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(context.output / "adapter" / "adapter_model.safetensors")
+
+
+def test_one_gpu_trains_the_policy_of_two_processes_in_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Torch counts one device, and trains on the CPU all the same, as CUDA is missing."""
+    import torch
+
+    sft = {"device": "auto", "per_device_batch_size": 1, "epochs": 2}
+    alone = run.context("sft", "of-one-process", sft=sft)
+    run_sft(alone)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    fewer = run.context("sft", "on-one-gpu", sft={**sft, "processes": 2})
+    run_sft(fewer)
+    for name, value in weights(alone).items():
+        assert torch.equal(weights(fewer)[name], value)
+    assert fewer.notes["processes"] == {"set": 2, "started": 1}
+    assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays 4" in capfd.readouterr().out
+    assert "processes" not in alone.notes
+
+
+def test_a_single_process_sees_one_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several, Trainer would wrap the model in nn.DataParallel, which TRL refuses."""
+    import torch
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    two = run.context("sft", "both", sft={"device": "auto", "processes": 2})
+    assert with_processes(two, "sft") is two
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
+    with_processes(run.context("sft", "first", sft={"device": "auto"}), "sft")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_each_machine_needs_the_gpus_of_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    sixteen = Sft(learning_rate=1e-4, batch_size=16, processes=16, machines=2)
+    assert pick_device(sixteen, "sft") == "cuda"
+    more = sixteen.model_copy(update={"processes": 18})
+    with pytest.raises(DependencyError, match=r"sft.processes is 18, 9 on each machine; expected"):
+        pick_device(more, "sft")

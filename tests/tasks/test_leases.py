@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.core.devices import allotted, identity, listed, usable
 from pipeline.core.errors import ConfigError
-from tasks.devices import allotted, identity, listed
-from tasks.leases import LOCK_DIR, Capacity, Lease, Request, held
+from pipeline.run.device_locks import LOCK_DIR
+from tasks.leases import Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, task, wait_until
 from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, given
@@ -31,8 +32,8 @@ def place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workspace
 
 
-def request(count: int, devices: str, *, assigned: bool = True) -> Request:
-    return Request(count, tuple(devices.split(",")), assigned, threads=1)
+def request(count: int, devices: str) -> Request:
+    return Request(count, tuple(devices.split(",")), threads=1)
 
 
 def no_wait(text: str) -> None:
@@ -125,7 +126,7 @@ def test_products_of_a_command_and_of_an_open_run_are_those_of_a_stage(tmp_path)
 HOLDS = """
 import sys, time
 from tasks.leases import Request, held
-with held(Request(2, ("0", "1", "2"), True, 1), print) as lease:
+with held(Request(2, ("0", "1", "2"), 1), print) as lease:
     print(",".join(lease.devices), flush=True)
     time.sleep(600)
 """
@@ -194,18 +195,34 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(
     assert len(said) == 1
 
 
-def test_the_allotment_is_inherited(tmp_path):
+def test_the_allotment_is_inherited():
     assert allotted({}) is None
     assert allotted({"CUDA_VISIBLE_DEVICES": ""}) == ()
     assert allotted({"CUDA_VISIBLE_DEVICES": "3, GPU-1a,-1,5"}) == ("3", "GPU-1a")
-    for address, uuid in (("0000:02:00.0", "GPU-2b"), ("0000:01:00.0", "GPU-1a")):
-        (tmp_path / address).mkdir()
-        (tmp_path / address / "information").write_text(f"Model: H\nGPU UUID: \t {uuid}\n")
-    assert listed(tmp_path) == ("GPU-1a", "GPU-2b")
-    assert [identity(name, listed(tmp_path)) for name in ("1", "GPU-2", "MIG-7", "9")] == [
+    uuids = ("GPU-1a", "GPU-2b")
+    assert [identity(name, uuids) for name in ("1", "GPU-2", "MIG-7", "9")] == [
         *("GPU-2b", "GPU-2b"),
         *("MIG-7", "9"),
     ]
+    assert usable(("1", "2", "0"), uuids) == ("1",)
+    assert usable(("1", "2", "0"), ()) == ("1", "2", "0")
+
+
+def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
+    """Each job sees its own GPU alone, as index 0; a UUID names the same device everywhere."""
+    for number, uuid in enumerate(("GPU-1a", "GPU-2b")):
+        tool = place / str(number) / "nvidia-smi"
+        tool.parent.mkdir()
+        tool.write_text(f"#!/bin/sh\necho 'H100, 81559, {uuid}'\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(place / "0"))
+    assert listed() == ("GPU-1a",)
+    with held(request(1, "0"), no_wait) as one:
+        monkeypatch.setenv("PATH", str(place / "1"))
+        with held(request(1, "0"), no_wait) as other:
+            assert (one.devices, other.devices) == (("0",), ("0",))
+            with held(request(1, "GPU-1a,GPU-7"), no_wait) as third:
+                assert third.devices == ("GPU-7",)
 
 
 def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **variables: str):
@@ -215,7 +232,7 @@ def capacity(place: Path, *overrides: str, present: tuple[str, ...] = (), **vari
 
 def test_a_run_has_the_allotted_devices(place):
     found = capacity(place, "gpus=2", "workers=null", CUDA_VISIBLE_DEVICES="4,6,7")
-    assert (found.gpus, found.devices, found.assigned) == (2, ("4", "6", "7"), True)
+    assert (found.gpus, found.at_once, found.devices) == (2, 2, ("4", "6", "7"))
     assert found.workers == 3  # one stage on each device, and one without
     assert capacity(place, "gpus=2").devices == ("0", "1")
     assert capacity(place, "gpus=2", "workers=1").workers == 1
@@ -243,14 +260,28 @@ def test_an_engine_of_a_finished_run_is_asked_on_a_machine_with_fewer_gpus(place
         Capacity.here(settings, environment={"CUDA_VISIBLE_DEVICES": ""}, present=())
 
 
-def test_without_assignment_stages_with_a_gpu_run_one_at_a_time_on_all_of_them(place):
+def test_without_a_number_stages_run_one_at_a_time_and_see_the_devices_they_ask_for(place):
+    """A process that trains alone and sees two devices would use both (``nn.DataParallel``)."""
     found = capacity(place, "gpus=0", present=("GPU-1a", "GPU-2b"))
-    assert (found.gpus, found.gpus_for(1), found.gpus_for(8), found.gpus_for(0)) == (1, 1, 1, 0)
-    with held(found.request(1, 1), no_wait) as lease:
-        assert lease.devices is None
-        assert "CUDA_VISIBLE_DEVICES" not in lease.environment({})
-        assert len(lease.held) == 2  # another run does not get them either
+    assert (found.gpus, found.at_once) == (2, 1)
+    assert [found.gpus_for(count) for count in (0, 1, 8)] == [0, 1, 1]
+    for count, devices in ((0, ""), (1, "0"), (2, "0,1"), (8, "0,1")):
+        with held(found.request(count, 1), no_wait) as lease:
+            assert lease.environment({})["CUDA_VISIBLE_DEVICES"] == devices
+            assert len(lease.held) == min(count, 2)
     assert capacity(place, "gpus=0", CUDA_VISIBLE_DEVICES="0").gpus == 0  # a machine without a GPU
+
+
+def test_a_machine_without_a_known_gpu_leaves_the_devices_as_they_are(place):
+    with held(capacity(place, "gpus=0").request(1, 1), no_wait) as lease:
+        assert "CUDA_VISIBLE_DEVICES" not in lease.environment({})
+
+
+def test_indices_are_in_the_order_of_the_driver():
+    """CUDA's own order begins with the fastest device."""
+    assert Lease(("1",)).environment({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    own = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert Lease(("1",)).environment(own)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 def test_threads_are_shared_by_the_stages_that_run_at_once(place):

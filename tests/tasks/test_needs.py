@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline.core.errors import ConfigError
-from tasks.build import check_needs
+from tasks.build import asked_of, check_needs
 from tasks.leases import Capacity
-from tasks.needs import RULES, Needs, needs
+from tasks.needs import RULES, TRAINERS, Needs, needs
 from tasks.planning.simulation import divided_walk
 from tasks.run import PER_POLICY, STAGES, task_for
 
@@ -22,7 +22,7 @@ def asked(config: str, *overrides: str) -> dict[str, Needs]:
 
 
 def test_every_stage_has_a_rule_or_loads_no_model():
-    assert {*STAGES, *PER_POLICY} == {*RULES, *WITHOUT_MODEL} - {"evaluate-any"}
+    assert {*STAGES, *PER_POLICY} == {*RULES, *TRAINERS, *WITHOUT_MODEL} - {"evaluate-any"}
 
 
 def test_the_stages_of_tearag_ask_for_what_they_use():
@@ -76,3 +76,46 @@ def test_a_model_over_more_gpus_than_the_run_has_is_refused_with_its_setting():
         "sft_data.engine.tensor_parallel_size is 8, and gpus is 4, so stage sft-data"
     )
     assert message.endswith("set sft_data.engine.tensor_parallel_size to at most 4, or raise gpus")
+
+
+def test_training_asks_for_the_gpus_that_there_are():
+    sft = task_for("sft", "embedded")
+    assert needs(sft) == Needs(2, 2, "sft.processes")
+    assert needs(sft, 1) == Needs(1, 1, "sft.processes")
+    assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
+    on_cuda = task_for("sft", "embedded", ("sft.device=cuda",))
+    assert needs(on_cuda, 1).gpus == 2
+
+
+def test_training_of_a_run_with_fewer_gpus_than_processes_is_not_refused():
+    report = task_for("report", "hiprag-qwen2.5-3b", ("gpus=3", "shards=1"))
+    assert report.settings.sft.processes == 4
+    capacity = Capacity.expected(report.settings)
+    tasks = [task for task, _ in divided_walk(report)]
+    check_needs(tasks, capacity)
+    (sft,) = [task for task in tasks if task.stage == "sft"]
+    assert asked_of(sft, capacity) == Needs(2, 2, "sft.processes")
+    on_cuda = task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3", "sft.device=cuda"))
+    with pytest.raises(
+        ConfigError, match=r"sft\.processes is 4, and gpus is 3, so stage sft would"
+    ):
+        check_needs([on_cuda], capacity)
+
+
+def test_training_on_two_machines_has_the_gpus_of_both():
+    overrides = ("execution=slurm", "sft.machines=2", "sft.processes=8", "gpus=4")
+    sft = task_for("sft", "hiprag-qwen2.5-3b", overrides)
+    check_needs([sft], Capacity.expected(sft.settings))
+    more = task_for("sft", "hiprag-qwen2.5-3b", (*overrides, "sft.processes=10"))
+    with pytest.raises(ConfigError, match=r"sft\.processes is 10, .* to at most 8, or raise gpus"):
+        check_needs([more], Capacity.expected(more.settings))
+
+
+def test_a_cluster_without_a_number_of_gpus_is_asked_for_all_processes():
+    """The GPUs of the machine that submits say nothing about those of the cluster."""
+    here = Capacity(1, 1, ("0",), threads=2, workers=1)
+    asked_for = {
+        kind: asked_of(task_for("sft", "embedded", (f"execution={kind}",)), here).gpus
+        for kind in ("local", "slurm")
+    }
+    assert asked_for == {"local": 1, "slurm": 2}

@@ -223,7 +223,7 @@ def test_a_job_computes_with_its_threads(workspace, monkeypatch) -> None:
     one = ("execution.threads_per_gpu=1", "execution.threads_without_gpu=1")
     for overrides, threads in ((one, 1), ((), min(16, len(os.sched_getaffinity(0))))):
         stage = Samples(**task(First, workspace, *overrides, *LOCAL).param_kwargs, number=threads)
-        monkeypatch.setattr("tasks.build.needs", lambda stage: Needs())
+        monkeypatch.setattr("tasks.build.needs", lambda stage, gpus: Needs())
         run(stage)
         assert given(stage)["OMP_NUM_THREADS"] == str(threads)
 

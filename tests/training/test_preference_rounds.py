@@ -344,10 +344,11 @@ def test_the_launcher_passes_the_whole_context_to_accelerate(run):
     key = StageKey("sft", 1, {"sft.processes": 2}, inputs={"sft-data": "0"})
     context = dataclasses.replace(context, key=key, shard=1, shards=2, notes={"index": "flat"})
     job = launch.write_job(context, "pipeline.stages.train:train_sft")
-    words = launch.command(launch.Plan(str(job), processes=2, mixed_precision="bf16"))[1:]
+    words = launch.command(launch.Plan(str(job), 2, "bf16", "own.json"))[1:]
     assert words == [
         "-m", "pipeline.run.process", "accelerate.commands.launch",
-        "--multi_gpu", "--num_machines", "1", "--num_processes", "2",
+        "--config_file", "own.json", "--gpu_ids", "all",
+        "--num_machines", "1", "--num_processes", "2",
         "--mixed_precision", "bf16", "--dynamo_backend", "no",
         "--main_process_port", "0",
         "-m", "pipeline.run.process", "pipeline.stages.launch", str(job),

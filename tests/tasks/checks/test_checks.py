@@ -87,9 +87,25 @@ def test_fewer_gpus_than_the_configuration_uses_are_a_fault() -> None:
 
 
 def test_more_training_processes_than_gpus_are_a_fault() -> None:
-    settings = load("hiprag-qwen2.5-3b", ("dpo.processes=8",))
+    settings = load("hiprag-qwen2.5-3b", ("dpo.processes=8", "dpo.device=cuda"))
     (fault,) = device_faults(settings, ["train"], gpus(8))
     assert fault.startswith("dpo.processes is 8, and gpus is 4")
+    (fault,) = device_faults(load("embedded", ("sft.device=cuda",)), ["sft"], gpus(1))
+    assert fault.startswith("sft.device is cuda, and this machine has 1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["embedded", "embedded-hiprag", "embedded-prograph", "embedded-search-r1", "real-passages"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_configurations_for_cpus_also_train_on_few_gpus(name: str, count: int) -> None:
+    assert not list(device_faults(load(name), GPU_STAGES, gpus(count)))
+
+
+def test_training_on_fewer_gpus_than_processes_is_no_fault() -> None:
+    settings = load("hiprag-qwen2.5-3b", ("gpus=1", "shards=1"))
+    assert not list(device_faults(settings, ["sft", "train"], gpus(1)))
 
 
 def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
@@ -104,12 +120,6 @@ def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
     uneven = load("tearag-llama3-8b", (*two, "dpo.processes=15"))
     found = check_stages(uneven, ["train"], Machine(gpus(8).gpus)).faults
     assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
-
-
-def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_setting_gpus() -> None:
-    settings = load("single-gpu-24gb", ("dpo.processes=4", "gpus=0"))
-    (fault,) = device_faults(settings, ["train"], gpus(2))
-    assert fault.startswith("dpo.processes is 4, and this machine has 2 GPUs")
 
 
 def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:

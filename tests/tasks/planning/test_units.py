@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.closed_world.write import write_closed_world
 from tasks.planning.estimate import Prices, cost_of
-from tasks.planning.machine import here, is_gpu
+from tasks.planning.machine import has_gpu, here, is_gpu
 from tasks.planning.questions import records_before_filters
 from tasks.planning.source import differing
 
@@ -45,14 +45,15 @@ def test_the_cost_is_that_of_each_endpoint() -> None:
     assert cost_of({}, ()) == 0
 
 
-def test_gpus_are_named_as_in_manifests(tmp_path: Path) -> None:
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0" / "information").write_text(
-        "Model: \t NVIDIA H100 80GB HBM3\nIRQ: 7\n"
-    )
-    assert "NVIDIA H100 80GB HBM3" in here(tmp_path)
+def test_gpus_are_named_as_in_manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559, GPU-1a'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "NVIDIA H100 80GB HBM3" in here()
+    assert has_gpu()
     assert [is_gpu(name) for name in ("NVIDIA H100", "cpu (2 cores)", "")] == [True, False, False]
-    assert any(name.startswith("cpu (") for name in here(tmp_path / "absent"))
+    assert any(name.startswith("cpu (") for name in here())
 
 
 def test_documents_of_a_world_do_not_depend_on_its_questions(tmp_path: Path) -> None:

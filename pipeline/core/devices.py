@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-_DRIVER = Path("/proc/driver/nvidia/gpus")  # one directory for each GPU, named by its PCI address
+from pipeline.core.gpus import VISIBLE, machine_gpus
+
+ORDER = "CUDA_DEVICE_ORDER"
+BY_ADDRESS = "PCI_BUS_ID"  # the order in which the driver lists devices; by default CUDA puts the fastest first
 
 
 def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
@@ -30,17 +31,23 @@ def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | N
     return tuple(names)
 
 
-def listed(driver: Path = _DRIVER) -> tuple[str, ...]:
-    """The UUIDs of this machine's GPUs in the order of their PCI addresses; empty without a driver."""
-    return tuple(map(_uuid, sorted(driver.glob("*/information"))))
+def listed() -> tuple[str, ...]:
+    """The UUIDs of the GPUs that this process can reach, in the order of their PCI addresses.
+
+    In a Slurm job these are the job's own, so that index 0 is another device in another job.
+    """
+    return tuple(gpu.uuid for gpu in machine_gpus())
 
 
-def _uuid(information: Path) -> str:
-    for line in information.read_text(errors="replace").splitlines():
-        field, _, value = line.partition(":")
-        if field == "GPU UUID":
-            return value.strip()
-    return information.parent.name
+def usable(names: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:
+    """The names of an allotment that CUDA follows: those before the first index without a device.
+
+    Without ``uuids``, those of the machine, nothing is known and all are returned.
+    """
+    for place, name in enumerate(names):
+        if uuids and name.isdecimal() and int(name) >= len(uuids):
+            return tuple(names[:place])
+    return tuple(names)
 
 
 def identity(name: str, uuids: Sequence[str]) -> str:

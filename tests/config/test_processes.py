@@ -1,0 +1,60 @@
+"""How many training processes start on the GPUs of a machine."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.config import Sft, load
+from pipeline.config.processes import fewer_processes, on_gpus, processes_on
+from pipeline.training.collate import accumulation_steps
+
+
+def trainer(**changes: Any) -> Sft:
+    values = {"learning_rate": 1e-4, "batch_size": 48, "per_device_batch_size": 2, "processes": 4}
+    return Sft(**{**values, **changes})
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, 4), (1, 1), (2, 2), (3, 2), (4, 4), (8, 4)])
+def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(
+    gpus: int, expected: int
+) -> None:
+    count = processes_on(trainer(), gpus)
+    assert count == expected
+    micro_batches = accumulation_steps(48, per_device=2, processes=count, block="sft")
+    assert 2 * count * micro_batches == 48
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "cpu"}, {"device": "cuda"}, {"machines": 2}],
+)
+def test_a_number_that_is_asked_for_is_not_lowered(change: dict[str, Any]) -> None:
+    assert processes_on(trainer(**change), 1) == 4
+
+
+def test_the_device_says_where_a_trainer_trains() -> None:
+    found = {
+        (device, gpus): on_gpus(trainer(device=device), gpus)
+        for device in ("auto", "cpu", "cuda")
+        for gpus in (0, 1)
+    }
+    assert [key for key, value in found.items() if value] == [
+        ("auto", 1),
+        ("cuda", 0),
+        ("cuda", 1),
+    ]
+
+
+def test_the_embedded_run_trains_in_one_process_on_one_gpu() -> None:
+    settings = load("embedded")
+    for block in (settings.sft, settings.dpo):
+        assert block.processes == 2
+        assert processes_on(block, 1) == 1
+        assert processes_on(block, 0) == 2
+
+
+def test_fewer_processes_are_told_with_what_stays() -> None:
+    assert fewer_processes(trainer(), "sft", 3) == (
+        "sft.processes is 4, and 2 start on 3 GPUs; batch_size stays 48, in 12 micro-batches of 2 in each "
+        "process"
+    )
