@@ -46,10 +46,12 @@ def evaluate(
     choice: QuestionChoice = WHOLE_SPLIT,
     *,
     force: bool = False,
+    check: bool = True,
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    With ``force`` complete evaluations run again. Raises InputError for unusable policies and
+    With ``force`` complete evaluations run again; without ``check`` they start without the checks of
+    `tasks.run.run`. Raises InputError for unusable policies and
     questions, StoreError when an index or a policy is not complete, and what `tasks.run.run` raises.
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)
@@ -63,7 +65,7 @@ def evaluate(
     for evaluation in evaluations.values():
         _ = evaluation.key  # raises for an unusable policy before anything runs
     for evaluation in evaluations.values():
-        run(evaluation, workers=_workers(evaluation), force=force)
+        run(evaluation, workers=_workers(evaluation), force=force, check=check)
     from pipeline.stages.evaluate import compare_policies
 
     directories = {name: evaluation.directory for name, evaluation in evaluations.items()}

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import replacing
-from pipeline.core.errors import ConfigError, DependencyError, SteepError, StoreError
+from pipeline.core.errors import ConfigError, SteepError, StoreError
 from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
 from pipeline.run.output_check import Depth
 from pipeline.training.trackers import check_trackers
-from tasks.base import StageTask, say
+from tasks.base import StageTask, aligned, say
 from tasks.build import build, check_needs
 from tasks.corpus import Corpus
 from tasks.display import shown
@@ -127,27 +127,29 @@ def run(
     workers: int | None = None,
     force: bool = False,
     keep_config: bool = False,
+    check: bool = True,
 ) -> Path:
     """Run the incomplete stages that ``task`` needs, and ``task``; returns its directory.
 
     With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
-    configuration is written to its directory first. Raises RunFailed with the message of every failed
-    stage; complete stages stay complete. Raises before anything runs: ConfigError for fewer than one worker
-    and for too few GPUs, StoreError when an output that would be read is damaged or a directory cannot be
-    written, and DependencyError when a device or package of a stage is missing.
+    configuration is written to its directory first. With ``check`` the stages that are to run are checked
+    before the first of them, as by ``steep check``. Raises RunFailed with the message of every failed stage;
+    complete stages stay complete. Raises before anything runs: RunRefused with every fault of the checks,
+    ConfigError for fewer than one worker and for too few GPUs, StoreError when an output that would be read
+    is damaged or a directory cannot be written.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
             f"workers is {workers}; expected at least 1, the number of stages that run at once; raise "
             "--workers (WORKERS=), or leave it out for the setting workers"
         )
-    tasks = _needed(task, force)
-    for needed in tasks:
-        _ = needed.key  # raises for a missing file or an invalid setting before anything runs
+    tasks = _with_keys(task, force, check)
     if keep_config:
         write_resolved(task.run_settings)
     if force or not task.complete():
         todo = [needed for needed in tasks if needed is task or not needed.complete()]
+        if check:
+            _check(tasks, todo)
         local = task.run_settings.execution.kind == "local"
         capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
         check_needs(todo, capacity)
@@ -156,6 +158,32 @@ def run(
     if task.stage == "report":
         publish(task)
     return task.directory
+
+
+def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
+    """The stages of `_needed` with their keys, which only exist where the data files and models do.
+
+    Raises what making the keys raises; with ``check`` RunRefused where the checks find more.
+    """
+    try:
+        tasks = _needed(task, force)
+        for needed in tasks:
+            _ = needed.key
+    except SteepError as error:
+        if check:
+            from tasks.checks.starting import check_with
+
+            check_with(error, task)
+        raise
+    return tasks
+
+
+def _check(tasks: list[StageTask], todo: list[StageTask]) -> None:
+    """Check the stages that are to run, and print their plan."""
+    from tasks.checks.starting import check_start, plan_lines
+
+    for line in plan_lines(check_start(tasks, todo)):
+        say(aligned("plan", line))
 
 
 def _needed(task: StageTask, force: bool) -> list[StageTask]:
@@ -172,16 +200,10 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
 
     Both are in running order. The plan of the run is kept (`tasks.planning.review`).
     """
-    from tasks.checks.collect import early_faults
     from tasks.planning import review
     from tasks.planning.plan import make_plan
 
     task = todo[-1]
-    # With another executor the stages have the devices and packages of other machines.
-    local = task.run_settings.execution.kind == "local"
-    stages = [needed.stage for needed in todo]
-    if local and (faults := early_faults(task.run_settings, stages)):
-        raise DependencyError("\n".join(faults))
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
     check_executor(task.settings)

@@ -56,7 +56,8 @@ def check(
     """Check a run before it starts: settings, files, models, packages, devices, memory and disk.
 
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
-    plan is printed. Nothing is written, and no network is used.
+    plan is printed. Nothing is written. The network is used only to ask the hub whether it gives the models that are to be
+    fetched.
     """
     if training:
         refuse_options(context, ("machine",), "with --training; remove it")
@@ -115,8 +116,9 @@ def _stage(stage: StageMemory, checked: Checked) -> dict[str, Any]:
 
 
 def _seconds(stage: str, checked: Checked) -> float | None:
-    names = {"hyper-index": "index", "evaluate-policy": "evaluate"}
-    return (checked.seconds or {}).get(names.get(stage, stage))
+    from tasks.planning.gpu_time import SECONDS_OF
+
+    return (checked.seconds or {}).get(SECONDS_OF.get(stage, stage))
 
 
 def _print(checked: Checked) -> None:

@@ -67,6 +67,7 @@ def evaluate(
     round: options.RoundOption = None,
     workers: options.WorkersOption = None,
     force: options.ForceOption = False,
+    no_check: options.NoCheckOption = False,
 ) -> None:
     """Measure any policies on any questions; without both options run stage evaluate.
 
@@ -75,7 +76,7 @@ def evaluate(
     if not policy and questions is None:
         reason = "without --policy and --questions; give one of them"
         options.refuse_options(context, _ONLY_WITH, reason)
-        runs.run("evaluate", config, set, data, round, workers, force)
+        runs.run("evaluate", config, set, data, round, workers, force, no_check)
         return
     options.refuse_options(context, ("round", "workers"), "with --policy or --questions; remove it")
     task = runs.stage_task("evaluate", config, set, data)
@@ -88,6 +89,7 @@ def evaluate(
             policy or (),
             QuestionChoice(questions, dataset, limit, select),
             force=force,
+            check=not no_check,
         )
     if output is not None:
         with text_output(output) as write:

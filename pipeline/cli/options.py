@@ -33,6 +33,9 @@ RoundOption = Annotated[
 ]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages run at once")]
 ForceOption = Annotated[bool, typer.Option("--force", help="run this stage again, even if done")]
+NoCheckOption = Annotated[
+    bool, typer.Option("--no-check", help="start without the checks of steep check")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 Source = Annotated[str, typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin")]
 Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is standard output")]
@@ -70,13 +73,19 @@ StageForceOption = Annotated[
     bool,
     typer.Option("--force", help="run this stage again, even if done", rich_help_panel=STAGE_PANEL),
 ]
+StageNoCheckOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-check", help="start without the checks of steep check", rich_help_panel=STAGE_PANEL
+    ),
+]
 FileOutput = Annotated[
     str,
     typer.Option(
         "--output", "-o", help="JSONL file; - is standard output", rich_help_panel=FILE_PANEL
     ),
 ]
-STAGE_OPTIONS = ("config", "set", "data", "round", "workers", "force")
+STAGE_OPTIONS = ("config", "set", "data", "round", "workers", "force", "no_check")
 
 
 def refuse_options(context: typer.Context, names: Sequence[str], reason: str) -> None:

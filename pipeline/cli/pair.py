@@ -93,6 +93,7 @@ def pair(
     round: options.StageRoundOption = None,
     workers: options.StageWorkersOption = None,
     force: options.StageForceOption = False,
+    no_check: options.StageNoCheckOption = False,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -132,7 +133,7 @@ def pair(
     if source is None:
         options.refuse_options(context, ("output", "funnel"), options.WITHOUT_FILE)
         config = config or options.DEFAULT_CONFIGURATION
-        runs.run("pair", config, set, data, round, workers, force)
+        runs.run("pair", config, set, data, round, workers, force, no_check)
         return
     stage_only = [name for name in options.STAGE_OPTIONS if name != "config"]
     options.refuse_options(context, stage_only, options.WITH_FILE)

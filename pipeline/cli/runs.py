@@ -17,6 +17,7 @@ from pipeline.cli.options import (
     DataOption,
     ForceOption,
     JsonOption,
+    NoCheckOption,
     RoundOption,
     SetOption,
     WorkersOption,
@@ -61,6 +62,7 @@ def run(
     round: RoundOption = None,
     workers: WorkersOption = None,
     force: ForceOption = False,
+    no_check: NoCheckOption = False,
 ) -> None:
     """Run a stage and everything that it needs, except what is done."""
     task = stage_task(stage, config, set, data, round)
@@ -69,7 +71,7 @@ def run(
     from tasks.run import run as run_task
 
     started = now()
-    directory = run_task(task, workers=workers, force=force, keep_config=True)
+    directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
     print_review_since(task, started)
     typer.echo(str(directory))
 
@@ -84,8 +86,9 @@ def stage_command(stage: str) -> Callable[..., None]:
         round: RoundOption = None,
         workers: WorkersOption = None,
         force: ForceOption = False,
+        no_check: NoCheckOption = False,
     ) -> None:
-        run(stage, config, set, data, round, workers, force)
+        run(stage, config, set, data, round, workers, force, no_check)
 
     command.__doc__ = f"Run stage {stage}: {STAGES[stage]}."
     return command

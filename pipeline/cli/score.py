@@ -66,6 +66,7 @@ def score(
     round: options.StageRoundOption = None,
     workers: options.StageWorkersOption = None,
     force: options.StageForceOption = False,
+    no_check: options.StageNoCheckOption = False,
 ) -> None:
     """Add the rewards to the trajectories of FILE; without FILE run stage score.
 
@@ -74,7 +75,7 @@ def score(
     if source is None:
         file_only = ("output", "reward", "similarity", "verdicts")
         options.refuse_options(context, file_only, options.WITHOUT_FILE)
-        runs.run("score", config, set, data, round, workers, force)
+        runs.run("score", config, set, data, round, workers, force, no_check)
         return
     options.refuse_options(context, options.STAGE_OPTIONS, options.WITH_FILE)
     score_file(source, output, reward=reward, similarity=similarity, verdicts=verdicts)

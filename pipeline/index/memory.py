@@ -22,8 +22,6 @@ from pipeline.core.model_shapes import ModelShape
 from pipeline.index.faiss_index import resolve_kind
 from pipeline.index.pq_codes import code_bytes
 
-# Scratch memory that FAISS's StandardGpuResources reserves on a GPU of more than 8 GiB.
-SCRATCH_BYTES = 3 * GIB // 2
 _NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
@@ -49,6 +47,16 @@ def index_bytes(vectors: int, dimension: int, kind: Kind = "auto") -> float:
         return (4.0 * dimension + 256) * vectors
     cells = 4 * math.sqrt(vectors)
     return vectors * (code_bytes(dimension) + 8.0) + cells * dimension * 4
+
+
+def scratch_bytes(memory: int | None) -> float:
+    """Scratch memory that FAISS reserves for one index on a GPU of ``memory`` bytes (None: a large one).
+
+    Every index that is copied to a GPU gets a ``StandardGpuResources`` of its own, which reserves as much.
+    """
+    if memory is None or memory > 8 * GIB:
+        return 1.5 * GIB
+    return float(GIB if memory > 4 * GIB else GIB // 2)
 
 
 def is_on_gpu(vectors: int, kind: Kind = "auto") -> bool:

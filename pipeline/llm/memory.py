@@ -9,8 +9,10 @@ and V the vocabulary::
     activations = T (2 i + 6 h) b + 3 S V 4 / n          (T tokens of a batch, S sequences: logits and
                                                          their log-probabilities in float32)
 
-vLLM takes ``gpu_memory_utilization`` of the device: what weights and activations leave of this share
-becomes its cache. Its CUDA context and its CUDA graphs are outside the share (vLLM 0.32).
+vLLM takes ``gpu_memory_utilization`` of the device: what weights, activations and CUDA graphs leave of
+this share becomes its cache. It measures the graphs before it sizes the cache, unless
+``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS`` is 0. Its CUDA context is there before it starts to count, and
+so is outside the share (vLLM 0.32, ``v1/worker/gpu_worker.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pipeline.core.gpus import CONTEXT_BYTES, GIB
 from pipeline.core.model_shapes import ModelShape
 
 BATCH_TOKENS = 8192  # tokens of a step of vLLM, whose default depends on the GPU: 2,048 to 16,384
-GRAPH_BYTES = GIB  # CUDA graphs that vLLM captures after it has sized its cache
+GRAPH_BYTES = GIB  # of CUDA graphs, which no formula here gives
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -32,15 +34,21 @@ class EngineMemory:
     weights: float
     activations: float
     token: float  # keys and values of one token
-    outside: float  # context and graphs, which are not in vLLM's share
+    graphs: float  # CUDA graphs
+    outside: float = CONTEXT_BYTES  # of its process, which is not in vLLM's share
+
+    @property
+    def fixed(self) -> float:
+        """What the share holds besides the cache."""
+        return self.weights + self.activations + self.graphs
 
     def least(self, tokens: int) -> float:
         """The smallest share of an engine whose cache holds one sequence of ``tokens``."""
-        return self.weights + self.activations + tokens * self.token
+        return self.fixed + tokens * self.token
 
     def cached_tokens(self, share: float) -> int:
         """The tokens that the cache of a share of ``share`` bytes holds; 0 when nothing is left."""
-        return max(0, int((share - self.weights - self.activations) / self.token))
+        return max(0, int((share - self.fixed) / self.token))
 
 
 def engine_memory(
@@ -59,7 +67,7 @@ def engine_memory(
         weights=shape.parameters * size / n,
         activations=batch + logits,
         token=2 * shape.layers * shape.kv_width * size / n,
-        outside=CONTEXT_BYTES + (0 if enforce_eager else GRAPH_BYTES),
+        graphs=0.0 if enforce_eager else GRAPH_BYTES,
     )
 
 
@@ -68,5 +76,5 @@ def generate_bytes(shape: ModelShape, dtype: str, sequences: int, tokens: int) -
 
     There is one batch of padded sequences, so its keys and values are all there at once.
     """
-    memory = engine_memory(shape, dtype, max_num_seqs=sequences)
+    memory = engine_memory(shape, dtype, max_num_seqs=sequences, enforce_eager=True)
     return memory.least(sequences * tokens) + CONTEXT_BYTES

@@ -25,12 +25,14 @@ _SPLITS = ("sft", "sampling", "validation", "test")
 
 
 def data_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
-    """A sentence for each data file that is missing or malformed, and for splits without files."""
+    """A sentence for each data file of the stages that is missing or malformed, and for empty splits."""
     names = plain(stages)
     read: set[tuple[str, str]] = set()
     for split in _SPLITS:
         files: tuple[QuestionFile, ...] = getattr(settings.data, split)
-        if f"questions-{split}" in names and not files and _is_needed(settings, split):
+        if f"questions-{split}" not in names:
+            continue
+        if not files and _is_needed(settings, split):
             yield f"data.{split} has no files, and the run needs its questions; add one"
         for file in files:
             path = _raw(settings, file.path)
@@ -38,7 +40,7 @@ def data_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
                 continue
             read.add((file.path, file.dataset))
             yield from question_faults(path, file)
-    for document in settings.corpus.files:
+    for document in settings.corpus.files if "corpus" in names else ():
         path = _raw(settings, document.path)
         if path is not None and (fault := _absent(path, "corpus.files")):
             yield fault
@@ -49,7 +51,7 @@ def data_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
             except InputError as error:
                 yield str(error)
     graph, hyper = settings.graph, settings.hypergraph
-    if graph.source in ("annotated", "openie") and graph.path:
+    if "graph" in names and graph.source in ("annotated", "openie") and graph.path:
         yield from _source_faults(
             settings, graph.path, "graph.path", listed=graph.source == "annotated"
         )

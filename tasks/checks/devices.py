@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pipeline.config import Config
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
-from tasks.checks.uses import needed_gpus, trainers, used_models
+from tasks.checks.uses import needed_gpus, processes_here, trainers, used_models
 
 
 def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
@@ -21,27 +21,32 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
             "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
             "such as embedded"
         )
-        return
-    for setting, count in needs:
+    for setting, count in needs if present else ():
         if count > present:
             yield (
                 f"{setting}, and this machine has {present} that the run may use; lower it, or use a "
                 f"machine with {count}"
             )
-    if settings.gpus:
-        for block, trainer in trainers(settings, stages):
-            if trainer.processes > settings.gpus and trainer.device != "cpu":
-                yield (
-                    f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
-                    f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
-                )
-        for model in used_models(settings, stages):
-            size = 1 if model.engine is None else model.engine.tensor_parallel_size
-            if settings.gpus < size <= present:
-                yield (
-                    f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
-                    "gpus, or lower it"
-                )
+    for block, trainer in trainers(settings, stages):
+        here, own = processes_here(trainer), trainer.device != "cpu"
+        spread = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
+        if own and settings.gpus and trainer.processes > settings.gpus:
+            yield (
+                f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
+                f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
+            )
+        elif own and here > present > 0:
+            yield (
+                f"{block}.processes is {trainer.processes}{spread}, and this machine has {present} GPUs that "
+                f"the run may use for {here} of them; lower {block}.processes, or use a machine with {here}"
+            )
+    for model in used_models(settings, stages) if settings.gpus else ():
+        size = 1 if model.engine is None else model.engine.tensor_parallel_size
+        if settings.gpus < size and (size <= present or not present):
+            yield (
+                f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
+                "gpus, or lower it"
+            )
 
 
 def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:

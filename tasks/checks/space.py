@@ -34,13 +34,16 @@ def existing(path: Path) -> Path:
     return Path()
 
 
-def space_faults(settings: Config, plan: MemoryPlan, fetched: float) -> Iterator[str]:
+def space_faults(
+    settings: Config, plan: MemoryPlan, fetched: float, held: float = 0.0
+) -> Iterator[str]:
     """A sentence when the disk of the run has too little room.
 
-    ``fetched`` are the bytes of models that are fetched from the hub.
+    ``fetched`` are the bytes of models that are fetched from the hub, ``held`` those of the plan that are
+    on the disk already.
     """
     free = shutil.disk_usage(existing(settings.run_dir)).free
-    needed = plan.disk + fetched
+    needed = max(plan.disk - held, 0.0) + fetched
     if needed > free:
         largest = max(plan.stages, key=lambda stage: stage.disk)
         yield (
@@ -64,7 +67,7 @@ _REMEDIES = {
     "sample": "lower workers, or retrieve from one process (retrieval.service)",
     "evaluate-policy": "retrieve from one process on another machine (retrieval.service)",
     "score": "lower workers",
-    "sft": "lower sft.processes, because each reads the base weights",
-    "train": "lower the trainer's processes, because each reads the base weights",
+    "sft": "lower sft.processes, each of which has libraries and a file of the base weights in RAM",
+    "train": "lower the trainer's processes, each of which has libraries and a file of the base weights in RAM",
     "graph": "use a machine with more, or a smaller corpus",
 }

@@ -6,6 +6,7 @@ stage reads, such as an engine beside an endpoint, are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -160,7 +161,7 @@ def embeds(settings: Config, stages: Collection[str]) -> bool:
 
 
 def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, int]]:
-    """The settings that cannot work without GPUs, each with the GPUs that it needs.
+    """The settings that cannot work without GPUs, each with the GPUs that it needs on each machine.
 
     ``device: auto`` and an engine on one device work on CPUs too.
     """
@@ -169,7 +170,9 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
     models = list(used_models(settings, names))
     on_devices = bool(models) or bool(names & TRAINING)
     if settings.gpus and on_devices:
-        needs.append((f"gpus is {settings.gpus}", settings.gpus))
+        machines = machines_of(settings, names)
+        over = f" over {machines} machines" if machines > 1 else ""
+        needs.append((f"gpus is {settings.gpus}{over}", math.ceil(settings.gpus / machines)))
     if settings.index.gpu and retrieves(settings, names):
         needs.append(("index.gpu is true", 1))
     for model in models:
@@ -183,10 +186,20 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
             needs.append((f"{key}.device is cuda", 1))
     for block, trainer in trainers(settings, names):
         if trainer.device == "cuda":
-            needs.append((f"{block}.device is cuda", trainer.processes))
+            needs.append((f"{block}.device is cuda", processes_here(trainer)))
         if trainer.quantization != "none":
             needs.append((f"{block}.quantization is {trainer.quantization}", 1))
     return list(dict.fromkeys(needs))
+
+
+def machines_of(settings: Config, stages: Collection[str]) -> int:
+    """The machines that the run is divided over: those of the training that has the most."""
+    return max((trainer.machines for _, trainer in trainers(settings, stages)), default=1)
+
+
+def processes_here(trainer: Trainer) -> int:
+    """The processes of a training on each of its machines, which a GPU each is for."""
+    return math.ceil(trainer.processes / trainer.machines)
 
 
 def runs_elsewhere(settings: Config) -> bool:

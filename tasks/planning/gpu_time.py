@@ -27,6 +27,9 @@ from pipeline.core.model_shapes import ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
 from tasks.planning.sizes import Sizes
 
+# Stages whose seconds are counted with those of another name.
+SECONDS_OF: Mapping[str, str] = {"hyper-index": "index", "evaluate-policy": "evaluate"}
+
 
 def _assume(value: float, meaning: str) -> Any:
     return field(default=value, metadata={"meaning": meaning})
@@ -118,7 +121,9 @@ class _Clock:
         if shape is None:
             return 0.0
         gpus = engine.tensor_parallel_size
-        memory = engine_memory(shape, engine.dtype, tensor_parallel_size=gpus)
+        memory = engine_memory(
+            shape, engine.dtype, tensor_parallel_size=gpus, enforce_eager=engine.enforce_eager
+        )
         share = engine.gpu_memory_utilization * (nominal_gpu(a.memory_gib).memory or 0)
         fitting = memory.cached_tokens(share) // (read + written)
         sequences = max(1, min(engine.max_num_seqs, fitting))

@@ -15,11 +15,11 @@ from pipeline.config.knowledge import Reranker
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.core.model_shapes import ModelShape, shape_of
 from pipeline.index.memory import (
-    SCRATCH_BYTES,
     encoder_activations,
     encoder_weights,
     index_bytes,
     is_on_gpu,
+    scratch_bytes,
 )
 from pipeline.llm.memory import DTYPE_BYTES, engine_memory, generate_bytes
 from tasks.planning.sizes import Sizes
@@ -149,7 +149,7 @@ class ModelMemory:
             max_num_seqs=engine.max_num_seqs,
             enforce_eager=engine.enforce_eager,
         )
-        parts.add("contexts and CUDA graphs", memory.outside + CONTEXT_BYTES)
+        parts.add("CUDA contexts", memory.outside + CONTEXT_BYTES)
         if shape is None:
             return
         least = memory.least(engine.max_model_len)
@@ -157,7 +157,7 @@ class ModelMemory:
             parts.faults.append(
                 f"{block}.gpu_memory_utilization is {engine.gpu_memory_utilization:g}, which is "
                 f"{gib(share)} GiB of a GPU of {gib(self.gpu.memory)} GiB; {model} needs {gib(least)} GiB "
-                f"for its weights and one sequence of {engine.max_model_len} tokens; raise it, or "
+                f"for its weights, CUDA graphs and one sequence of {engine.max_model_len} tokens; raise it, or "
                 f"{block}.tensor_parallel_size, or name a smaller model"
             )
         else:
@@ -172,7 +172,8 @@ class ModelMemory:
             return
         if settings.index.gpu and (indexes := self.index_sizes(on_gpu=True)):
             parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
-            parts.add("FAISS scratch", SCRATCH_BYTES)
+            memory = None if self.gpu is None else self.gpu.memory
+            parts.add("FAISS scratch", len(indexes) * scratch_bytes(memory))
         passages = retrieval.reranker.kind == "biencoder" and not retrieval.over_hypergraph
         self.embedder(parts, settings.index.embedder.max_length if passages else _QUERY_TOKENS)
         if not passages and not retrieval.over_hypergraph:

@@ -104,9 +104,9 @@ def section() -> str:
         "",
         *_table("", runs, _host(runs)),
         "",
-        "RAM is highest in training, where every process reads the base weights, and in sampling, where every "
-        "process holds the vector indexes (`retrieval.service` keeps them in one). The index holds its vectors "
-        "twice until it is done.",
+        "RAM is highest in sampling, where every process holds the vector indexes (`retrieval.service` keeps them "
+        "in one), and in training, where every process holds its libraries and reads one file of the base weights "
+        "at a time. The index holds its vectors twice until it is done.",
         "",
         "### Assumptions",
         "",

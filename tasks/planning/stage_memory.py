@@ -11,6 +11,7 @@ files that are mapped into memory are shared and counted once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from pipeline.config.knowledge import Graph, Hypergraph
 from pipeline.config.policy import Trainer
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.training.memory import training_memory, weight_bytes
+from tasks.checks.uses import TRAINING, machines_of, processes_here
 from tasks.planning.model_memory import ModelMemory, Part, Parts
 from tasks.planning.sizes import Sizes
 
@@ -29,6 +31,7 @@ TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and p
 # RAM of a process: libraries and the state of CUDA; with a reader of mapped files only.
 GPU_PROCESS_BYTES, CPU_PROCESS_BYTES = 4 * GIB, GIB
 _GRAPH_BYTES_PER_CHUNK = 34e9 / 21_015_324  # RAM while the graph is built (docs/scale.md)
+_WEIGHT_FILE_BYTES = 5e9  # of the largest file of a checkpoint; published models have 4 to 5 GB
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 
 
@@ -36,7 +39,7 @@ _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 class StageMemory:
     """Memory of one stage.
 
-    ``device`` are the parts on each GPU, ``ram`` and ``disk`` bytes on the host. ``remedies`` are the
+    ``gpus`` are those on each machine, ``device`` the parts on each of them, ``ram`` and ``disk`` bytes on the host. ``remedies`` are the
     settings that lower the parts on the GPU. ``faults`` are engines whose share is too small for their
     model, and ``unknown`` the models whose shape is not known.
     """
@@ -62,6 +65,7 @@ class Planner:
 
     def __init__(self, settings: Config, sizes: Sizes, gpu: Gpu | None) -> None:
         self.settings, self.sizes, self.gpu = settings, sizes, gpu
+        self.machines = machines_of(settings, TRAINING)
         self.models = ModelMemory(settings, sizes, gpu)
         self.evaluation_models = ModelMemory(settings.for_evaluation(), sizes, gpu)
 
@@ -225,13 +229,14 @@ class Planner:
         settings, parts = self.settings, Parts()
         shape = self.models.known(settings.model.base, parts)
         if shape is None:
-            return self._made(name, parts, trainer.processes, 0.0, 0.0)
+            return self._made(name, parts, processes_here(trainer), 0.0, 0.0)
         length = trainer.max_length
         if name == "train":  # no trajectory is longer than the engine's limit
             length = min(length, settings.engine.max_model_len)
         memory = training_memory(
             shape,
-            tokens=trainer.per_device_batch_size * rows * length,
+            rows=trainer.per_device_batch_size * rows,
+            length=length,
             rank=settings.lora.r,
             targets=settings.lora.targets,
             dropout=settings.lora.dropout > 0,
@@ -246,22 +251,27 @@ class Planner:
         parts.add("adapter and Adam", memory.adapter)
         parts.add("layer inputs", memory.layer_inputs, batch, f"{block}.max_length")
         parts.add("a layer's activations", memory.layer, batch, *more)
+        parts.add("attention mask", memory.mask, batch, f"{block}.max_length")
         parts.add("head", memory.head)
         parts.add("context and fragmentation", memory.overhead)
         parts.remedies.reverse()
-        # Every process reads the weights into RAM before they are moved to its GPU.
-        loaded = weight_bytes(shape, trainer.dtype) if trainer.quantization == "none" else GIB
-        plan = self._made(name, parts, trainer.processes, 0.0, 0.0)
-        return replace(plan, ram=trainer.processes * (self._process_bytes + loaded))
+        loaded = weight_bytes(shape, trainer.dtype)
+        if self.gpu is not None:  # a file of the weights is read at a time, and moved to the GPU
+            loaded = min(loaded, _WEIGHT_FILE_BYTES)
+        here = processes_here(trainer)
+        plan = self._made(name, parts, here, 0.0, 0.0)
+        return replace(plan, ram=here * (self._process_bytes + loaded))
 
     # Parts of several stages
 
     def _at_once(self, shards: int | None, gpus: int) -> int:
-        """How many shards of a stage run at the same time; each of them takes ``gpus`` GPUs."""
-        run = self.settings
-        processes = min(run.workers or run.gpus + 1, shards or run.shards)
-        if run.gpus and gpus:
-            processes = min(processes, run.gpus // gpus)
+        """How many shards of a stage run at the same time on a machine, with ``gpus`` GPUs each."""
+        run, machines = self.settings, self.machines
+        here = math.ceil(run.gpus / machines)
+        workers = math.ceil(run.workers / machines) if run.workers else here + 1
+        processes = min(workers, shards or run.shards)
+        if here and gpus:
+            processes = min(processes, here // gpus)
         return max(1, processes)
 
     @property

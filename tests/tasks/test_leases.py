@@ -42,9 +42,8 @@ def no_wait(text: str) -> None:
 def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3,5,7")
     monkeypatch.setenv("ROOM", "4")
-    monkeypatch.setattr("tasks.checks.collect.early_faults", lambda *_: [])  # there is no GPU here
     pair = task(Pairs, place, "gpus=4", "threads=10", "workers=null")
-    run(pair)
+    run(pair, check=False)  # there is no GPU here
     found = [given(sample) for sample in pair.inputs.values()]
     assert {one["CUDA_VISIBLE_DEVICES"] for one in found} == {"2", "3", "5", "7"}
     for one, other in combinations(found, 2):
@@ -159,12 +158,11 @@ def test_another_process_gets_other_devices_and_all_of_them_after_a_kill(place):
 RUNS = """
 import sys
 from pathlib import Path
-import tasks.checks.collect
 from tasks.run import run
 from tests.tasks.counting_tasks import task
 from tests.tasks.leasing_tasks import Evaluates
-tasks.checks.collect.early_faults = lambda *_: []  # there is no GPU here
-run(task(Evaluates, Path(sys.argv[1]), "gpus=1"), workers=int(sys.argv[2]))
+# There is no GPU here.
+run(task(Evaluates, Path(sys.argv[1]), "gpus=1"), workers=int(sys.argv[2]), check=False)
 """
 
 
@@ -278,6 +276,6 @@ def test_a_stage_that_asks_for_too_many_devices_is_refused_before_anything_runs(
     place, overrides, message
 ):
     with pytest.raises(ConfigError, match=message):
-        run(task(Evaluates, place, "gpus=2", *overrides))
+        run(task(Evaluates, place, "gpus=2", *overrides), check=False)
     assert not list((place / "marks").iterdir())
     assert not (place / "runs").exists()

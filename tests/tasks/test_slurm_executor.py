@@ -25,7 +25,8 @@ from pipeline.index.embed import open_cache
 from pipeline.llm.factory import chat_cache
 from pipeline.run.cluster import slurm_driver
 from pipeline.run.cluster.request import Request, Watch
-from pipeline.run.progress import read_progress
+from pipeline.run.cluster.slurm_queue import queue_state
+from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.worker import Reports
 from tasks.executors import check_executor
@@ -409,9 +410,74 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
     (folder / "reports.jsonl").write_text(
         '{"log": "second.log", "where": "slurm job 7 on b"}\n{"lo'
     )
+    progress = ProgressFile(stage.store.progress_file(stage.key))
     with stage.store.locked(stage.key.stage, stage.key.fingerprint, 0):
         assert watch.look() is None
+        progress.start(10, "rows")
     assert sent.reports == [{"log": "second.log"}, {"note": "runs in slurm job 7 on b"}]
+    # Its node may be lost, or its job may wait in the queue again: nothing happens.
+    assert watch.look() is None
+    assert watch.look() is None
+    progress.start(10, "rows", 5)
     assert "does not lock files between machines; mount it with locks" in (watch.look() or "")
     watch.attempt_ended()
     assert watch.look() is None
+
+
+FAKE_SQUEUE = """#!/bin/sh
+case "$*" in
+  *--jobs=1) echo "RUNNING|None";;
+  *--jobs=2) echo "PENDING|PartitionConfig";;
+  *--jobs=3) echo "PENDING|None";;
+  *--jobs=4) echo "CANCELLED|PartitionConfig";;
+  *--jobs=5) echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1;;
+  *) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "known", "expected"),
+    [
+        (1, {}, ("RUNNING", "")),
+        (2, {}, ("PENDING", "PartitionConfig")),
+        (3, {}, ("PENDING", "")),
+        (4, {}, ("CANCELLED", "")),
+        (5, {}, ("", "")),
+        (6, {}, ("FORGOTTEN", "")),
+        (7, {"State": "COMPLETED"}, ("COMPLETED", "")),
+    ],
+)
+def test_squeue_tells_the_state_of_a_job_without_accounting(
+    tmp_path, monkeypatch, number, known, expected
+) -> None:
+    """The answers are those of Slurm 22.05; ``known`` is what sacct knows."""
+    fake = tmp_path / "squeue"
+    fake.write_text(FAKE_SQUEUE)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    job = SimpleNamespace(job_id=str(number), get_info=lambda mode: known)
+    assert queue_state(job) == expected
+
+
+def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(
+    tmp_path, monkeypatch
+) -> None:
+    """Without accounting such a stage waited forever, and said nothing."""
+    states = iter(
+        [("PENDING", "Priority"), ("PENDING", "PartitionConfig"), ("PENDING", "PartitionConfig")]
+    )
+    monkeypatch.setattr(slurm_driver, "_ASK", 0.0)
+    monkeypatch.setattr(slurm_driver, "queue_state", lambda job: next(states, ("FORGOTTEN", "")))
+    paths = SimpleNamespace(result_pickle=tmp_path / "result", stdout=tmp_path / "log")
+    told: list[str] = []
+    watch: Any = SimpleNamespace(look=lambda: None)
+    job = SimpleNamespace(job_id="8", num_tasks=1, paths=paths)
+    ended, outcome = slurm_driver._wait(job, request(), watch, told.append)
+    assert ended
+    assert outcome["message"].startswith("slurm job 8 has left the queue without a result; run")
+    assert told == [
+        "slurm job 8 waits in the queue: Priority",
+        "slurm job 8 waits in the queue: PartitionConfig (no node of the partition has what it asks for; lower the "
+        "GPUs, the CPU threads (execution.threads_per_gpu, execution.threads_without_gpu) or the memory of execution.slurm)",
+    ]

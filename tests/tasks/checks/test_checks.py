@@ -9,7 +9,7 @@ from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.local_models import local_directory
-from tasks.checks.collect import early_faults
+from tasks.checks.collect import check_stages
 from tasks.checks.data import data_faults, question_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
@@ -52,15 +52,14 @@ def test_models_are_those_of_the_stages_that_run() -> None:
 
 @pytest.mark.parametrize("name", ["embedded", "embedded-hiprag", "embedded-prograph"])
 def test_configurations_for_cpus_need_no_gpu(name: str) -> None:
-    assert (
-        early_faults(load(name), [*GPU_STAGES, "hypergraph", "hyper-index", "judge"], NOWHERE) == []
-    )
+    stages = [*GPU_STAGES, "hypergraph", "hyper-index", "judge"]
+    assert check_stages(load(name), stages, NOWHERE).faults == ()
 
 
 def test_stages_without_a_model_run_without_a_gpu() -> None:
-    assert (
-        early_faults(load("tearag-llama3-8b"), ["corpus", "questions-sft", "pair"], NOWHERE) == []
-    )
+    checked = check_stages(load("tearag-llama3-8b"), ["pair", "report"], NOWHERE)
+    assert checked.faults == ()
+    assert checked.seconds is None
 
 
 def test_a_stage_with_a_model_is_refused_without_a_gpu() -> None:
@@ -91,6 +90,33 @@ def test_more_training_processes_than_gpus_are_a_fault() -> None:
     settings = load("hiprag-qwen2.5-3b", ("dpo.processes=8",))
     (fault,) = device_faults(settings, ["train"], gpus(8))
     assert fault.startswith("dpo.processes is 8, and gpus is 4")
+
+
+def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
+    two = ("dpo.machines=2", "dpo.processes=16", "gpus=16", "execution=slurm")
+    settings = load("tearag-llama3-8b", two)
+    assert not list(device_faults(settings, ["train"], gpus(8)))
+    faults = list(device_faults(settings, ["train"], gpus(4)))
+    assert len(faults) == 2
+    assert faults[0].startswith("gpus is 16 over 2 machines, and this machine has 4")
+    assert faults[1].startswith("dpo.processes is 16 over 2 machines, and this machine has 4 GPUs")
+    assert "for 8 of them" in faults[1]
+    uneven = load("tearag-llama3-8b", (*two, "dpo.processes=15"))
+    found = check_stages(uneven, ["train"], Machine(gpus(8).gpus)).faults
+    assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
+
+
+def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_setting_gpus() -> None:
+    settings = load("single-gpu-24gb", ("dpo.processes=4", "gpus=0"))
+    (fault,) = device_faults(settings, ["train"], gpus(2))
+    assert fault.startswith("dpo.processes is 4, and this machine has 2 GPUs")
+
+
+def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:
+    settings = load("tearag-llama3-8b", ("gpus=2",))
+    faults = list(device_faults(settings, ["train", "sft-data"], NOWHERE))
+    assert any(fault.startswith("dpo.processes is 8, and gpus is 2") for fault in faults)
+    assert any("sft_data.engine.tensor_parallel_size is 8, and gpus is 2" in f for f in faults)
 
 
 def test_heads_that_a_model_cannot_divide_are_a_fault() -> None:

@@ -1,0 +1,101 @@
+"""Gated, private and misspelled models of the hub are named before anything is fetched."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from pipeline.config import load
+from tasks.checks.access import access_faults
+from tests.cli.test_cli import ROOT
+
+GATED, OPEN, UNKNOWN = "meta-llama/gated", "owner/open", "owner/unknown"
+CODE = (
+    "import sys; from pipeline.config import load; from tasks.checks.access import access_faults\n"
+    "settings = load('embedded', ('model.base=' + sys.argv[1],))\n"
+    "print(*access_faults(settings, ['sft']), sep='\\n')"
+)
+
+
+class _Hub(BaseHTTPRequestHandler):
+    asked: list[tuple[str, str | None]]
+
+    def do_HEAD(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        allowed = self.headers.get("Authorization") == "Bearer hf_accepted"
+        if GATED in self.path and not allowed:
+            self.send_response(403)
+            self.send_header("X-Error-Code", "GatedRepo")
+        elif UNKNOWN in self.path:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+        else:
+            self.send_response(200)
+            self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list]]:
+    handler = type("Hub", (_Hub,), {"asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", handler.asked
+    server.shutdown()
+    server.server_close()
+
+
+def faults(endpoint: str, model: str, home: Path, **variables: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name[:3] != "HF_"}
+    environment |= {"PYTHONPATH": str(ROOT), "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-c", CODE, model],
+        capture_output=True, text=True, check=True, env=environment | variables,
+    ).stdout.strip()  # fmt: skip
+
+
+def test_the_hub_is_asked_for_each_model_that_is_to_be_fetched(hub, tmp_path: Path) -> None:
+    endpoint, asked = hub
+    missing = faults(endpoint, GATED, tmp_path)
+    assert missing.startswith(
+        f"model.base: {GATED} needs the acceptance of its licence and a token"
+    )
+    assert "hf auth login" in missing
+    refused = faults(endpoint, GATED, tmp_path, HF_TOKEN="hf_other")
+    assert f"accept its licence at https://huggingface.co/{GATED}" in refused
+    assert faults(endpoint, GATED, tmp_path, HF_TOKEN="hf_accepted") == ""
+    assert faults(endpoint, OPEN, tmp_path) == ""
+    assert "is not on the hub, or is private" in faults(endpoint, UNKNOWN, tmp_path)
+    assert len(asked) == 5
+
+
+def test_nothing_is_asked_offline_or_for_models_of_this_machine(hub, tmp_path: Path) -> None:
+    endpoint, asked = hub
+    assert faults(endpoint, GATED, tmp_path, HF_HUB_OFFLINE="1") == ""
+    snapshot = tmp_path / "hub" / f"models--{GATED.replace('/', '--')}"
+    (snapshot / "snapshots" / "abc").mkdir(parents=True)
+    (snapshot / "snapshots" / "abc" / "config.json").write_text("{}")
+    (snapshot / "refs").mkdir()
+    (snapshot / "refs" / "main").write_text("abc")
+    assert faults(endpoint, GATED, tmp_path) == ""
+    assert asked == []
+
+
+def test_a_hub_that_does_not_answer_is_a_fault(tmp_path: Path) -> None:
+    found = faults("http://127.0.0.1:9", OPEN, tmp_path)
+    assert "is not in the cache of the hub, and the hub does not answer" in found
+
+
+def test_configurations_with_models_of_this_machine_ask_nothing(monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    stages = ["index", "sft", "sample", "score", "train", "evaluate-policy"]
+    assert not list(access_faults(load("embedded"), stages))

@@ -1,0 +1,120 @@
+"""The checks before the first stage of a run: all faults at once, of the stages that are to run."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.core.errors import InputError
+from pipeline.core.gpus import nominal_gpu
+from tasks.checks import starting
+from tasks.checks.machine import Machine
+from tasks.checks.starting import RunRefused, check_start, plan_lines
+from tasks.run import run, task_for, walk
+from tasks.sharding import ShardedTask
+from tests.tasks.checks.published_files import write_published_files
+from tests.tasks.small_run import commit
+
+EIGHT = Machine((nominal_gpu(80),) * 8, 2000 * 2**30)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    (tmp_path / "data").mkdir()
+    return str(write_published_files(tmp_path / "data"))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_refused_with_every_fault_before_its_first_stage(elsewhere, data) -> None:
+    settings = ("dpo.max_length=2048", "index.embedder.max_length=4096", "gpus=0")
+    with pytest.raises(RunRefused) as refused:
+        run(task_for("report", "tearag-llama3-8b", settings, data))
+    message = str(refused.value)
+    for words in (
+        "dpo.max_length is 2048",  # of the last stage
+        "index.embedder.max_length is 4096",
+        "model.base: meta-llama/Meta-Llama-3-8B-Instruct is not in the cache",
+        "graph.model: Qwen/Qwen2.5-14B-Instruct is not in the cache",
+        "this machine has no GPU",
+    ):
+        assert words in message
+    assert refused.value.exit_status == 2
+    assert not list(elsewhere.rglob("*.log"))
+
+
+def test_the_other_faults_are_named_beside_a_missing_file(elsewhere, data) -> None:
+    (Path(data) / "nq/test.jsonl").unlink()
+    with pytest.raises(RunRefused) as refused:
+        run(task_for("report", "tearag-llama3-8b", (), data))
+    lines = str(refused.value).splitlines()
+    assert len([line for line in lines if "nq/test.jsonl" in line]) == 1
+    assert any("this machine has no GPU" in line for line in lines)
+    with pytest.raises(InputError):
+        run(task_for("report", "tearag-llama3-8b", (), data), check=False)
+
+
+def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
+    overrides = ("index.gpu=true", "sft.device=cuda")
+    report = task_for("report", "embedded", overrides)
+    with pytest.raises(RunRefused, match=r"index\.gpu is true, sft\.device is cuda"):
+        run(report)
+    for task in walk(report):
+        if task.stage in ("sft", "sample", "evaluate-policy"):
+            commit(task)
+    tasks = list(walk(task_for("report", "embedded", overrides)))
+    todo = [task for task in tasks if not task.complete()]
+    assert {"score", "train"} <= {task.stage for task in todo}
+    assert check_start(tasks, todo, Machine(())).faults == ()
+
+
+def test_joining_finished_shards_needs_no_gpu(elsewhere, data) -> None:
+    overrides = ("graph.shards=2", "gpus=8")
+    graph = task_for("graph", "tearag-llama3-8b", overrides, data)
+    assert isinstance(graph, ShardedTask)
+    with pytest.raises(RunRefused, match="no GPU"):
+        check_start([graph], [*graph.shards().values(), graph], Machine(()))
+    assert check_start([graph], [graph], Machine(())).faults == ()
+
+
+def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
+    elsewhere, monkeypatch
+) -> None:
+    corpus = task_for("corpus", "embedded", ("data.closed_world.documents=4000",))
+    for task in corpus.requires().values():
+        commit(task)
+    needed = 650 * 4000  # bytes of its chunks
+    free = type("Usage", (), {"free": needed - 1_000_000})
+    monkeypatch.setattr("tasks.checks.space.shutil.disk_usage", lambda _: free)
+    with pytest.raises(RunRefused, match="GiB of disk"):
+        check_start([corpus], [corpus])
+    checkpoints = corpus.store.checkpoint_dir(corpus.key)
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "chunks").write_bytes(bytes(1_000_000))
+    assert check_start([corpus], [corpus]).faults == ()
+
+
+def test_the_plan_of_a_run_is_three_lines_at_most_without_downloads(monkeypatch) -> None:
+    tasks = [task_for("sft", "single-gpu-24gb")]
+    settings = tasks[0].run_settings
+    monkeypatch.setattr(starting, "_held_bytes", lambda _: 0.0)
+    there = Machine((nominal_gpu(80),), 2000 * 2**30, here=False)
+    memory, hours = plan_lines(starting.check_stages(settings, ["sft"], there))
+    assert memory.startswith("1 GPU, at most ")
+    assert "GiB of 78.8 (sft); RAM at most " in memory
+    assert hours.endswith("GPU hours, computed and not measured")
+
+
+def test_a_command_starts_without_the_checks(elsewhere, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RunRefused("a fault")
+
+    monkeypatch.setattr(starting, "check_start", refuse)
+    refused = CliRunner().invoke(app, ["corpus"])
+    assert isinstance(refused.exception, RunRefused)
+    assert CliRunner().invoke(app, ["corpus", "--no-check"]).exit_code == 0
