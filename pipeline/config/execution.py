@@ -58,7 +58,17 @@ class Slurm(Block):
         1440, description="limit of a job in minutes; a stage that reaches it is queued again"
     )
     memory: Annotated[float | None, Execution()] = Field(
-        None, gt=0, le=1e6, description="memory per node in GiB; null: the cluster's default"
+        None,
+        gt=0,
+        le=1e6,
+        description="memory per node in GiB, whatever the stage; null: by memory_per_cpu",
+    )
+    memory_per_cpu: Annotated[float | None, Execution()] = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="where memory is null: memory in GiB for each CPU thread that a stage asks for; null: the cluster's "
+        "default",
     )
     extra: Annotated[Items[NotEmpty], Execution()] = Field(
         (), description="further directives of sbatch, such as `--qos=high`"

@@ -79,8 +79,9 @@ def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
         {"Resources": {"CPU": 24.0, "GPU": 8.0}},
         {"Resources": {"CPU": 64.0, "GPU": 4.0}},
     ]
-    assert [_share(gpus, nodes) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, 0]
-    assert _share(2, nodes[:2]) == 6
+    assert [_share(gpus, 1, nodes) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, 0]
+    assert _share(2, 1, nodes[:2]) == 6
+    assert [_share(gpus, 2, nodes) for gpus in (0, 4)] == [24, 12]  # each of two nodes has them
 
 
 # A run whose stages sample from a policy.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.config import load
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.index.embed import open_cache
 from pipeline.llm.factory import chat_cache
 from pipeline.run.cluster import slurm_driver
@@ -27,8 +30,13 @@ from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.worker import Reports
 from tasks.executors import check_executor
-from tasks.needs import Needs
+from tasks.executors.base import Threads
+from tasks.needs import NOTHING, RULES, Needs
+from tasks.planning.memory import memory_plan
+from tasks.planning.published import RUNS
+from tasks.planning.sizes import published_count, sizes_of
 from tasks.run import RunFailed, run
+from tests.docs_tools.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
@@ -143,7 +151,7 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
 
 def request(**settings: Any) -> Request:
     slurm = {
-        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0,
+        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0, "memory_per_cpu": None,
         "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
     }  # fmt: skip
     stage = RemoteStage({}, "/shared", "/shared/jobs/train-1", "lower dpo.x", "slurm job")
@@ -180,6 +188,56 @@ def test_the_needs_of_a_stage_are_directives() -> None:
         "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
+
+
+def test_memory_is_asked_for_each_node_or_each_cpu() -> None:
+    text = sbatch(request(memory=None, memory_per_cpu=6.5))
+    assert "#SBATCH --mem-per-cpu=6656M\n" in text
+    assert "--mem=" not in text
+    assert "--mem" not in sbatch(request(memory=None))
+    both = sbatch(request(memory=9.0, memory_per_cpu=6.0))  # of which Slurm takes one
+    assert "--mem=9GB" in both
+    assert "--mem-per-cpu" not in both
+
+
+def test_submitit_takes_all_parameters(tmp_path, monkeypatch) -> None:
+    """Where Slurm is installed, which the name of one of its commands stands for."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = request(memory=None, memory_per_cpu=6.0)
+    asked = replace(asked, stage=replace(asked.stage, folder=str(tmp_path / "jobs")))
+    parameters = slurm_driver.executor(asked)._executor.parameters
+    assert parameters["mem_per_cpu"] == "6144M"
+    assert parameters["srun_args"] == ["--cpus-per-task=32", "--mpi=pmi2"]
+
+
+def documented() -> list[tuple[str, ...]]:
+    """The settings of the documented commands that run a published configuration as Slurm jobs."""
+    found = [
+        tuple(word for before, word in pairwise(command) if before == "--set")
+        for text in PAGES.values()
+        for command in commands(text)
+        if "execution=slurm" in command and "--config" in command
+    ]
+    assert len(found) > 1
+    return found
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_documented_jobs_get_the_memory_of_the_plan(name: str) -> None:
+    """A job is one process of a stage: the whole, a shard, or what joins the shards."""
+    for overrides in documented():
+        settings = load(name, (*overrides, "workers=1"))
+        execution = settings.execution
+        threads = Threads(execution.threads_per_gpu, execution.threads_without_gpu)
+        sizes = sizes_of(settings, published_count)
+        for stage, rule in RULES.items():
+            plan = memory_plan(settings, [stage], sizes, [nominal_gpu(80.0)])
+            needs = rule(settings)
+            for asked in (needs,) if stage in ("sft", "train") else (needs, NOTHING):
+                cpus = threads.of(asked.gpus, asked.threads)
+                assert cpus * execution.slurm.memory_per_cpu > plan.ram / GIB, (stage, asked)
 
 
 def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:
@@ -421,5 +479,5 @@ def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_st
     assert told == [
         "slurm job 8 waits in the queue: Priority",
         "slurm job 8 waits in the queue: PartitionConfig (no node of the partition has what it asks for; lower the "
-        "GPUs, the CPU threads (execution.threads_per_gpu, execution.threads_without_gpu) or execution.slurm.memory)",
+        "GPUs, the CPU threads (execution.threads_per_gpu, execution.threads_without_gpu) or the memory of execution.slurm)",
     ]

@@ -199,7 +199,8 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     if request.gpus and not any(node["Resources"].get("GPU") for node in _nodes(ray)):
         note("no node of the Ray cluster has a GPU; it runs on CPUs")
         request = replace(request, gpus=0, threads=request.threads_without_gpu)
-    driver = Driver(ray, request.with_threads(_share(request.gpus, _nodes(ray)), note), watch)
+    most = _share(request.gpus, request.stage.machines, _nodes(ray))
+    driver = Driver(ray, request.with_threads(most, note), watch)
     for number in range(retries + 1):
         try:
             return driver.attempt(number)
@@ -233,13 +234,18 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     )
 
 
-def _share(gpus: int, nodes: Sequence[Mapping[str, Any]]) -> int:
-    """The most CPUs of a node that a stage with ``gpus`` takes there, so that stages can use all of its GPUs at once."""
+def _share(gpus: int, machines: int, nodes: Sequence[Mapping[str, Any]]) -> int:
+    """The most CPUs that a stage with ``gpus`` can take on each of ``machines`` nodes.
+
+    On a node with GPUs they are the share of these GPUs, so that stages can use all of its GPUs at once.
+    """
     resources = [node["Resources"] for node in nodes]
-    if not gpus:
-        return int(max((node.get("CPU", 0) for node in resources), default=0))
-    large = [node for node in resources if node.get("GPU", 0) >= gpus]
-    return int(max((node.get("CPU", 0) * gpus / node["GPU"] for node in large), default=0))
+    if gpus:
+        large = [node for node in resources if node.get("GPU", 0) >= gpus]
+        shares = [node.get("CPU", 0) * gpus / node["GPU"] for node in large]
+    else:
+        shares = [node.get("CPU", 0) for node in resources]
+    return int(min(sorted(shares)[-machines:], default=0))
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:

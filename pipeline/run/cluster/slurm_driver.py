@@ -75,6 +75,8 @@ def parameters(request: Request) -> dict[str, Any]:
         del shared["gpus_per_node"]  # clusters without GPUs do not know the directive
     if settings["memory"] is not None:
         shared["mem_gb"] = settings["memory"]
+    elif settings["memory_per_cpu"] is not None:
+        shared["slurm_mem_per_cpu"] = f"{round(settings['memory_per_cpu'] * 1024)}M"
     extra: dict[str, Any] = {"requeue": True}
     for directive in settings["extra"]:
         name, equals, value = directive.removeprefix("--").partition("=")
@@ -185,7 +187,9 @@ def _explain_state(state: str, job: Any, request: Request) -> dict[str, Any] | N
     name = f"{request.stage.name} {job.job_id}"
     word = state.split()[0].rstrip("+") if state.split() else ""
     if word == "OUT_OF_MEMORY":
-        hint = f"raise execution.slurm.memory, or {request.stage.memory_hint}"
+        by_node = request.settings["memory"] is not None
+        setting = "memory" if by_node else "memory_per_cpu"
+        hint = f"raise execution.slurm.{setting}, or {request.stage.memory_hint}"
         return failed(f"{name} was killed because its memory ran out; {hint}", 1)
     if word in _STATES:
         cause, remedy = _STATES[word]

@@ -16,13 +16,13 @@ _UNKNOWN_JOB = "Invalid job id"
 _STAYS = {
     "AccountNotAllowed": "set execution.slurm.account",
     "AssocGrpNodeLimit": "your account allows fewer machines",
-    "BadConstraints": "no node has what it asks for; lower the GPUs, the CPU threads or execution.slurm.memory",
+    "BadConstraints": "no node has what it asks for; lower the GPUs, the CPU threads or the memory of execution.slurm",
     "InvalidAccount": "set execution.slurm.account",
     "InvalidQOS": "set --qos in execution.slurm.extra",
     "JobHeldAdmin": "it is held; ask the administrators",
     "JobHeldUser": "it is held; release it with scontrol release",
     "PartitionConfig": "no node of the partition has what it asks for; lower the GPUs, the CPU threads "
-    "(execution.threads_per_gpu, execution.threads_without_gpu) or execution.slurm.memory",
+    "(execution.threads_per_gpu, execution.threads_without_gpu) or the memory of execution.slurm",
     "PartitionNodeLimit": "the partition allows fewer machines; name another in execution.slurm.partition",
     "PartitionTimeLimit": "lower execution.slurm.time to what the partition allows",
 }
