@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
+from pipeline.core.cpu_threads import thread_variables
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.matrix_kernels import kernel_variables
 from pipeline.run.failures import explain_os_error
@@ -28,8 +29,6 @@ from tasks.devices import VISIBLE, allotted, identity, listed
 
 LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_VLLM_BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True)
@@ -71,19 +70,11 @@ class Lease:
         if self.held:
             variables[HELD] = os.pathsep.join(map(str, self.held))
         if self.threads is not None:
-            variables |= {name: str(_bounded(self.threads, inherited, name)) for name in _THREADS}
-            # The worker processes of vLLM on a CPU would otherwise all choose the same cores, and as
-            # many threads as there are cores.
-            variables[_VLLM_BINDING] = inherited.get(_VLLM_BINDING, "nobind")
+            variables |= thread_variables(self.threads, inherited)
         return variables | kernel_variables(inherited)
 
 
 NO_LEASE = Lease()
-
-
-def _bounded(threads: int, inherited: Mapping[str, str], name: str) -> int:
-    exported = inherited.get(name, inherited.get(_THREADS[0], "")).partition(",")[0]
-    return min(threads, int(exported)) if exported.isdecimal() and int(exported) else threads
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
 from tasks.leases import Capacity
+from tasks.other_shards import unused_work
 from tasks.pair import Pair
 from tasks.preloading import preloaded
 from tasks.questions import SPLITS
@@ -213,6 +214,8 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
         read.check_output(Depth.FOOTERS)
     if force and isinstance(task, ShardedTask):
         task.discard_shards()
+    for line in unused_work(todo):
+        say(f"warning: {line}")
     kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:

@@ -61,6 +61,9 @@ def plan(
     if schedule:
         _show_schedule(_schedule_of(task, workers), as_json)
         return
+    from tasks.other_shards import unused_work
+    from tasks.run import walk
+
     if probe:
         from tasks.planning.probe import probe_overrides
         from tasks.run import run
@@ -68,6 +71,8 @@ def plan(
         small = [*(set or ()), *probe_overrides(task.settings)]
         run(stage_task(stage, config, small, data, 1 if round else None), workers=workers)
     _show(_plan_of(task, workers), as_json)
+    for line in unused_work(walk(task)):
+        typer.echo(f"warning: {line}", err=True)
 
 
 def _plan_of(task: StageTask, workers: int | None) -> Plan:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Block, Execution
-from pipeline.config.values import Items, NotEmpty, Positive
+from pipeline.config.values import Few, Items, NotEmpty, Positive
 
 _HOST_AND_PORT = re.compile(r"auto|[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
 _DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")
@@ -63,16 +63,20 @@ class Slurm(Block):
     extra: Annotated[Items[NotEmpty], Execution()] = Field(
         (), description="further directives of sbatch, such as `--qos=high`"
     )
+    srun_args: Annotated[Items[NotEmpty], Execution()] = Field(
+        (),
+        description="further options of srun, which starts the stage in its job, such as `--mpi=pmi2`",
+    )
     requeues: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="times that a stage is queued again at its time limit"
     )
 
-    @field_validator("extra")
+    @field_validator("extra", "srun_args")
     @classmethod
     def _directives(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for directive in value:
             if not _DIRECTIVE.fullmatch(directive):
-                raise ValueError(f"{directive!r:.60}: expected a directive such as --qos=high")
+                raise ValueError(f"{directive!r:.60}: expected an option such as --qos=high")
         return value
 
 
@@ -83,6 +87,14 @@ class Executor(Block):
 
     kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
         "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
+    )
+    threads_per_gpu: Annotated[Few, Execution()] = Field(
+        8,
+        description="ray and slurm: CPU threads of a stage for each of its GPUs; on Ray at most the share of the node's",
+    )
+    threads_without_gpu: Annotated[Few, Execution()] = Field(
+        16,
+        description="ray and slurm: CPU threads of a stage without a GPU; on Ray at most those of the largest node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

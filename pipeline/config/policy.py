@@ -6,7 +6,7 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -165,14 +165,11 @@ class Trainer(Block):
         "none", description="of the frozen base weights (bitsandbytes)"
     )
     processes: Annotated[Few, Execution()] = Field(
-        1, description="training processes; more than 1 run through accelerate launch"
+        1,
+        description="training processes, each with a copy of the base; more than 1 run through accelerate launch",
     )
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"
-    )
-    accelerate_config: Annotated[PathOrName | None, Execution()] = Field(
-        None,
-        description="configuration file of accelerate with FSDP or DeepSpeed; null: data parallel",
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
@@ -180,6 +177,17 @@ class Trainer(Block):
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
         "auto", description="auto: the GPU if there is one"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_base_in_each_process(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "accelerate_config" in value:
+            raise ValueError(
+                "accelerate_config is no setting: training is data parallel, and FSDP or DeepSpeed, which shard "
+                "the base model, are not supported; remove it, and where the base does not fit on one GPU set "
+                "quantization: 4bit and gradient_checkpointing: true"
+            )
+        return value
 
 
 class Sft(Trainer):

@@ -14,13 +14,14 @@ import os
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
+from pipeline.core.cache_copy import copy_once
 from pipeline.core.errors import StoreError
 from pipeline.core.file_systems import on_network
 from pipeline.core.part_cache import PartCache
@@ -67,31 +68,14 @@ class Cache(Protocol):
 def open_cache(path: Path, *, private: bool = False) -> Cache:
     """The cache at ``path``: SQLite on a local disk, a directory of part files on a network file system.
 
-    The directory has the suffix ``.parts``. A SQLite cache at ``path`` is copied into it once, when the
-    directory does not exist. Raises StoreError when the cache cannot be used.
+    The directory has the suffix ``.parts``. A SQLite cache at ``path`` is copied into it once (`cache_copy`).
+    Raises StoreError when the cache cannot be used.
     """
     if not on_network(path):
         return ContentCache(path, private=private)
     parts = path.with_suffix(".parts")
-    earlier = path if path.exists() and not parts.exists() else None
-    cache = PartCache(parts, private=private)
-    if earlier is not None:
-        for items in _stored_in(earlier):
-            cache.put(items)
-    return cache
-
-
-def _stored_in(path: Path) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All items of a SQLite cache, in blocks."""
-    try:
-        with closing(sqlite3.connect(path, timeout=_WAIT_SECONDS)) as connection:
-            items = connection.execute("SELECT key, value FROM items")
-            while block := items.fetchmany(_PER_STATEMENT):
-                yield block
-    except sqlite3.Error as error:
-        raise StoreError(
-            f"{path}: cache cannot be copied ({error}); delete the file to rebuild it"
-        ) from None
+    copy_once(path, parts, private=private)
+    return PartCache(parts, private=private)
 
 
 class ContentCache:

@@ -11,15 +11,15 @@ from pathlib import Path
 _MOUNTS = Path("/proc/self/mounts")
 _NETWORK = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs",
-     "orangefs", "pvfs2", "panfs", "wekafs", "ocfs2", "gfs2")
+     "orangefs", "pvfs2", "panfs", "wekafs", "ocfs2", "gfs2", "9p")
 )  # fmt: skip
 _NETWORK_FUSE = ("glusterfs", "sshfs", "juicefs", "s3fs", "ceph", "gcsfuse", "rclone", "lustre")
 
 
-def on_network(path: Path, mounts: Path = _MOUNTS) -> bool:
+def on_network(path: Path, mounts: Path | None = None) -> bool:
     """Whether ``path``, which need not exist, is on a network file system."""
     try:
-        lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
+        lines = (mounts or _MOUNTS).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return False
     real = os.path.realpath(path)

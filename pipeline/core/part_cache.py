@@ -117,11 +117,17 @@ class PartCache:
             self._files.clear()
 
     def close(self) -> None:
-        """Close the file of this process; the next `put` begins another."""
+        """Flush the file of this process to the disk and close it; the next `put` begins another."""
         with self._lock:
-            if self._own is not None:
-                os.close(self._own)
-                self._own = None
+            if self._own is None:
+                return
+            own, self._own = self._own, None
+            try:
+                os.fsync(own)
+            except OSError as error:
+                raise self._broken(error) from None
+            finally:
+                os.close(own)
 
     def _append(self, records: bytes | bytearray) -> int:
         """Write records to the end of this process's file; returns where they start."""

@@ -10,7 +10,6 @@ where it finds too few neighbors; these rows are removed, because -1 would index
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.errors import ConfigError, DependencyError, StoreError
-from pipeline.index.pq_codes import code_bytes
+from pipeline.index import ivf_pq
 from pipeline.index.tuning import NEIGHBORS, least_effort, recall_probe
 
 Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
@@ -28,14 +27,9 @@ _MAX_FLAT = 100_000  # vectors
 _MAX_HNSW = 2_000_000  # vectors
 _HNSW_LINKS = 32  # per vector
 _HNSW_BUILD = 200  # efConstruction
-_PER_CELL = 39  # FAISS warns about fewer training vectors per cell
-_TRAINED_PER_CENTROID = 64  # training vectors per cell or code
-_TRAIN_ROUNDS = 10  # of k-means; FAISS's default of 25 moves few vectors after these
-_MIN_PQ = 256  # vectors: a product quantizer of 8 bits has 256 centroids per part
 _PROBES = (16, 32, 64, 128, 256, 512)  # efforts of IVF-PQ: cells that a search reads
 _CANDIDATES = (32, 64, 128, 256, 512)  # efforts of HNSW: efSearch
 _PQ_CANDIDATES = 8  # candidates by code for each neighbor
-_MAX_TRAINED = 1_000_000  # vectors
 _ADD = 65_536  # vectors added at once
 DECIMALS = 6  # of cosines: batching changes them by less
 
@@ -64,8 +58,15 @@ class VectorIndex:
         return int(self._index.ntotal)
 
     @classmethod
-    def build(cls, vectors_ND: NDArray[np.float32], kind: Kind = "auto") -> VectorIndex:
+    def build(
+        cls,
+        vectors_ND: NDArray[np.float32],
+        kind: Kind = "auto",
+        keep: ivf_pq.Keep = ivf_pq.keep_nothing,
+    ) -> VectorIndex:
         """Build an index over vectors [N, D], which may be memory-mapped and are added in blocks.
+
+        With ``keep`` the build of a compressed index continues where an earlier one was interrupted (`ivf_pq`).
 
         The search effort of an approximate index is tuned to 95 % recall of 20 neighbors
         (`index.tuning`). Raises ConfigError when the kind does not fit the number of vectors.
@@ -80,8 +81,8 @@ class VectorIndex:
             index = faiss.IndexHNSWFlat(dimension, _HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
             index.hnsw.efConstruction = _HNSW_BUILD
         else:
-            index = _trained_cells(faiss, vectors_ND, code_bytes(dimension))
-        for start in range(0, count, _ADD):
+            index = ivf_pq.build_ivf_pq(vectors_ND, keep)
+        for start in range(int(index.ntotal), count, _ADD):
             index.add(np.ascontiguousarray(vectors_ND[start : start + _ADD]))
         built = cls(index, vectors_ND if kind == "ivf-pq" else None, {"kind": kind})
         if kind != "flat" and count > 1:
@@ -196,27 +197,12 @@ def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
         if count <= _MAX_FLAT:
             return "flat"
         return "hnsw" if count <= _MAX_HNSW else "ivf-pq"
-    if kind == "ivf-pq" and count < _MIN_PQ:
+    if kind == "ivf-pq" and count < ivf_pq.MIN_VECTORS:
         raise ConfigError(
-            f"index.faiss is ivf-pq, which needs at least {_MIN_PQ} vectors to train on; "
+            f"index.faiss is ivf-pq, which needs at least {ivf_pq.MIN_VECTORS} vectors to train on; "
             f"there are {count}; use flat or auto"
         )
     return kind
-
-
-def _trained_cells(faiss: Any, vectors_ND: NDArray[np.float32], codes: int) -> Any:
-    count, dimension = vectors_ND.shape
-    cells = max(1, min(int(4 * math.sqrt(count)), count // _PER_CELL))
-    # "np" skips polysemous training, which takes 80 of 82 CPU seconds at 10,000 vectors and serves
-    # a kind of search that is not used here.
-    index = faiss.index_factory(dimension, f"IVF{cells},PQ{codes}x8np", faiss.METRIC_INNER_PRODUCT)
-    for part in (index.cp, index.pq.cp):
-        part.niter = _TRAIN_ROUNDS
-        part.max_points_per_centroid = _TRAINED_PER_CENTROID
-    trained = min(count, _TRAINED_PER_CENTROID * max(cells, _MIN_PQ), _MAX_TRAINED)
-    rows = np.sort(np.random.default_rng(0).choice(count, trained, replace=False))
-    index.train(np.ascontiguousarray(vectors_ND[rows]))
-    return index
 
 
 def _on_gpus(faiss: Any, index: Any) -> Any:

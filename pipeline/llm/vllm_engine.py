@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError
@@ -24,6 +25,7 @@ from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, Generat
 from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
 from pipeline.llm.engine_watch import EngineWatch
 from pipeline.llm.merged_adapter import Served
+from pipeline.llm.start_error import start_error
 from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few prefixes.
@@ -58,17 +60,15 @@ class VllmEngine(Engine):
             self._lora, settings = _loaded(adapter)
         self._lora_settings = settings
         self._served = Served(config, model, adapter, workspace)
-        try:
-            with warnings.catch_warnings():
-                # PyTorch warns about code inside vLLM.
-                warnings.simplefilter("ignore", FutureWarning)
-                self._engine = _start(config, str(self._served.path), seed, settings)
-        except Exception as error:  # errors of the workers arrive with any type
-            self._served.close()
-            raise EngineError(
-                f"vLLM could not start with {model}: {_first_line(error)}; check engine.dtype, "
-                "engine.max_model_len and the memory settings, or set VLLM_LOGGING_LEVEL=INFO"
-            ) from error
+        with TemporaryDirectory(prefix="steep-vllm-") as folder, warnings.catch_warnings():
+            # PyTorch warns about code inside vLLM.
+            warnings.simplefilter("ignore", FutureWarning)
+            cause = Path(folder) / "cause"
+            try:
+                self._engine = _start(config, str(self._served.path), seed, settings, cause)
+            except Exception as error:  # errors of the workers arrive with any type
+                self._served.close()
+                raise EngineError(start_error(model, error, cause)) from error
         self._watch = EngineWatch(self._engine.engine_core)
         from transformers import AutoTokenizer
 
@@ -194,7 +194,9 @@ def import_vllm() -> None:
         ) from error
 
 
-def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, object]) -> LLMEngine:
+def _start(
+    config: EngineConfig, model: str, seed: int, settings: dict[str, object], cause: Path
+) -> LLMEngine:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.llm_engine import LLMEngine as V1Engine
@@ -239,7 +241,7 @@ def _start(config: EngineConfig, model: str, seed: int, settings: dict[str, obje
         use_tqdm_on_load=False,
         **settings,
     )
-    with ending_with_parent(ENGINE_CORE):
+    with ending_with_parent(ENGINE_CORE, str(cause)):
         started: LLMEngine = V1Engine.from_engine_args(arguments)
     return started
 

@@ -6,12 +6,13 @@ Output: the vectors of every table as ``.npy``, in the row order of the table; F
 the tables that are searched (triplets are only compared within one hop of an entity); and
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
 manifest repeats. A shard embeds consecutive rows of every table and writes their vectors; the joined
-stage copies them in order and builds the indexes, for which it needs no model.
+stage copies them in order and builds the indexes, for which it needs no model. The vectors, and the parts of a
+compressed index (`pipeline.index.ivf_pq`), are checkpoints until the stage is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import StoreError
 from pipeline.index.embed import Embedder, Vectors, open_cache, open_embedder, passage_text
 from pipeline.index.faiss_index import VectorIndex, resolve_kind
+from pipeline.index.ivf_pq import Bytes, Keep
 from pipeline.index.pq_codes import check_gpu
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
@@ -146,7 +148,7 @@ def _build(
     for name, vectors_ND in embedded:
         counts[name] = len(vectors_ND)
         if name in _SEARCHED:
-            index = VectorIndex.build(vectors_ND, context.config.index.faiss)
+            index = VectorIndex.build(vectors_ND, context.config.index.faiss, _kept(context, name))
             index.save(context.output / f"{name}.faiss")
             kinds[name] = index.about
             print(f"{name}: {index.about}")
@@ -154,6 +156,21 @@ def _build(
     write_json(context.output / "index.json", about)
     context.notes["faiss"] = kinds
     return counts
+
+
+def _kept(context: StageContext, table: str) -> Keep:
+    """Keeps the parts of the index over a table in the checkpoint directory."""
+
+    def keep(part: str, make: Callable[[], Bytes]) -> Bytes:
+        name = f"{table}-index-{part}"
+        if finished := intact(context.checkpoint_dir, name, ".npy"):
+            found: Bytes = np.load(finished[0])
+            return found
+        made = make()
+        save_array_checkpoint(context.checkpoint_dir, name, made)
+        return made
+
+    return keep
 
 
 def _check_kinds(settings: Index, embedder: Embedder, tables: Tables) -> None:

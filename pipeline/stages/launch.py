@@ -22,7 +22,7 @@ from typing import Any
 
 from pipeline.config import Trainer
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import ConfigError, InputError, SteepError, TrainingError
+from pipeline.core.errors import ConfigError, SteepError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
@@ -64,7 +64,6 @@ class Plan:
     job: str
     processes: int
     mixed_precision: str
-    accelerate_config: str | None = None
     machines: int = 1
     address: str | None = None
     port: int = 0
@@ -73,10 +72,7 @@ class Plan:
 def command(plan: Plan, rank: int = 0) -> list[str]:
     """The ``accelerate launch`` command line of the machine with number ``rank``."""
     words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
-    if plan.accelerate_config is None:
-        words.append("--multi_gpu")  # also on a CPU, because --cpu would silently start one process
-    else:
-        words += ["--config_file", plan.accelerate_config]
+    words.append("--multi_gpu")  # also on a CPU, because --cpu would silently start one process
     words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
     words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
     if plan.machines > 1:
@@ -95,10 +91,6 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
     machines = _machines(settings, block)
-    if settings.accelerate_config is not None and not Path(settings.accelerate_config).is_file():
-        raise InputError(
-            f"{settings.accelerate_config}: no such file; correct {block}.accelerate_config"
-        )
     job = write_job(context, entry)
     result_file = context.checkpoint_dir / _RESULT
     result_file.unlink(missing_ok=True)
@@ -106,7 +98,6 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         job=str(job),
         processes=settings.processes,
         mixed_precision="bf16" if settings.dtype == "bfloat16" else "no",
-        accelerate_config=settings.accelerate_config,
         machines=settings.machines,
     )
     if machines is not None:

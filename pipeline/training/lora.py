@@ -10,6 +10,7 @@ attention projections, in both stages.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,7 @@ from pipeline.training.trl_types import CausalModel, PeftModel
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+    from transformers import BitsAndBytesConfig
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _AGAIN = "train that policy again"
@@ -117,8 +119,8 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(
-            f"{block}.quantization is {settings.quantization}, which bitsandbytes supports on CUDA "
-            f"devices only; set {block}.quantization: none"
+            f"{block}.quantization is {settings.quantization}, which is for training on a CUDA device, and "
+            f"training is on the CPU; set {block}.quantization: none"
         )
     return device
 
@@ -126,34 +128,44 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
 def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
-    Raises DependencyError when the weights do not load or the device is missing.
+    With a GPU, each tensor goes from its file to the GPU of this process, so that several processes do not
+    hold the model in RAM at the same time. Raises DependencyError when the weights do not load or the
+    device is missing.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    pick_device(settings, block)
-    dtype = getattr(torch, settings.dtype)
-    kwargs: dict[str, object] = {"dtype": dtype}
+    kwargs: dict[str, object] = {"dtype": getattr(torch, settings.dtype)}
+    if pick_device(settings, block) == "cuda":
+        number = int(os.environ.get("LOCAL_RANK", 0))  # accelerate launch numbers the processes
+        torch.cuda.set_device(number)  # PEFT loads adapters to the current device
+        kwargs["device_map"] = {"": number}
     if settings.quantization != "none":
-        from accelerate import PartialState
-        from transformers import BitsAndBytesConfig
-
-        kwargs["device_map"] = {"": PartialState().local_process_index}
-        kwargs["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=settings.quantization == "4bit",
-            load_in_8bit=settings.quantization == "8bit",
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
-        )
-    from safetensors import SafetensorError
-
+        kwargs["quantization_config"] = quantization_config(settings)
     try:
         model: CausalModel = AutoModelForCausalLM.from_pretrained(directory, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise DependencyError(f"{directory}: the model cannot be loaded: {error}") from None
-    if settings.quantization == "none":
-        return model  # the trainer moves it to its device
+    return model if settings.quantization == "none" else prepare_quantized(model, settings)
+
+
+def quantization_config(settings: Trainer) -> BitsAndBytesConfig:
+    """bitsandbytes' settings for base weights in 4 bit (QLoRA's NF4 with double quantization) or 8 bit."""
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=settings.quantization == "4bit",
+        load_in_8bit=settings.quantization == "8bit",
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, settings.dtype),
+    )
+
+
+def prepare_quantized(model: CausalModel, settings: Trainer) -> CausalModel:
+    """Freeze a base in 4 or 8 bit; the weights that are not quantized become float32."""
     from peft import prepare_model_for_kbit_training
 
     prepared: CausalModel = prepare_model_for_kbit_training(

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.config.policy import Trainer
-from pipeline.core.errors import TrainingError
+from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
+from pipeline.training.adapter_precision import keeping_precision
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -28,7 +29,7 @@ from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
-from pipeline.training.trl_types import TrainerClass, TrainingArguments, TrlTrainer
+from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
 CHECKPOINTS_PER_RUN = (
     10  # at least per training run, so that a killed run loses at most a tenth of its steps
@@ -48,9 +49,10 @@ def shared_arguments(
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide, DependencyError for a missing device or
-    tracker, and TrainingError when there is no optimizer step.
+    Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded model,
+    DependencyError for a missing device or tracker, and TrainingError when there is no optimizer step.
     """
+    refuse_sharding()
     device = pick_device(settings, block)
     accumulation = accumulation_steps(
         settings.batch_size, settings.per_device_batch_size, settings.processes, block
@@ -88,6 +90,22 @@ def shared_arguments(
         "save_steps": save_steps,
         "save_total_limit": None,  # `pipeline.training.checkpoints` deletes old ones
     }
+
+
+def refuse_sharding() -> None:
+    """Raise ConfigError when the environment asks accelerate to shard the model.
+
+    Log-probabilities of the reference are computed before accelerate would shard it, and adapters and
+    checkpoints are written from the weights of one process.
+    """
+    from accelerate.utils import parse_flag_from_env
+
+    for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+        if parse_flag_from_env(name):
+            raise ConfigError(
+                f"{name} is set in the environment; training is data parallel, and FSDP and DeepSpeed are not "
+                "supported; unset it"
+            )
 
 
 def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) -> int:
@@ -137,10 +155,15 @@ def sorted_steps(
 ) -> TrainerClass:
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
-    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together.
+    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together. The
+    adapter keeps its number format (`pipeline.training.adapter_precision`).
     """
 
     class StepSorted(trainer_class):
+        def __init__(self, model: PeftModel, **arguments: object) -> None:
+            with keeping_precision(model):
+                super().__init__(model=model, **arguments)
+
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(
                 lengths,

@@ -31,7 +31,9 @@ _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class Resources(Protocol):
-    """What a stage needs: GPUs and CPU threads, over all its machines, and whether it opens a policy in vLLM."""
+    """What a stage needs over all its machines: GPUs, CPU threads, of which each of its processes has at least one,
+    and whether it opens a policy in vLLM.
+    """
 
     @property
     def gpus(self) -> int: ...
@@ -82,11 +84,24 @@ class Executor(ABC):
         """Run one stage to its end; returns its row counts. Raises StageFailed with cause and remedy."""
 
 
+@dataclass(frozen=True)
+class Threads:
+    """CPU threads of a stage on one machine of a cluster: for each GPU, and without any."""
+
+    per_gpu: int
+    without_gpu: int
+
+    def of(self, gpus: int, processes: int) -> int:
+        """The threads of a stage with ``gpus`` and ``processes`` on a machine: at least one for each process."""
+        return max(processes, gpus * self.per_gpu if gpus else self.without_gpu)
+
+
 class ClusterExecutor(Executor):
     """Runs the process of a driver, which runs the stage on a cluster and ends with this process."""
 
     driver: str  # module
     word: str  # for a job, in messages
+    threads: Threads
     gives_devices = (
         True  # whether the cluster, and not this process, decides which GPUs the stage sees
     )
@@ -98,6 +113,8 @@ class ClusterExecutor(Executor):
             if not (self.gives_devices and name in _DEVICES)
         }
         inherited = {name: value for name, value in os.environ.items() if name not in _DEVICES}
+        gpus = -(-stage.needs.gpus // stage.machines)
+        processes = max(1, -(-stage.needs.threads // stage.machines))
         with _job_folder(stage) as folder:
             request = Request(
                 stage=RemoteStage(
@@ -110,8 +127,10 @@ class ClusterExecutor(Executor):
                     machines=stage.machines,
                 ),
                 label=stage.label,
-                gpus=-(-stage.needs.gpus // stage.machines),
-                threads=max(1, -(-stage.needs.threads // stage.machines)),
+                gpus=gpus,
+                processes=processes,
+                threads=self.threads.of(gpus, processes),
+                threads_without_gpu=self.threads.of(0, processes),
                 settings=self.settings(stage),
             )
             counts = run_stage(

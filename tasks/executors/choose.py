@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
 from tasks.executors import ray, slurm
-from tasks.executors.base import Executor
-from tasks.executors.file_systems import NETWORK, kind_of
+from tasks.executors.base import Executor, Threads
 from tasks.executors.local import LocalExecutor
 
 _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}  # module, extra
@@ -19,18 +17,20 @@ _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}  # module, e
 
 def executor_of(settings: Config) -> Executor:
     """The executor that the block ``execution`` names."""
-    if settings.execution.kind == "ray":
-        return ray.RayExecutor(settings.execution.ray)
-    if settings.execution.kind == "slurm":
-        return slurm.SlurmExecutor(settings.execution.slurm)
+    execution = settings.execution
+    threads = Threads(execution.threads_per_gpu, execution.threads_without_gpu)
+    if execution.kind == "ray":
+        return ray.RayExecutor(execution.ray, threads)
+    if execution.kind == "slurm":
+        return slurm.SlurmExecutor(execution.slurm, threads)
     return LocalExecutor()
 
 
 def check_executor(settings: Config) -> None:
     """Raise before anything runs when the executor cannot work.
 
-    DependencyError names the package that is missing, and ConfigError settings that do not fit the executor:
-    machines of training, and caches on a network file system.
+    DependencyError names the package that is missing, and ConfigError machines of training that do not fit the
+    executor.
     """
     kind = settings.execution.kind
     if kind in _PACKAGES:
@@ -38,13 +38,6 @@ def check_executor(settings: Config) -> None:
         if importlib.util.find_spec(module) is None:
             raise DependencyError(
                 f"execution is {kind}, and the package {module} is missing; pip install 'steep[{extra}]'"
-            )
-        found = kind_of(Path(settings.cache_dir))
-        if found in NETWORK:
-            raise ConfigError(
-                f"cache_dir is {settings.cache_dir}, on a file system of kind {found}; its SQLite files must not be "
-                f"written by several machines, which execution {kind} has; set cache_dir to a directory on a "
-                "local disk of each machine, such as /tmp/steep-cache"
             )
     for name in ("sft", "dpo", "grpo"):
         trainer: Trainer | None = getattr(settings, name)

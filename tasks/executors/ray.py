@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.config import Ray
 from pipeline.core.errors import DependencyError
 from pipeline.run import process
-from tasks.executors.base import ClusterExecutor, StageRun
+from tasks.executors.base import ClusterExecutor, StageRun, Threads
 
 ADDRESS = "RAY_ADDRESS"
 _SLOTS = "STEEP_SLOTS"  # the namespace of the run's slots, for the processes that Luigi forks
@@ -31,8 +31,9 @@ class RayExecutor(ClusterExecutor):
     driver = "pipeline.run.cluster.ray_driver"
     word = "ray task"
 
-    def __init__(self, settings: Ray) -> None:
+    def __init__(self, settings: Ray, threads: Threads) -> None:
         self._settings = settings
+        self.threads = threads
 
     def settings(self, stage: StageRun) -> dict[str, Any]:
         settings = self._settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.config import Slurm
-from tasks.executors.base import ClusterExecutor, StageRun
+from tasks.executors.base import ClusterExecutor, StageRun, Threads
 
 
 class SlurmExecutor(ClusterExecutor):
@@ -13,8 +13,9 @@ class SlurmExecutor(ClusterExecutor):
 
     driver = "pipeline.run.cluster.slurm_driver"
 
-    def __init__(self, settings: Slurm) -> None:
+    def __init__(self, settings: Slurm, threads: Threads) -> None:
         self._settings = settings
+        self.threads = threads
         self.word = "slurm job" if settings.cluster == "slurm" else "local job"
         self.gives_devices = settings.cluster == "slurm"
 

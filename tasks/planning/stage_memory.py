@@ -129,9 +129,9 @@ class Planner:
         found = {**self.models.index_sizes(), **self.evaluation_models.index_sizes()}
         searched = sum(found.values())
         trained = 4.0 * self.models.dimension * min(texts, _TRAINED_VECTORS)
-        # Checkpoints, or the outputs of shards, hold every vector a second time.
+        # Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second time.
         shards = self.settings.index.shards
-        disk = 2 * vectors + searched
+        disk = 2 * (vectors + searched)
         return self._made(name, parts, 1, searched + trained, disk, shards=shards)
 
     def _embedded(self, stage: str) -> Mapping[str, float]:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from pipeline.cli.plan_tables import amount_of, duration, plan_lines, ratio, size
+from tasks.run import task_for
 from tests.cli.test_cli import ROOT, refused, steep
 from tests.tasks.planning.finished_runs import finish_all, plan, report
 
@@ -53,6 +54,17 @@ def test_the_plan_of_a_second_run_goes_by_the_first(folder):
     assert total.startswith("total: about ")
     assert "2,720 trajectories" in total  # 1,920 sampled, and 400 for each of two policies
     assert not list((folder / "runs" / "second").rglob("manifest.json"))
+
+
+def test_work_in_another_number_of_shards_is_told(folder):
+    index = task_for("index", str(ROOT / "configs/embedded.yaml"), options(folder)[1::2])
+    shard = task_for("index", index.config, (*index.overrides, "shards=3")).shard(1)
+    checkpoint = shard.store.checkpoint_dir(shard.key) / "chunks.npy"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    done = steep("plan", "index", "--json", *options(folder), cwd=folder)
+    assert "index" in [stage["label"] for stage in json.loads(done.stdout)["stages"]]
+    assert "warning: index: checkpoints or outputs of 1 of 3 shards are there" in done.stderr
 
 
 def test_json_has_every_stage_and_the_wall_time(folder):

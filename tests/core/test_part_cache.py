@@ -1,12 +1,15 @@
 """The cache of part files: what several processes store, what a kill leaves, and where it is used."""
 
+import signal
 import sqlite3
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.core import content_cache
+from pipeline.core import cache_copy, content_cache
 from pipeline.core.content_cache import ContentCache, digest, open_cache
 from pipeline.core.errors import StoreError
 from pipeline.core.file_systems import on_network
@@ -94,17 +97,83 @@ def test_the_mount_that_holds_a_path_decides(tmp_path: Path) -> None:
     assert not on_network(home, tmp_path / "no such file")
 
 
-def test_caches_on_a_network_file_system_are_part_files_with_what_sqlite_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(open_cache(tmp_path / "chat.sqlite"), ContentCache)
-    earlier = ContentCache(tmp_path / "chat.sqlite")
-    earlier.put([(KEYS[0], b"paid")])
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a cache of two values in SQLite, on a file system that counts as one of a network."""
+    path = tmp_path / "chat.sqlite"
+    earlier = open_cache(path)
+    assert isinstance(earlier, ContentCache)
+    earlier.put([(KEYS[0], b"paid"), (KEYS[1], b"too")])
     earlier.close()
     monkeypatch.setattr(content_cache, "on_network", lambda path: True)
-    cache = open_cache(tmp_path / "chat.sqlite", private=True)
+    return path
+
+
+PAID = {KEYS[0]: b"paid", KEYS[1]: b"too"}
+
+
+def test_caches_on_a_network_file_system_are_part_files_with_what_sqlite_held(
+    network: Path,
+) -> None:
+    cache = open_cache(network, private=True)
     assert isinstance(cache, PartCache)
-    assert cache.get(KEYS) == {KEYS[0]: b"paid"}
-    with sqlite3.connect(tmp_path / "chat.sqlite") as connection:
+    assert cache.get(KEYS) == PAID
+    with sqlite3.connect(network) as connection:
         connection.execute("DELETE FROM items")
-    assert open_cache(tmp_path / "chat.sqlite").get(KEYS) == {KEYS[0]: b"paid"}
+    assert open_cache(network).get(KEYS) == PAID
+    assert stat.S_IMODE((network.with_suffix(".parts")).stat().st_mode) == 0o700
+
+
+COPY = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.core import cache_copy, content_cache
+content_cache.on_network = lambda path: True
+if sys.argv[2] == "killed":
+    cache_copy._PER_BLOCK = 1
+    stored = cache_copy._stored_in
+    def one(path):
+        yield next(stored(path))
+        os.kill(os.getpid(), signal.SIGKILL)
+    cache_copy._stored_in = one
+content_cache.open_cache(Path(sys.argv[1]))
+"""
+
+
+def copying(path: Path, kind: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", COPY, str(path), kind])
+
+
+def test_a_copy_that_was_killed_is_made_again(network: Path) -> None:
+    assert copying(network, "killed").wait(60) == -signal.SIGKILL
+    assert PartCache(network.with_suffix(".parts")).get(KEYS) == {KEYS[0]: b"paid"}
+    assert open_cache(network).get(KEYS) == PAID
+
+
+def test_several_processes_copy_once(network: Path) -> None:
+    processes = [copying(network, "whole") for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    parts = network.with_suffix(".parts")
+    assert len(list(parts.glob("*.part"))) == 1
+    assert PartCache(parts).get(KEYS) == PAID
+
+
+def test_a_sqlite_cache_in_use_is_copied_when_it_is_free(
+    network: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as by stages of the machine that exports the directory, where it is on a local disk."""
+    monkeypatch.setattr(cache_copy, "_BUSY_SECONDS", 0.1)
+    local = ContentCache(network)
+    local.get(KEYS)
+    cache = open_cache(network)
+    assert cache.get(KEYS) == {}
+    assert "chat.sqlite is in use by a process that keeps SQLite files" in caplog.text
+    cache.put([(KEYS[0], b"new")])
+    local.close()
+    assert open_cache(network).get(KEYS) == {KEYS[0]: b"new", KEYS[1]: b"too"}
+
+
+def test_a_file_that_is_no_cache_is_not_copied(network: Path) -> None:
+    network.write_text("no database, but long enough to have a header" * 20)
+    with pytest.raises(StoreError, match=r"chat\.sqlite: cache cannot be copied to part files"):
+        open_cache(network)

@@ -12,6 +12,7 @@ from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges, write_triplets
+from pipeline.index import ivf_pq
 from pipeline.run.context import StageContext
 from pipeline.stages import index
 from pipeline.stages.corpus import write_chunks
@@ -68,6 +69,32 @@ def test_a_compressed_index_is_trained_on_the_same_sample(tmp_path, model):
     )
     assert content(joined) == content(whole)
     assert json.loads((joined / "index.json").read_text())["faiss"]["chunks"]["kind"] == "ivf-pq"
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_interrupted_build_of_a_compressed_index_continues(
+    tmp_path, model, monkeypatch, damaged: bool
+) -> None:
+    """After 200 of 313 chunks, and with another index.gpu. Only damaged codes are made again."""
+    monkeypatch.setattr(ivf_pq, "BLOCK", 100)
+    context = context_of(tmp_path, model, NAMES, faiss="ivf-pq", gpu=False)
+    _, whole = run_whole(context, tmp_path, index.run)
+    before, checkpoints = content(whole), tmp_path / "whole" / "checkpoints"
+    codes = sorted(checkpoints.glob("chunks-index-0*.npy"))
+    assert len(codes) == 4
+    for path in (*codes[2:], *checkpoints.glob("entities-index-*.npy")):
+        path.unlink()
+    if damaged:
+        codes[0].write_bytes(codes[0].read_bytes()[:-1])
+    files = {path.name: path.stat().st_mtime_ns for path in checkpoints.glob("chunks-index-*.npy")}
+    on_gpu = context.config.index.model_copy(update={"gpu": True})
+    settings = context.config.model_copy(update={"index": on_gpu})
+    run_whole(replace(context, config=settings), tmp_path, index.run)
+    assert content(whole) == before
+    made_again = {
+        name for name, made in files.items() if (checkpoints / name).stat().st_mtime_ns != made
+    }
+    assert made_again == ({codes[0].name} if damaged else set())
 
 
 def test_the_hypergraph_is_embedded_in_shards_too(tmp_path, model):

@@ -180,9 +180,24 @@ def test_a_machine_ends_with_a_stage_that_did_not_train(tmp_path: Path) -> None:
     assert follow(Machines(2, 1, str(tmp_path), "127.0.0.1")) == 0
 
 
-def test_a_configuration_of_accelerate_replaces_data_parallel_training() -> None:
-    words = command(Plan("job.json", 8, "bf16", "fsdp.yaml", machines=2, address="a", port=7), 1)
-    assert words[words.index("--config_file") + 1] == "fsdp.yaml"
-    assert "--multi_gpu" not in words
+def test_each_machine_launches_data_parallel_training() -> None:
+    words = command(Plan("job.json", 8, "bf16", machines=2, address="a", port=7), 1)
+    assert "--multi_gpu" in words
+    assert "--config_file" not in words
     assert words[words.index("--machine_rank") + 1] == "1"
-    assert "--multi_gpu" in command(Plan("job.json", 8, "bf16"))
+
+
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_sharded_training_by_the_environment_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(ConfigError, match=f"{name} is set .* not supported; unset it"):
+        run_sft(run.context("sft", name))
+
+
+@pytest.mark.parametrize("block", ["sft", "dpo"])
+def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) -> None:
+    settings = {block: {"processes": 2, "accelerate_config": "fsdp.yaml"}}
+    with pytest.raises(ValueError, match=r"FSDP or DeepSpeed, .* are not supported; remove it"):
+        run.context("sft", "sharded", **settings)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.run.cluster.ray_driver import _share
 from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.ray_nodes import Nodes, process_of, ray_nodes
@@ -19,6 +20,7 @@ from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
     Ends,
+    First,
     InBatches,
     UsesEngine,
     UsesEngineLast,
@@ -27,6 +29,7 @@ from tests.tasks.counting_tasks import (
     task,
     wait_until,
 )
+from tests.tasks.leasing_tasks import Samples, given
 from tests.tasks.test_slurm_executor import RUN, content
 
 
@@ -54,6 +57,30 @@ def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch)
     monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(gpus=1, threads=7))
     with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
         run(task(InBatches, workspace, "execution=ray"))
+
+
+@pytest.mark.parametrize("in_slot", [False, True])
+def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
+    workspace, nodes, monkeypatch, in_slot: bool
+) -> None:
+    """By default it asks for 16, and each node has one."""
+    monkeypatch.setenv("MARKS", str(workspace))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=in_slot))
+    stage = Samples(**task(First, workspace, "execution=ray").param_kwargs, number=0)
+    run(stage)
+    assert given(stage)["OMP_NUM_THREADS"] == "1"
+    assert given(stage)["MKL_NUM_THREADS"] == "1"
+
+
+def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
+    nodes = [
+        {"Resources": {"CPU": 4.0}},
+        {"Resources": {"CPU": 24.0, "GPU": 8.0}},
+        {"Resources": {"CPU": 64.0, "GPU": 4.0}},
+    ]
+    assert [_share(gpus, nodes) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, 0]
+    assert _share(2, nodes[:2]) == 6
 
 
 # A run whose stages sample from a policy.

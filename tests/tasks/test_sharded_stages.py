@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from tasks.other_shards import unused_work
 from tasks.run import RunFailed, clean, run, task_for, walk
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 from tasks.status import status
@@ -56,6 +57,54 @@ def test_a_complete_stage_stays_complete_under_another_number_of_shards(workspac
     before = executions(workspace)
     run(task(Numbers, workspace, other))
     assert executions(workspace) == before
+
+
+def leave_unfinished(stage, workspace) -> None:
+    """Kill the stage after the checkpoint of its second shard."""
+    (workspace / "kill").touch()
+    with pytest.raises(RunFailed):
+        run(stage, workers=1)
+    (workspace / "kill").unlink()
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [("index.shards=2", "in 2 shards now"), ("index.shards=1", "undivided now")],
+)
+def test_work_of_another_number_of_shards_is_told(
+    workspace, capsys, other: str, words: str
+) -> None:
+    leave_unfinished(numbers(workspace), workspace)
+    capsys.readouterr()
+    assert list(unused_work(walk(numbers(workspace)))) == []  # it continues
+    run(numbers(workspace, other))
+    told = capsys.readouterr().out
+    assert (
+        f"warning: numbers: checkpoints or outputs of 3 of 3 shards are there, and it runs {words}"
+        in told
+    )
+    assert "set its number of shards to 3 to continue" in told
+    run(numbers(workspace, "index.shards=2"), force=True)
+    assert list(unused_work(walk(numbers(workspace, "index.shards=5")))) == []  # it is complete
+
+
+def test_checkpoints_of_an_undivided_stage_are_told_when_it_is_divided(workspace) -> None:
+    stage = task(Numbers, workspace)
+    checkpoint = stage.store.checkpoint_dir(stage.key) / "rows.npy"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    assert list(unused_work(walk(stage))) == []
+    [line] = unused_work(walk(numbers(workspace)))
+    assert "checkpoints or outputs of the undivided stage" in line
+    assert "set its number of shards to 1" in line
+    for shard in numbers(workspace).shards().values():
+        run(shard)
+    assert list(unused_work(walk(numbers(workspace)))) == []  # they are those of the join
+
+
+def test_work_of_other_settings_is_not_told(workspace) -> None:
+    leave_unfinished(numbers(workspace, "retrieval.top_k=9"), workspace)
+    assert list(unused_work(walk(numbers(workspace, "index.shards=2")))) == []
 
 
 def test_the_number_of_the_run_is_that_of_blocks_without_their_own(workspace):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -14,18 +16,23 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.index.embed import open_cache
+from pipeline.llm.factory import chat_cache
 from pipeline.run.cluster import slurm_driver
 from pipeline.run.cluster.request import Request, Watch
-from pipeline.run.progress import read_progress
+from pipeline.run.cluster.slurm_queue import queue_state
+from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.worker import Reports
 from tasks.executors import check_executor
-from tasks.executors.file_systems import kind_of
+from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
+    First,
     InBatches,
     Second,
     Waits,
@@ -33,6 +40,7 @@ from tests.tasks.counting_tasks import (
     task,
     wait_until,
 )
+from tests.tasks.leasing_tasks import Samples, given
 
 LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
 RUN = """
@@ -136,10 +144,18 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
 def request(**settings: Any) -> Request:
     slurm = {
         "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0,
-        "extra": ["--qos=high", "--exclusive"], "requeues": 2,
+        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
     }  # fmt: skip
     stage = RemoteStage({}, "/shared", "/shared/jobs/train-1", "lower dpo.x", "slurm job")
-    return Request(stage, "train-1", gpus=4, threads=8, settings=slurm | settings)
+    return Request(
+        stage,
+        "train-1",
+        gpus=4,
+        processes=4,
+        threads=32,
+        threads_without_gpu=16,
+        settings=slurm | settings,
+    )
 
 
 def sbatch(asked: Request) -> str:
@@ -161,9 +177,67 @@ def test_the_needs_of_a_stage_are_directives() -> None:
     text = sbatch(request())
     for directive in (
         "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem=64GB", "nodes=1",
-        "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=8", "qos=high", "exclusive", "requeue",
+        "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
+
+
+def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:
+    """Since Slurm 22.05 the step of srun would otherwise have one CPU."""
+    assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", sbatch(request()), re.M)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "machines", "threads", "of_process"),
+    [(0, 1, 1, 6, 6), (1, 1, 1, 3, 3), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 4, 1, 6, 1), (0, 9, 1, 9, 1)],
+)  # fmt: skip
+def test_a_stage_has_the_cpu_threads_of_its_gpus(
+    workspace, monkeypatch, gpus, processes, machines, threads, of_process
+) -> None:
+    """Its job asks for them, and its process computes with them."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    sent: list[dict[str, Any]] = []
+
+    def started(*args: Any, command: tuple[str, str], **kwargs: Any) -> dict[str, int]:
+        sent.append(json.loads(command[1]))
+        return {}
+
+    monkeypatch.setattr("tasks.executors.base.run_stage", started)
+    monkeypatch.setattr("tasks.executors.base.visible", lambda path: True)
+    few = ("execution.threads_per_gpu=3", "execution.threads_without_gpu=6")
+    stage = task(Second, workspace, *few, "execution=slurm")
+    monkeypatch.setattr(Second, "machines", machines)
+    stage.asked = Needs(gpus=gpus, threads=processes)
+    stage.execute(stage.entry, {})
+    asked = Request(**{**sent[0], "stage": RemoteStage(**sent[0]["stage"])})
+    given = asked.with_threads(asked.threads, print)
+    assert slurm_driver.parameters(given)["cpus_per_task"] == threads
+    assert given.stage.environment["OMP_NUM_THREADS"] == str(of_process)
+    assert given.stage.environment["OPENBLAS_NUM_THREADS"] == str(of_process)
+
+
+def test_a_job_computes_with_its_threads(workspace, monkeypatch) -> None:
+    """The local executor of submitit gives no more of them than this machine has."""
+    monkeypatch.setenv("MARKS", str(workspace))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    one = ("execution.threads_per_gpu=1", "execution.threads_without_gpu=1")
+    for overrides, threads in ((one, 1), ((), min(16, len(os.sched_getaffinity(0))))):
+        stage = Samples(**task(First, workspace, *overrides, *LOCAL).param_kwargs, number=threads)
+        monkeypatch.setattr("tasks.build.needs", lambda stage: Needs())
+        run(stage)
+        assert given(stage)["OMP_NUM_THREADS"] == str(threads)
+
+
+def test_an_exported_number_of_threads_that_slows_a_stage_is_told(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    told: list[str] = []
+    given = request().with_threads(32, told.append)
+    assert given.stage.environment["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS is 1" in told[0]
+    assert "fewer than its 8 CPU threads" in told[0]
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    request().with_threads(32, told.append)
+    assert len(told) == 1
 
 
 def test_a_stage_on_several_machines_is_one_job_with_a_task_on_each() -> None:
@@ -231,22 +305,25 @@ def test_the_short_form_keeps_the_other_settings(workspace) -> None:
     assert settings.execution.slurm.partition == "gpu"
 
 
-def test_caches_on_a_network_file_system_are_refused(workspace, monkeypatch) -> None:
-    """SQLite files there must not be written by several machines."""
+def test_machines_share_caches_on_a_network_file_system_without_sqlite(
+    workspace, monkeypatch
+) -> None:
     mounts = workspace / "mounts"
     shared = workspace / "shared disk"
-    shared.mkdir()
     place = str(shared).replace(" ", "\\040")
     mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {place} nfs4 rw,vers=4.2 0 0\n")
-    assert kind_of(shared / "runs" / "cache", mounts) == "nfs4"
-    assert kind_of(workspace, mounts) == "ext4"
-    monkeypatch.setattr("tasks.executors.choose.kind_of", lambda path: kind_of(path, mounts))
-    cache = f"cache_dir={shared / 'cache'}"
-    with pytest.raises(
-        ConfigError, match=r"kind nfs4; .*set cache_dir to a directory on a local disk"
-    ):
-        check_executor(task(Second, workspace, cache, "execution=slurm").settings)
-    check_executor(task(Second, workspace, cache).settings)
+    monkeypatch.setattr("pipeline.core.file_systems._MOUNTS", mounts)
+    settings = task(Second, workspace, f"cache_dir={shared / 'cache'}", "execution=slurm").settings
+    check_executor(settings)
+    key = digest("text")
+    for machine in range(2):
+        for cache in (open_cache(settings.cache_dir), chat_cache(settings.cache_dir)):
+            assert cache.get([key]) == ({key: b"kept"} if machine else {})
+            cache.put([(key, b"kept")])
+            cache.close()
+    assert not list(shared.rglob("*.sqlite*"))
+    names = {path.parent.name for path in shared.rglob("*.part")}
+    assert names == {"content.parts", "chat.parts"}
 
 
 class Sent(Reports):
@@ -275,9 +352,74 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
     (folder / "reports.jsonl").write_text(
         '{"log": "second.log", "where": "slurm job 7 on b"}\n{"lo'
     )
+    progress = ProgressFile(stage.store.progress_file(stage.key))
     with stage.store.locked(stage.key.stage, stage.key.fingerprint, 0):
         assert watch.look() is None
+        progress.start(10, "rows")
     assert sent.reports == [{"log": "second.log"}, {"note": "runs in slurm job 7 on b"}]
+    # Its node may be lost, or its job may wait in the queue again: nothing happens.
+    assert watch.look() is None
+    assert watch.look() is None
+    progress.start(10, "rows", 5)
     assert "does not lock files between machines; mount it with locks" in (watch.look() or "")
     watch.attempt_ended()
     assert watch.look() is None
+
+
+FAKE_SQUEUE = """#!/bin/sh
+case "$*" in
+  *--jobs=1) echo "RUNNING|None";;
+  *--jobs=2) echo "PENDING|PartitionConfig";;
+  *--jobs=3) echo "PENDING|None";;
+  *--jobs=4) echo "CANCELLED|PartitionConfig";;
+  *--jobs=5) echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1;;
+  *) echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "known", "expected"),
+    [
+        (1, {}, ("RUNNING", "")),
+        (2, {}, ("PENDING", "PartitionConfig")),
+        (3, {}, ("PENDING", "")),
+        (4, {}, ("CANCELLED", "")),
+        (5, {}, ("", "")),
+        (6, {}, ("FORGOTTEN", "")),
+        (7, {"State": "COMPLETED"}, ("COMPLETED", "")),
+    ],
+)
+def test_squeue_tells_the_state_of_a_job_without_accounting(
+    tmp_path, monkeypatch, number, known, expected
+) -> None:
+    """The answers are those of Slurm 22.05; ``known`` is what sacct knows."""
+    fake = tmp_path / "squeue"
+    fake.write_text(FAKE_SQUEUE)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    job = SimpleNamespace(job_id=str(number), get_info=lambda mode: known)
+    assert queue_state(job) == expected
+
+
+def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(
+    tmp_path, monkeypatch
+) -> None:
+    """Without accounting such a stage waited forever, and said nothing."""
+    states = iter(
+        [("PENDING", "Priority"), ("PENDING", "PartitionConfig"), ("PENDING", "PartitionConfig")]
+    )
+    monkeypatch.setattr(slurm_driver, "_ASK", 0.0)
+    monkeypatch.setattr(slurm_driver, "queue_state", lambda job: next(states, ("FORGOTTEN", "")))
+    paths = SimpleNamespace(result_pickle=tmp_path / "result", stdout=tmp_path / "log")
+    told: list[str] = []
+    watch: Any = SimpleNamespace(look=lambda: None)
+    job = SimpleNamespace(job_id="8", num_tasks=1, paths=paths)
+    ended, outcome = slurm_driver._wait(job, request(), watch, told.append)
+    assert ended
+    assert outcome["message"].startswith("slurm job 8 has left the queue without a result; run")
+    assert told == [
+        "slurm job 8 waits in the queue: Priority",
+        "slurm job 8 waits in the queue: PartitionConfig (no node of the partition has what it asks for; lower the "
+        "GPUs, the CPU threads (execution.threads_per_gpu, execution.threads_without_gpu) or execution.slurm.memory)",
+    ]

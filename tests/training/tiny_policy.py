@@ -19,8 +19,8 @@ def byte_tokenizer() -> Any:
     return tokenizer_of(3 + 256)
 
 
-def write_base(directory: Path) -> Path:
-    """Save tokenizer and model; 259 tokens, 32 dimensions, two layers."""
+def write_base(directory: Path, width: int = 32) -> Path:
+    """Save tokenizer and model; 259 tokens, ``width`` dimensions, two layers."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -28,8 +28,8 @@ def write_base(directory: Path) -> Path:
     byte_tokenizer().save_pretrained(directory)
     shape = LlamaConfig(
         vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -197,8 +198,8 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     end_at_signals()  # Ray has set its own handlers
     if request.gpus and not any(node["Resources"].get("GPU") for node in _nodes(ray)):
         note("no node of the Ray cluster has a GPU; it runs on CPUs")
-        request = replace(request, gpus=0)
-    driver = Driver(ray, request, watch)
+        request = replace(request, gpus=0, threads=request.threads_without_gpu)
+    driver = Driver(ray, request.with_threads(_share(request.gpus, _nodes(ray)), note), watch)
     for number in range(retries + 1):
         try:
             return driver.attempt(number)
@@ -230,6 +231,15 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
         "continues from its last checkpoint",
         1,
     )
+
+
+def _share(gpus: int, nodes: Sequence[Mapping[str, Any]]) -> int:
+    """The most CPUs of a node that a stage with ``gpus`` takes there, so that stages can use all of its GPUs at once."""
+    resources = [node["Resources"] for node in nodes]
+    if not gpus:
+        return int(max((node.get("CPU", 0) for node in resources), default=0))
+    large = [node for node in resources if node.get("GPU", 0) >= gpus]
+    return int(max((node.get("CPU", 0) * gpus / node["GPU"] for node in large), default=0))
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:

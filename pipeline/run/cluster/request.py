@@ -14,10 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pipeline.core.cpu_threads import VARIABLES, thread_variables
+from pipeline.run.progress import ProgressRecord, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.store import StageKey, Store
 from pipeline.run.worker import Reports
@@ -25,9 +27,7 @@ from pipeline.run.worker import Reports
 _LOCK_SECONDS = (
     120.0  # a server of a network file system keeps the locks of a lost machine for a while
 )
-_NO_LOCK_SECONDS = (
-    60.0  # a stage that has just ended has no lock, and its manifest may not be seen yet
-)
+_NO_LOCK_SECONDS = 60.0  # a stage that has just ended has no lock, and its files may be seen late
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 Note: TypeAlias = Callable[[str], None]
@@ -36,13 +36,36 @@ Drive: TypeAlias = "Callable[[Request, Watch, Note], dict[str, Any]]"
 
 @dataclass(frozen=True)
 class Request:
-    """What a driver gets beside the job: ``gpus`` and ``threads`` are those of each machine."""
+    """What a driver gets beside the job.
+
+    ``gpus``, ``processes`` and CPU ``threads`` are those of each machine, and ``threads_without_gpu`` what it takes
+    in place of ``threads`` where it gets no GPU.
+    """
 
     stage: RemoteStage
     label: str
     gpus: int
+    processes: int
     threads: int
+    threads_without_gpu: int
     settings: dict[str, Any]
+
+    def with_threads(self, most: int, note: Note) -> Request:
+        """The request with ``most`` threads or fewer, and with the variables that the stage's processes need for that.
+
+        Each of the processes has at least one. ``note`` is told where an exported variable allows fewer.
+        """
+        threads = max(self.processes, min(self.threads, most))
+        each = threads // self.processes
+        variables = thread_variables(each, os.environ)
+        fewer = {name: variables[name] for name in VARIABLES if int(variables[name]) < each}
+        if fewer:
+            told = ", ".join(f"{name} is {value}" for name, value in fewer.items())
+            note(
+                f"{told} here, so it computes with fewer than its {each} CPU threads; unset what is exported to use all"
+            )
+        stage = replace(self.stage, environment={**self.stage.environment, **variables})
+        return replace(self, threads=threads, stage=stage)
 
 
 def read_request() -> tuple[Request, Reports]:
@@ -65,7 +88,8 @@ class Watch:
     ``placed`` says whether the stage's job has got its resources and begun.
 
     It also finds out whether the file system locks between machines: the stage holds its lock from the
-    report of its log on.
+    report of its log on. A free lock alone does not tell, because a stage whose node is lost, or whose job waits in
+    the queue again, has none either. A free lock of a stage whose progress changes does.
     """
 
     def __init__(self, request: Request, reports: Reports) -> None:
@@ -75,6 +99,7 @@ class Watch:
         self._reports = reports
         self._read = 0
         self._unlocked_since: float | None = None
+        self._progress: ProgressRecord | None = None  # when the lock had been free for long
         self._running = False
         self.placed = False
 
@@ -94,7 +119,7 @@ class Watch:
             self.placed = True
             if "log" not in report:
                 continue
-            self._running, self._unlocked_since = True, None
+            self._running, self._unlocked_since, self._progress = True, None, None
             self._reports.send(log=report["log"])
             self._reports.send(note=f"runs in {report['where']}")
         return self._without_lock() if self._running else None
@@ -105,12 +130,18 @@ class Watch:
 
     def _without_lock(self) -> str | None:
         if self._store.in_use(self._key) or self._store.complete(self._key):
-            self._unlocked_since = None
+            self._unlocked_since = self._progress = None
             return None
         now = time.monotonic()
         if self._unlocked_since is None:
             self._unlocked_since = now
         if now - self._unlocked_since < _NO_LOCK_SECONDS:
+            return None
+        progress = read_progress(self._store.progress_file(self._key))
+        before, self._progress = self._progress, self._progress or progress
+        if before is None or progress is None or progress == before:
+            return None
+        if self._store.in_use(self._key):  # the stage has just started again
             return None
         return (
             f"the stage runs on another machine and its lock in {self._store.root} is free here, so the file system "

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.core.text import one_line
 from pipeline.run.cluster.request import Note, Request, Watch, drive, failed, signals_delayed
+from pipeline.run.cluster.slurm_queue import FORGOTTEN, explain_reason, queue_state
 from pipeline.run.remote import RemoteStage, run_remote
 
 _LOOK = 0.2  # seconds between two looks for the result
@@ -32,7 +33,9 @@ _STATES = {
     "NODE_FAIL": ("lost its node", _AGAIN),
     "BOOT_FAIL": ("got a node that did not start", _AGAIN),
     "CANCELLED": ("was cancelled", _AGAIN),
+    "PREEMPTED": ("was preempted and is not queued again", _AGAIN),
     "REVOKED": ("was revoked by the federation", _AGAIN),
+    FORGOTTEN: ("has left the queue without a result", _AGAIN),
 }
 
 
@@ -77,6 +80,8 @@ def parameters(request: Request) -> dict[str, Any]:
         name, equals, value = directive.removeprefix("--").partition("=")
         extra[name] = value if equals else True
     own = {
+        # Since Slurm 22.05 srun does not take the number of CPUs from its job.
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
         "slurm_partition": settings["partition"],
         "slurm_account": settings["account"],
         "slurm_signal_delay_s": _SIGNAL_SECONDS,
@@ -103,6 +108,8 @@ def executor(request: Request) -> Any:
 def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
     """Submit the stage and wait for its end; returns its outcome. Cancels the job on the way out."""
     job, ended = None, False
+    local = request.settings["cluster"] == "local"
+    request = request.with_threads(len(os.sched_getaffinity(0)) if local else request.threads, note)
     try:
         try:
             with signals_delayed():
@@ -110,10 +117,10 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             return failed(
                 f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine with sbatch "
-                "and srun, and check the block execution.slurm"
+                "and srun, and check the numbers of CPU threads in execution and the block execution.slurm"
             )
         note(f"submitted as {request.stage.name} {job.job_id}")
-        ended, outcome = _wait(job, request, watch)
+        ended, outcome = _wait(job, request, watch, note)
         return outcome
     finally:
         if job is not None and not ended:
@@ -121,21 +128,25 @@ def run(request: Request, watch: Watch, note: Note) -> dict[str, Any]:
                 job.cancel(check=False)
 
 
-def _wait(job: Any, request: Request, watch: Watch) -> tuple[bool, dict[str, Any]]:
+def _wait(job: Any, request: Request, watch: Watch, note: Note) -> tuple[bool, dict[str, Any]]:
     """Whether the job has ended, and its outcome."""
     from submitit.core.utils import UncompletedJobError
 
     machines = request.stage.machines
     first = job if machines == 1 else job.task(0)
-    interval = _ASK if request.settings["cluster"] == "slurm" else _LOOK
-    asked, earlier = time.monotonic(), None
+    slurm = request.settings["cluster"] == "slurm"
+    interval = _ASK if slurm else _LOOK
+    asked, earlier, waits = time.monotonic(), None, ""
     while not first.paths.result_pickle.exists():
         reason = watch.look()
         if reason is not None:
             return False, failed(reason)
         now = time.monotonic()
         if now - asked >= interval:
-            state = str(job.get_info(mode="force").get("State") or job.state)
+            state, why = queue_state(job) if slurm else (_local_state(job), "")
+            if why not in ("", waits):
+                note(f"{request.stage.name} {job.job_id} waits in the queue: {explain_reason(why)}")
+                waits = why
             failure = _explain_state(state, job, request)
             if failure is not None and failure == earlier:  # it may be about to be queued again
                 return True, failure
@@ -147,6 +158,10 @@ def _wait(job: Any, request: Request, watch: Watch) -> tuple[bool, dict[str, Any
     except UncompletedJobError as error:
         return True, failed(_explain_error(str(error), job, request), 1)
     return machines == 1, outcome  # the tasks of other machines may still end
+
+
+def _local_state(job: Any) -> str:
+    return str(job.get_info(mode="force").get("State") or job.state)
 
 
 def _explain_error(text: str, job: Any, request: Request) -> str:

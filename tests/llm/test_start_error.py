@@ -1,0 +1,110 @@
+"""A start of vLLM that fails ends with one sentence, also when the cause is in another process."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.llm.start_error import CauseFile, start_error
+from tests.llm.small_models import small_model
+
+GIB = 2**30
+ROOT = Path(__file__).resolve().parents[2]
+TOO_LARGE = """
+import sys
+from pathlib import Path
+from pipeline.config.base import EngineConfig
+from pipeline.core.errors import EngineError
+from pipeline.llm.engine import open_engine
+
+if __name__ == "__main__":
+    config = EngineConfig(
+        dtype="float32", max_model_len=512, max_num_seqs=8, cpu_kv_cache_gib=1000, enforce_eager=True
+    )
+    try:
+        open_engine(config, Path(sys.argv[1]), adapter=None, seed=0)
+    except EngineError as error:
+        print("error:", error, flush=True)
+"""
+IN_PARENT = RuntimeError("Engine core initialization failed. See root cause above. Failed …: {}")
+
+
+def refusal(free: float, total: float, share: float) -> str:
+    """The error of the installed vLLM for a device with these GiB."""
+    utils = pytest.importorskip("vllm.v1.worker.utils", reason="vLLM is not installed")
+    snapshot = SimpleNamespace(
+        free_memory=int(free * GIB), total_memory=int(total * GIB), device_="cuda:1"
+    )
+    with pytest.raises(ValueError, match="Free memory") as raised:
+        utils.request_memory(snapshot, SimpleNamespace(gpu_memory_utilization=share))
+    return str(raised.value)
+
+
+def test_an_occupied_gpu_is_told_in_one_sentence(tmp_path: Path) -> None:
+    cause = tmp_path / "cause"
+    cause.write_text(refusal(31.5, 79.0, 0.9))
+    assert start_error("m", IN_PARENT, cause) == (
+        "vLLM could not start with m: 31.5 of 79.0 GiB are free on cuda:1, and the engine's "
+        "gpu_memory_utilization, 0.9, asks for 71.1; end the programs that hold the rest (nvidia-smi lists "
+        "them), or lower gpu_memory_utilization to at most 0.39, and run again"
+    )
+
+
+def test_a_share_that_holds_no_model_is_not_proposed(tmp_path: Path) -> None:
+    error = ValueError(refusal(1.2, 79.0, 0.9))
+    sentence = start_error("m", error, tmp_path / "absent")
+    assert "1.2 of 79.0 GiB are free on cuda:1" in sentence
+    assert "lower gpu_memory_utilization" not in sentence
+
+
+def test_another_cause_is_told_by_its_first_line(tmp_path: Path) -> None:
+    cause = tmp_path / "cause"
+    cause.write_text("max seq len is too large\nand more\n")
+    sentence = start_error("m", IN_PARENT, cause)
+    assert sentence.startswith(
+        "vLLM could not start with m: max seq len is too large; check engine.dtype"
+    )
+    without = start_error("m", IN_PARENT, tmp_path / "absent")
+    assert "Engine core initialization failed" in without
+
+
+def test_the_first_logged_exception_is_the_cause(tmp_path: Path) -> None:
+    logger = logging.getLogger("cause-of-a-test")
+    logger.propagate = False
+    path = tmp_path / "cause"
+    logger.addFilter(CauseFile(str(path)))
+    names = {logger.name: {"level": "ERROR"}}
+    logging.config.dictConfig(
+        {"version": 1, "disable_existing_loggers": False, "loggers": names}
+    )  # as vLLM does in each of its processes
+    logger.error("no exception")
+    assert not path.exists()
+    for message in ("of the worker", "of the engine"):
+        try:
+            raise ValueError(message)
+        except ValueError:
+            logger.exception("failed")
+    assert path.read_text() == "of the worker"
+
+
+@pytest.mark.timeout(900)
+def test_the_cause_in_a_process_of_the_engine_reaches_the_stage(tmp_path: Path) -> None:
+    """A cache of 1,000 GiB, which the worker refuses; only its log says so."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    model = small_model(tmp_path / "model")
+    done = subprocess.run(
+        [sys.executable, "-c", TOO_LARGE, str(model)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"error: vLLM could not start with {model}: " in done.stdout
+    (sentence,) = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+    assert "Available memory on node" in sentence
+    assert "less than requested memory for kv (1000.0 GiB)" in sentence

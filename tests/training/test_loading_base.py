@@ -1,0 +1,92 @@
+"""The arguments with which a training process loads the base, with and without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import Sft
+from pipeline.training.lora import load_base
+from tests.training.tiny_policy import write_base
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("loading") / "base")
+
+
+class Recorder:
+    """Stands for AutoModelForCausalLM: keeps the arguments of its calls and loads nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def from_pretrained(self, directory: Path, **arguments: Any) -> Any:
+        import torch
+
+        self.calls.append(arguments)
+        return torch.nn.Linear(2, 2)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    import peft  # noqa: F401 - imports bitsandbytes, which looks for a real GPU
+    import transformers
+
+    recorder = Recorder()
+    monkeypatch.setattr(transformers, "AutoModelForCausalLM", recorder)
+    return recorder
+
+
+@pytest.fixture
+def devices(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with eight GPUs; the numbers of those that became the current device."""
+    import torch
+
+    current: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    return current
+
+
+def settings(**changes: Any) -> Sft:
+    return Sft(learning_rate=1e-5, batch_size=8, per_device_batch_size=1, processes=8, **changes)
+
+
+@pytest.mark.parametrize("quantization", ["none", "4bit"])
+def test_each_process_loads_the_base_onto_its_own_gpu(
+    recorder: Recorder, devices: list[int], monkeypatch: pytest.MonkeyPatch, quantization: str
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    load_base(Path("base"), settings(quantization=quantization), "sft")
+    [arguments] = recorder.calls
+    assert arguments["device_map"] == {"": 5}
+    assert devices == [5]
+    assert ("quantization_config" in arguments) == (quantization == "4bit")
+
+
+def test_a_single_process_loads_the_base_onto_the_first_gpu(
+    recorder: Recorder, devices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    load_base(Path("base"), settings(), "sft")
+    assert recorder.calls[0]["device_map"] == {"": 0}
+
+
+def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: list[int]) -> None:
+    import torch
+
+    load_base(Path("base"), settings(device="cpu", dtype="float32"), "sft")
+    assert recorder.calls == [{"dtype": torch.float32}]
+    assert devices == []
+
+
+def test_a_model_on_one_device_stays_movable_for_the_trainer(base: Path) -> None:
+    """Trainer and accelerate leave a model alone, or refuse it, when a device map is recorded on it."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, device_map={"": "cpu"})
+    assert not hasattr(model, "hf_device_map")
