@@ -153,6 +153,11 @@ class Graph(Block):
         description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
         "of answers, which would hold every prompt",
     )
+    min_readable: Annotated[Share, Execution()] = Field(
+        0.5,
+        description="llm: the extraction stops when fewer than this share of the first 4,096 answers hold a list "
+        "of facts",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
@@ -187,6 +192,11 @@ class Hypergraph(Block):
         1_000_000,
         description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
         "of answers, which would hold every prompt",
+    )
+    min_readable: Annotated[Share, Execution()] = Field(
+        0.5,
+        description="llm: the extraction stops when fewer than this share of the first 4,096 answers hold a list "
+        "of facts",
     )
 
     @model_validator(mode="after")

@@ -6,22 +6,25 @@ joined stage reads these files as an undivided one reads its checkpoints, so bot
 Replies on an unfinished block are in the cache of answers (`llm.chat`). That cache holds every prompt,
 which for the 21 million chunks of the paper is 76 GB, so a corpus with more chunks than ``cached_chunks``
 has them beside the checkpoints until the block is finished. Memory: one block.
+
+The first block is a trial: when too few of its answers can be read, the extraction stops there.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
 from pipeline.config import Graph, Hypergraph
 from pipeline.core.columns import Records
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.part_cache import PartCache
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted
-from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, read_answer
+from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, parse_list, read_answer
 from pipeline.llm.chat import Chat, Reply, Usage, answer_of
 from pipeline.llm.replies import ReplyRecord
 from pipeline.run.context import StageContext
@@ -48,7 +51,8 @@ def extract_by_model(
     """Yield the items that a model extracts from every chunk, in order.
 
     ``settings`` names the model; ``block`` is the name of the block. Writes ``chat.json`` (calls, tokens,
-    cost) into the stage's output at the end. Raises what `graph.extract.extract` raises.
+    cost) into the stage's output at the end. Raises what `graph.extract.extract` raises, and InputError when
+    too few of the first answers can be read (``min_readable``).
     """
     files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
     yield from _extracted(context, settings, chunks, files)
@@ -110,14 +114,32 @@ def _ask(
                 files.append(finished[0])
                 for reply in _distinct(iterate_records(finished[0], ReplyRecord)):
                     chat.usage.add(reply, reused=True)
-                continue
-            records = _replies(chunks[start:end], chat, prompt)
-            files.append(write_checkpoint(context.checkpoint_dir, name, records, ReplyRecord))
-            if unfinished is not None:
-                unfinished.clear()
+            else:
+                records = _replies(chunks[start:end], chat, prompt)
+                files.append(write_checkpoint(context.checkpoint_dir, name, records, ReplyRecord))
+                if unfinished is not None:
+                    unfinished.clear()
+            if start == first and end < last:
+                _check_readable(files[0], block, settings.min_readable)
     print(chat.usage.line())
     add_usage(context.work, "chat", chat.usage)
     return files
+
+
+def _check_readable(answers: Path, block: str, least: float) -> None:
+    """Raise InputError when too few of the first answers can be read, before all others are asked for."""
+    faults: Counter[str | None] = Counter()
+    for record in iterate_records(answers, ReplyRecord):
+        answer = answer_of(record.source, record.reply)
+        faults[answer.fault or parse_list(answer.text)[1]] += 1
+    count, readable = faults.total(), faults.pop(None, 0)
+    if readable < least * count:
+        fault, times = faults.most_common(1)[0]
+        raise InputError(
+            f"{block}: {readable:,} of the first {count:,} answers of the model hold a list of facts, fewer than "
+            f"{block}.min_readable ({least:g}) of them ({times:,}: {fault}); name a model that follows the "
+            f"instruction, or lower {block}.min_readable"
+        )
 
 
 def _replies(

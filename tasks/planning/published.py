@@ -16,8 +16,9 @@ from pipeline.config import load
 from pipeline.core.atomic import write_text
 from pipeline.core.gpus import GIB, nominal_gpu
 from tasks.checks.uses import stage_names
-from tasks.planning.gpu_time import assumptions, gpu_seconds
+from tasks.planning.gpu_time import gpu_seconds
 from tasks.planning.memory import MemoryPlan, memory_plan
+from tasks.planning.rates import ASSUMED, rates
 from tasks.planning.sizes import (
     HYPEREDGES_PER_CHUNK,
     NEW_PARAGRAPHS,
@@ -39,6 +40,7 @@ RUNS: Mapping[str, str] = {
 GPU_GB = 80.0
 _HOURS = (
     "graph", "hypergraph", "index", "sft-data", "sft", "sample", "judge", "score", "train", "evaluate",
+    "judge-policy",
 )  # fmt: skip
 _ON_GPU = (
     "graph", "hypergraph", "index", "hyper-index", "sft-data", "sft", "sample", "judge", "score", "train",
@@ -89,9 +91,11 @@ def section() -> str:
         "|---|---|---|---|---|",
         *_beside_paper(runs),
         "",
-        "The computed hours assume that GPUs are never idle and that retrieval takes no time. The paper's "
-        "minutes are wall time: 681 for 8B and 752 for 14B in all, extraction, indexing and evaluation not "
-        "included. Memory per GPU was 42 GB and 61 GB in the paper's training.",
+        "The paper's minutes are wall time: 681 for 8B and 752 for 14B in all, extraction, indexing and evaluation "
+        "not included. They tell how long a GPU waits for a trajectory and for a reward: models alone would take "
+        "125 and 9 minutes with 8B. Other minutes of the table, and those of 14B, are computed without the paper's. "
+        "Work of the CPU, such as joining the graph and training the indexes, is in `steep plan --schedule` and not "
+        "in these hours. Memory per GPU was 42 GB and 61 GB in the paper's training.",
         "",
         f"### Memory of each GPU, GiB at the peak of {usable:.1f}",
         "",
@@ -108,15 +112,19 @@ def section() -> str:
         "in one), and in training, where every process holds its libraries and reads one file of the base weights "
         "at a time. The index holds its vectors twice until it is done.",
         "",
-        "### Assumptions",
+        "### Rates",
         "",
-        "Figures that the GPU check measures (`docs/gpu.md`) replace these.",
+        "These are all the rates and amounts that plans and schedules assume (`tasks/planning/rates.py`). What the "
+        "GPU check has measured ([docs/gpu.json](gpu.md)) stands in the place of what is assumed.",
         "",
-        "| assumption | value |",
-        "|---|---|",
-        *(f"| {meaning} | {_number(value)} |" for meaning, value in assumptions()),
-        f"| hyperedges of a chunk | {HYPEREDGES_PER_CHUNK:g} |",
-        f"| share of the paragraphs of question files that are new | {NEW_PARAGRAPHS:g} |",
+        "| rate or amount | value | from |",
+        "|---|---|---|",
+        *(
+            f"| {meaning} | {_number(value)} | {origin} |"
+            for meaning, value, origin in rates().rows()
+        ),
+        f"| hyperedges of a chunk | {HYPEREDGES_PER_CHUNK:g} | {ASSUMED} |",
+        f"| share of the paragraphs of question files that are new | {NEW_PARAGRAPHS:g} | {ASSUMED} |",
         "",
         "Triplets and entities of a chunk are those of TeaRAG's tables 4 and 5.",
         END,
@@ -146,7 +154,7 @@ def _hours(runs: Sequence[PublishedRun]) -> list[tuple[str, list[str]]]:
     totals = [sum(run.seconds.values()) / 3600 for run in runs]
     rows.append(("all", [f"{hour:,.0f}" for hour in totals]))
     walls = [total / run.gpus for total, run in zip(totals, runs, strict=True)]
-    rows.append(("all, on its GPUs, at the least", [f"{wall:,.0f} h" for wall in walls]))
+    rows.append(("all, on its GPUs", [f"{wall:,.0f} h" for wall in walls]))
     return rows
 
 
@@ -185,7 +193,7 @@ def _host(runs: Sequence[PublishedRun]) -> list[tuple[str, list[str]]]:
 
 
 def _number(value: float) -> str:
-    return f"{value:.2e}" if value >= 1e6 else f"{value:g}"
+    return f"{value:.2e}" if value >= 1e6 or value < 1e-3 else f"{value:g}"
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 Input: the task of a run, which need not have its data: only the configuration is read. Output: placed
 jobs. A stage that `steep plan` has an estimate for takes that time, any other the time that
-`tasks.planning.assumptions` gives.
+`tasks.planning.stage_time` gives.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tasks.base import StageTask
 from tasks.build import GPUS, THREADS, asked_of, check_needs, resources
 from tasks.leases import Capacity
-from tasks.needs import needs, shards_of
-from tasks.planning.assumptions import JOINING, assumed_seconds
+from tasks.needs import shards_of
 from tasks.planning.schedule import Job, Placed, Room, busy_share, makespan, schedule
+from tasks.planning.stage_time import Times
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ def simulate(
     """
     stages = list(divided_walk(task))
     check_needs([needed for needed, _ in stages], capacity)
-    jobs, assumed = [], set()
+    jobs, assumed, times = [], set(), Times()
     for needed, parts in stages:
         if estimated is not None and needed.label not in estimated:
             continue  # complete
+        taken = resources(asked_of(needed, capacity), capacity)
         seconds = None if estimated is None else estimated[needed.label]
         if seconds is None:
             assumed.add(needed.label)
-            seconds = _assumed(needed, parts)
-        taken = resources(asked_of(needed, capacity), capacity)
+            seconds = times.seconds(needed, parts, taken[THREADS])
         before = {**needed.needed(), **shards_of(needed)}
         names = tuple(other.label for other in before.values())
         jobs.append(Job(needed.label, seconds, names, taken.get(GPUS, 0), taken[THREADS]))
@@ -91,9 +91,3 @@ def simulate(
     return Simulated(
         placed, capacity.at_once, capacity.workers, capacity.threads, frozenset(assumed)
     )
-
-
-def _assumed(task: StageTask, parts: int) -> float:
-    if shards_of(task):
-        return JOINING
-    return assumed_seconds(task) / max(needs(task).gpus, 1) / parts

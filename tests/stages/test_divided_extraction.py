@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import EngineError, StoreError
+from pipeline.core.errors import EngineError, InputError, StoreError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
-from pipeline.stages import graph, hypergraph
+from pipeline.stages import extraction, graph, hypergraph
 from pipeline.stages.corpus import write_chunks
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
@@ -111,6 +111,26 @@ def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
     assert server.request_counts.total() == 2  # all answers are in the checkpoint
     assert content(again) == content(shard)
     assert not list((tmp_path / "shard/checkpoints/replies.parts").iterdir())
+
+
+@pytest.mark.parametrize("module", [graph, hypergraph])
+def test_a_model_whose_answers_cannot_be_read_is_not_asked_about_all_chunks(
+    tmp_path: Path, server: FakeEndpoint, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction, "BLOCK", 3)
+    server.script = lambda text, earlier: (
+        "There is no list here." if "Person 0" in text or "Person 1" in text else "[]"
+    )
+    stage = module.__name__.rpartition(".")[2]
+    context = context_of(tmp_path, server, stage)
+    problem = rf"{stage}: 1 of the first 3 answers .* {stage}\.min_readable \(0\.5\)"
+    for _ in range(2):  # again from the checkpoint, without asking
+        with pytest.raises(InputError, match=f"{problem}.*2: answer has no list of lists"):
+            run_shard(module.run_shard, context, tmp_path / "shard", 0, 1)
+        assert server.request_counts.total() == 3
+    lower = context_of(tmp_path, server, stage, min_readable=0.3)
+    run_shard(module.run_shard, lower, tmp_path / "shard", 0, 1)
+    assert server.request_counts.total() == 7  # the first and the last chunk have the same text
 
 
 def test_answers_on_other_chunks_are_refused(tmp_path: Path, server: FakeEndpoint) -> None:

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from tasks.leases import Capacity
-from tasks.planning.assumptions import RATES, parameters
+from tasks.planning.gpu_time import SECONDS_OF, gpu_seconds
 from tasks.planning.schedule import Job, Placed, Room, busy_share, schedule
 from tasks.planning.simulation import simulate
+from tasks.planning.sizes import sizes_of
 from tasks.run import task_for
 
 PUBLISHED = [
@@ -165,15 +166,35 @@ def test_more_shards_keep_the_devices_busier():
     assert busy[0] < 0.8 * busy[1]
 
 
-def test_the_paper_s_minutes_are_those_of_the_rates():
-    trajectories = 3 * 10_000 * 8
-    assert RATES["trajectory"] * trajectories / 8 / 60 == pytest.approx(376)
-    assert RATES["reward"] * trajectories / 8 / 60 == pytest.approx(220)
-    assert [parameters(name) for name in ("Qwen/Qwen2.5-14B-Instruct", "a-1.5b", None)] == [
-        14,
-        1.5,
-        8,
-    ]
+def seconds_of(stages: tuple[str, ...], *overrides: str) -> dict[str, float]:
+    report = task_for("report", "tearag-llama3-8b", ("threads=32", *overrides))
+    placed = simulate(report, Capacity.expected(report.settings)).placed
+    return {one.job.label: one.job.seconds for one in placed if one.job.label in stages}
+
+
+def test_joining_has_the_time_of_the_graph_and_of_the_indexes():
+    joined = seconds_of(("graph", "index", "sample-1"))
+    # 130.9 M triplets of 100 microseconds, and 75 GB of answers.
+    assert joined["graph"] == pytest.approx(130.93e6 * 100e-6 + 3600 * 21.015e6 / 2e8, rel=0.01)
+    assert 2 * 3600 < joined["index"] < 8 * 3600
+    assert joined["sample-1"] == 30  # 80,000 trajectories
+    whole = seconds_of(("graph",), "graph.shards=1")
+    shard = seconds_of(("graph-shard-000",), "graph.shards=2")
+    assert whole["graph"] == pytest.approx(
+        2 * shard["graph-shard-000"] + 130.93e6 * 100e-6, rel=0.01
+    )
+
+
+def test_the_schedule_and_the_check_go_by_the_same_rates():
+    report = task_for("report", "tearag-llama3-8b", ("shards=1",))
+    placed = simulate(report, Capacity.expected(report.settings)).placed
+    settings = report.settings
+    hours = gpu_seconds(settings, sizes_of(settings))
+    for stage, count in (("sample", 3), ("train", 3), ("evaluate-policy", 4)):
+        jobs = [one.job for one in placed if one.job.label.rpartition("-")[0] == stage]
+        assert len(jobs) == count
+        taken = sum(job.seconds * max(job.gpus, 1) for job in jobs)
+        assert taken == pytest.approx(hours[SECONDS_OF.get(stage, stage)])
 
 
 def test_the_command_prints_the_schedule_of_a_run_without_its_data():
