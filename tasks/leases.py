@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.devices import BY_ADDRESS, ORDER, VISIBLE, allotted, listed, usable
+from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, usable
 from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.gpus import VISIBLE
 from pipeline.core.matrix_kernels import kernel_variables
 from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
