@@ -66,10 +66,29 @@ def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     assert last["MKL_NUM_THREADS"] == "2"
 
 
+def install_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Let the packages name this version of torch as installed."""
+    described = folder / f"torch-{version}.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_packages_for_cpus_leave_a_gpu_unused(place, monkeypatch):
+    write_tool(place, "GPU-1a")
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    settings = task(Trains, place).settings
+    install_torch(place / "0", monkeypatch, "9.0+cpu")
+    assert (Capacity.of(settings).gpus, Capacity.of(settings).devices) == (0, ())
+    install_torch(place / "1", monkeypatch, "9.0")
+    assert (Capacity.of(settings).gpus, Capacity.of(settings).devices) == (1, ("0",))
+
+
 def test_the_embedded_training_is_started_on_the_one_gpu_of_a_machine(place, monkeypatch, capsys):
     """Nothing is refused, and its second process is left out with a line of the run."""
     write_tool(place, "GPU-1a")
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    install_torch(place / "torch", monkeypatch, "9.0")
     sft = task(Trains, place)
     assert sft.settings.sft.processes == 2
     run(sft)
