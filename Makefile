@@ -94,7 +94,10 @@ data: $(STAMP) ## fetch the official data sets (DATA=DIR DATASETS="nq popqa" JSO
 	@$(STEEP) data --data $(DATA) $(foreach d,$(DATASETS),--dataset $(d)) $(if $(JSON),--json)
 
 # Also without make, with the packages of any Python: python -m benchmarks.gpu_check
-gpu-check: $(STAMP) ## measure training and engines on one large GPU (PARTS=sft,dpo)
+gpu-check: ## measure training and engines on one large GPU (PARTS=sft,dpo)
+	@test $(LOCK) = gpu || ! nvidia-smi -L > /dev/null 2>&1 || { echo "error: $(VENV) is no GPU environment, and this" \
+	  "machine has a GPU; run make setup-gpu VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(STAMP)
 	@$(VENV)/bin/python -m benchmarks.gpu_check $(if $(PARTS),--parts $(PARTS))
 
 ##@ Run

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.core.cpu_threads import thread_variables
-from pipeline.core.devices import BY_ADDRESS, ORDER, VISIBLE, allotted, listed, usable
+from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, torch_for_cpus, usable
 from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.gpus import VISIBLE
 from pipeline.core.matrix_kernels import kernel_variables
 from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
@@ -104,8 +105,10 @@ class Capacity:
         ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more than the
         run is allotted.
         """
-        uuids = listed() if present is None else present
         names, gpus = allotted(environment), settings.gpus
+        if present is None and not gpus and torch_for_cpus():
+            present = ()  # stages compute on the CPU, whatever the machine has
+        uuids = listed() if present is None else present
         if names is not None:
             names = usable(names, uuids)
         if gpus and names is not None and gpus > len(names):

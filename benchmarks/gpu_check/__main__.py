@@ -1,8 +1,9 @@
 """``python -m benchmarks.gpu_check``: run the parts one after the other, each in its own process.
 
 Only the standard library, and of the project only what needs nothing else, is imported here: a machine
-that lacks packages names them for each part instead of failing. Exit status 0 when every part that can
-run here ran and every expected value held, 1 otherwise, 2 for wrong options or a missing GPU.
+that lacks packages names them for each part instead of failing. Parts run in the order of the catalogue, as far
+as the budget reaches. Exit status 0 when no part failed and every expected value held, 1 otherwise, 2 for wrong
+options and for a GPU that is missing or held by another run.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.catalogue import PARTS, Part, chosen
-from benchmarks.gpu_check.page import describe, write_results
+from benchmarks.gpu_check.device import one_gpu
+from benchmarks.gpu_check.page import describe, earlier_parts, write_results
 from pipeline.core.errors import DependencyError, InputError, SteepError
+from pipeline.core.gpus import machine_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT_CARD = """
 import json, torch
-about = {"torch": torch.__version__}
+about = {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
 if torch.cuda.is_available():
     card = torch.cuda.get_device_properties(0)
-    about |= {"device": card.name, "memory_gib": round(card.total_memory / 2**30, 1),
-              "cuda": torch.version.cuda, "devices": torch.cuda.device_count()}
+    about |= {"device": card.name, "memory_gib": round(card.total_memory / 2**30, 1)}
 print(json.dumps(about))
 """
+_SHORTEST = 20.0  # seconds that a part needs at least: its imports take about ten
 _PACKAGES = (
     "transformers",
     "trl",
@@ -50,15 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the options and run the parts; returns the exit status."""
     options = _options(arguments)
     parts = chosen([name.strip() for name in options.parts.split(",") if name.strip()])
-    about = _machine(options.device)
+    earlier_parts(options.page)  # a file that cannot be read is told before anything is measured
     results: dict[str, Any] = {}
     end = time.monotonic() + options.budget
-    with tempfile.TemporaryDirectory(prefix="gpu-check-", dir=options.workspace) as workspace:
+    with contextlib.ExitStack() as stack:
+        on_gpu = options.device == "cuda"
+        environment = {**os.environ, **(stack.enter_context(one_gpu()) if on_gpu else {})}
+        about = _machine(options.device, environment)
+        folder = tempfile.TemporaryDirectory(prefix="gpu-check-", dir=options.workspace)
+        workspace = stack.enter_context(folder)
         for part in parts:
-            result = _result(part, options, workspace, end)
+            result = _result(part, options, workspace, end, environment)
             results[part.name] = result
             print(describe(part, result), flush=True)
             write_results(options.page, about, results)  # a stopped check keeps what it measured
+    if left := [name for name, result in results.items() if result.pop("late", False)]:
+        print(f"not within {options.budget:g} s; run these alone: --parts {','.join(left)}")
     return int(any(_is_bad(result) for result in results.values()))
 
 
@@ -71,7 +81,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--shapes", choices=("real", "tiny"), default="real", help="tiny: for tests, any device"
     )
     parser.add_argument(
-        "--budget", type=float, default=600.0, help="seconds, after which no part starts"
+        "--budget", type=float, default=600.0, help="seconds for all parts together"
     )
     parser.add_argument(
         "--workspace", type=Path, help="directory for models (about 20 GB); default: TMPDIR"
@@ -90,7 +100,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _machine(device: str) -> dict[str, Any]:
+def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
     """The GPU, driver and package versions. Raises DependencyError without torch or a GPU."""
     if find_spec("torch") is None:
         raise DependencyError(
@@ -98,7 +108,12 @@ def _machine(device: str) -> dict[str, Any]:
         )
     about: dict[str, Any] = {"torch": _version("torch"), "python": platform.python_version()}
     if device == "cuda":
-        about |= _card()
+        about |= _card(environment)
+        if "device" not in about and about["cuda"] == "none" and (gpus := machine_gpus()):
+            raise DependencyError(
+                f"torch {about['torch']} is built for CPUs, and this machine has a GPU ({gpus[0].name}); run "
+                "make setup-gpu VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu"
+            )
         if "device" not in about:
             raise DependencyError(
                 f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
@@ -111,10 +126,11 @@ def _machine(device: str) -> dict[str, Any]:
     return about
 
 
-def _card() -> dict[str, Any]:
-    """What torch says of the first GPU; its version alone where it finds none."""
+def _card(environment: dict[str, str]) -> dict[str, Any]:
+    """What torch says of the first GPU; versions alone where it finds none."""
     # In another process: the context of CUDA in this one would hold memory while parts run.
-    asked = subprocess.run([sys.executable, "-c", _ABOUT_CARD], capture_output=True, text=True)
+    command = [sys.executable, "-c", _ABOUT_CARD]
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment)
     if asked.returncode:
         last = "".join(asked.stderr.splitlines()[-1:])
         raise DependencyError(f"torch does not import ({last}); run make setup-gpu")
@@ -149,15 +165,21 @@ def _commit() -> str:
         return "unknown"
 
 
-def _result(part: Part, options: argparse.Namespace, workspace: str, end: float) -> dict[str, Any]:
-    """Run one part in its own process group, for at most its limit."""
+def _result(
+    part: Part,
+    options: argparse.Namespace,
+    workspace: str,
+    end: float,
+    environment: dict[str, str],
+) -> dict[str, Any]:
+    """Run one part in its own process group, for at most its limit and what is left of the budget."""
     reason = part.missing(options.device)
     if reason is not None:
         return _ended("skipped", reason)
-    if time.monotonic() >= end:
-        return _ended(
-            "not run", f"the budget of {options.budget:g} s is used up; run --parts {part.name}"
-        )
+    limit = min(part.limit, end - time.monotonic())
+    alone = f"the budget of {options.budget:g} s; run it alone: --parts {part.name}"
+    if limit < _SHORTEST:
+        return _ended("skipped", f"not within {alone}") | {"late": True}
     output = Path(workspace) / f"{part.name}.json"
     command = [
         sys.executable,
@@ -172,10 +194,10 @@ def _result(part: Part, options: argparse.Namespace, workspace: str, end: float)
     with log.open("w") as stream:
         process = subprocess.Popen(
             [*command, workspace, str(output)], stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT,
-            start_new_session=True,
+            env=environment, start_new_session=True,
         )  # fmt: skip
         try:
-            status = process.wait(timeout=part.limit)
+            status = process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
             status = None
         finally:
@@ -183,6 +205,8 @@ def _result(part: Part, options: argparse.Namespace, workspace: str, end: float)
     seconds = time.monotonic() - started
     if output.is_file():
         return {**json.loads(output.read_text(encoding="utf-8")), "seconds": seconds}
+    if status is None and limit < part.limit:
+        return _ended("skipped", f"ended with {alone}", seconds) | {"late": True}
     reason = (
         f"over its limit of {part.limit} s" if status is None else f"ended with status {status}"
     )
@@ -202,9 +226,7 @@ def _ended(state: str, reason: str, seconds: float = 0.0) -> dict[str, Any]:
 
 
 def _is_bad(result: dict[str, Any]) -> bool:
-    return result["state"] in ("failed", "not run") or any(
-        row["holds"] is False for row in result["figures"]
-    )
+    return result["state"] == "failed" or any(row["holds"] is False for row in result["figures"])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ class Part:
     """One part: a function ``module.function`` below this package.
 
     ``packages`` are the modules that it imports, and ``cuda`` says that a CPU cannot run it. ``limit`` is
-    in seconds; typical durations are far below, so that all parts together take about ten minutes.
+    in seconds; typical durations are far below.
     """
 
     name: str
@@ -36,35 +36,36 @@ class Part:
         return "needs a CUDA device" if self.cuda and device == "cpu" else None
 
 
+# The most valuable first, because the budget may end before the last.
 PARTS: tuple[Part, ...] = (
     Part("sft-8b", "SFT, 8 B, 16 × 2,500 tokens", "training.sft", _TRAINING),
     Part("dpo-8b", "DPO, 8 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING),
-    Part("grpo-8b", "GRPO, 8 B, 4 × 4,096 tokens", "training.grpo", _TRAINING),
-    Part("sft-14b", "SFT, 14 B, 16 × 2,500 tokens", "training.sft", _TRAINING, model="qwen-14b"),
-    Part("dpo-14b", "DPO, 14 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING, model="qwen-14b"),
-    Part("grpo-14b", "GRPO, 14 B, 4 × 4,096 tokens", "training.grpo", _TRAINING, model="qwen-14b"),
-    Part("dpo-4bit", "DPO on 4-bit weights, 8 B, 1 pair × 8,192 tokens", "training.dpo_4bit",
-         (*_TRAINING, "bitsandbytes"), cuda=True, limit=180),
     Part("margin", "DPO's margin and loss at step one, adapter in use", "training.margin", _TRAINING),
-    Part("resume", "training killed after step 3 of 6 and continued", "training.resume", _TRAINING),
-    Part("adapters", "adapters after 50 steps: merged in bf16, unmerged, fp32", "policies.adapters",
-         _TRAINING),
-    Part("logprobs", "log-probabilities: transformers engine against trainer", "policies.logprobs",
-         _TRAINING, limit=180),
     Part("vllm-lora", "vLLM with a LoRA adapter: tokens/s, log-probabilities against trainer",
          "policies.vllm_lora", (*_TRAINING, "vllm"), cuda=True, limit=300),
+    Part("logprobs", "log-probabilities: transformers engine against trainer", "policies.logprobs",
+         _TRAINING, limit=180),
+    Part("resume", "training killed after step 3 of 6 and continued", "training.resume", _TRAINING),
+    Part("kill", "kill -9 of an engine leaves nothing on the GPU", "processes.kill", _MODEL, cuda=True,
+         limit=180),
+    Part("grpo-8b", "GRPO, 8 B, 4 × 4,096 tokens", "training.grpo", _TRAINING),
+    Part("faiss-gpu", "FAISS on the GPU: exact and IVF-PQ, 768 and 1,024 dimensions", "encoders.faiss_gpu",
+         ("torch", "faiss", "pydantic"), cuda=True, limit=180, model="e5-base"),
     Part("embedder", "E5-base: fp32 and bf16", "encoders.embedder",
          (*_MODEL, "sentence_transformers"), model="e5-base"),
     Part("reranker-flag", "BGE-reranker-v2-m3 by FlagEmbedding", "encoders.reranker_flag",
          (*_MODEL, "FlagEmbedding"), model="bge-reranker"),
     Part("reranker-cross", "BGE-reranker-v2-m3 by sentence-transformers", "encoders.reranker_cross",
          (*_MODEL, "sentence_transformers"), model="bge-reranker"),
-    Part("faiss-gpu", "FAISS on the GPU: exact and IVF-PQ, 768 and 1,024 dimensions", "encoders.faiss_gpu",
-         ("torch", "faiss", "pydantic"), cuda=True, limit=180, model="e5-base"),
+    Part("adapters", "adapters after 50 steps: merged in bf16, unmerged, fp32", "policies.adapters",
+         _TRAINING),
     Part("two-engines", "a second vLLM engine on the same GPU is refused", "processes.two_engines",
          (*_MODEL, "vllm"), cuda=True, limit=180),
-    Part("kill", "kill -9 of an engine leaves nothing on the GPU", "processes.kill", _MODEL, cuda=True,
-         limit=180),
+    Part("dpo-4bit", "DPO on 4-bit weights, 8 B, 1 pair × 8,192 tokens", "training.dpo_4bit",
+         (*_TRAINING, "bitsandbytes"), cuda=True, limit=180),
+    Part("sft-14b", "SFT, 14 B, 16 × 2,500 tokens", "training.sft", _TRAINING, model="qwen-14b"),
+    Part("dpo-14b", "DPO, 14 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING, model="qwen-14b"),
+    Part("grpo-14b", "GRPO, 14 B, 4 × 4,096 tokens", "training.grpo", _TRAINING, model="qwen-14b"),
 )  # fmt: skip
 
 

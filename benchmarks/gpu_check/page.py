@@ -13,7 +13,9 @@ from typing import Any
 
 from benchmarks.gpu_check.catalogue import PARTS, Part
 from pipeline.core.atomic import write_json, write_text
+from pipeline.core.errors import InputError
 
+_RESULT = {"state", "reason", "seconds", "figures"}
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
@@ -32,22 +34,45 @@ def describe(part: Part, result: dict[str, Any]) -> str:
 
 
 def write_results(page: Path, about: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write JSON and page; earlier results of the same device are kept."""
+    """Write JSON and page; earlier results of the same device are kept, unless a part was measured again.
+
+    Raises InputError as `earlier_parts`.
+    """
     file = page.with_suffix(".json")
-    parts: dict[str, Any] = {}
-    if file.is_file():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if before["machine"].get("device") == about.get("device"):
-            parts = before["parts"]
-    parts |= {
-        name: {**result, "measured": about["measured"], "commit": about["commit"]}
-        for name, result in results.items()
-    }
+    device, parts = earlier_parts(page)
+    if device != about.get("device"):
+        parts = {}
+    for name, result in results.items():
+        if result["state"] != "skipped" or name not in parts:
+            kept = {key: value for key, value in result.items() if key != "late"}
+            parts[name] = {**kept, "measured": about["measured"], "commit": about["commit"]}
     write_json(file, {"machine": about, "parts": parts})
     text = page.read_text(encoding="utf-8") if page.is_file() else f"{BEGIN}\n{END}\n"
     before_text, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     write_text(page, f"{before_text}{BEGIN}\n{table(about, parts)}{END}{after}")
+
+
+def earlier_parts(page: Path) -> tuple[str | None, dict[str, Any]]:
+    """The device and the parts of the JSON file beside ``page``; nothing where there is no file.
+
+    Raises InputError when the file is not what `write_results` writes.
+    """
+    file = page.with_suffix(".json")
+    if not file.is_file():
+        return None, {}
+    remedy = "move the file away, and the check writes it again"
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: not readable as JSON ({error}); {remedy}") from None
+    for name in ("machine", "parts"):
+        if not isinstance(before, dict) or not isinstance(before.get(name), dict):
+            raise InputError(f"{file}: expected an object whose {name!r} is an object; {remedy}")
+    for name, part in before["parts"].items():
+        if not isinstance(part, dict) or not part.keys() >= _RESULT:
+            raise InputError(f"{file}: part {name!r} is not a result of the check; {remedy}")
+    return before["machine"].get("device"), before["parts"]
 
 
 def table(about: dict[str, Any], parts: dict[str, Any]) -> str:

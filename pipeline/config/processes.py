@@ -9,6 +9,7 @@ order, as with another ``per_device_batch_size``.
 from __future__ import annotations
 
 from pipeline.config.policy import Trainer
+from pipeline.config.run import Config
 
 
 def on_gpus(trainer: Trainer, gpus: int) -> bool:
@@ -29,6 +30,18 @@ def processes_on(trainer: Trainer, gpus: int) -> int:
     if fixed or gpus == 0 or gpus >= wanted:
         return wanted
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)
+
+
+def with_processes_on(settings: Config, gpus: int) -> Config:
+    """The settings with the processes that start where a stage has ``gpus`` GPUs, in each training block."""
+    blocks = {name: getattr(settings, name) for name in ("sft", "dpo", "grpo")}
+    return settings.model_copy(
+        update={
+            name: trainer.model_copy(update={"processes": processes_on(trainer, gpus)})
+            for name, trainer in blocks.items()
+            if trainer is not None
+        }
+    )
 
 
 def fewer_processes(trainer: Trainer, block: str, gpus: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.core.gpus import VISIBLE, machine_gpus
 
@@ -37,6 +38,14 @@ def listed() -> tuple[str, ...]:
     In a Slurm job these are the job's own, so that index 0 is another device in another job.
     """
     return tuple(gpu.uuid for gpu in machine_gpus())
+
+
+def torch_for_cpus() -> bool:
+    """Whether the installed torch is a build that uses no GPU; it is not imported."""
+    try:
+        return version("torch").endswith("+cpu")
+    except PackageNotFoundError:
+        return False
 
 
 def usable(names: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:

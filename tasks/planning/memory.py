@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.config import Config
+from pipeline.config.processes import with_processes_on
 from pipeline.core.gpus import Gpu
 from tasks.planning.model_memory import Part, gib
 from tasks.planning.sizes import Sizes
@@ -56,7 +57,7 @@ def memory_plan(
     ``stages`` are names of stage tasks; others than those below (questions, pairs) hold little.
     """
     gpu = min(gpus, key=lambda one: one.memory or 0, default=None)
-    planner = Planner(settings, sizes, gpu)
+    planner = Planner(with_processes_on(settings, settings.gpus or len(gpus)), sizes, gpu)
     made = [planner.stage(name) for name in _distinct(stages)]
     return MemoryPlan(tuple(stage for stage in made if stage is not None), gpu)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu_check.__main__ import main
 from benchmarks.gpu_check.catalogue import PARTS, chosen
+from benchmarks.gpu_check.device import one_gpu
 from benchmarks.gpu_check.figures import Figures, Place
 from benchmarks.gpu_check.page import BEGIN, END, write_results
 from pipeline.core.errors import DependencyError, InputError
@@ -137,10 +140,98 @@ def test_a_part_that_fails_does_not_end_the_others(
     assert parts["kill"]["state"] == "skipped"
 
 
-def test_no_part_starts_after_the_budget(tmp_path: Path) -> None:
+def test_parts_beyond_the_budget_are_skipped_with_the_way_to_run_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, parts = run(tmp_path, "--parts", "sft", "--budget", "0")
-    assert status == 1
-    assert [part["state"] for part in parts.values()] == ["not run", "not run"]
+    assert status == 0
+    assert (
+        parts["sft-14b"]["reason"] == "not within the budget of 0 s; run it alone: --parts sft-14b"
+    )
+    assert [part["state"] for part in parts.values()] == ["skipped", "skipped"]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "not within 0 s; run these alone: --parts sft-8b,sft-14b"
+
+
+def test_the_end_of_the_budget_ends_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part's process imports a torch that takes longer than the budget."""
+    slow = tmp_path / "slow" / "torch"
+    slow.mkdir(parents=True)
+    (slow / "__init__.py").write_text("import time\ntime.sleep(200)\n")
+    monkeypatch.setenv("PYTHONPATH", str(slow.parent))
+    started = time.monotonic()
+    status, parts = run(tmp_path, "--parts", "embedder", "--budget", "30")
+    assert time.monotonic() - started < 100
+    assert (status, parts["embedder"]["state"]) == (0, "skipped")
+    assert str(parts["embedder"]["reason"]).startswith(
+        "ended with the budget of 30 s; run it alone"
+    )
+
+
+def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Put an ``nvidia-smi`` with these lines of output first on the path, and locks beside it."""
+    path = folder / "nvidia-smi"
+    text = "".join(f"echo '{line}'\n" for line in lines)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STEEP_LOCK_DIR", str(folder / "locks"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_the_check_takes_one_free_gpu_of_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(tmp_path, monkeypatch, "H100, 81559, GPU-1a", "H100, 81559, GPU-2b")
+    with one_gpu() as first:
+        assert first["CUDA_VISIBLE_DEVICES"] == "0"
+        with one_gpu() as second:
+            assert second["CUDA_VISIBLE_DEVICES"] == "1"
+            with pytest.raises(DependencyError, match=r"^GPUs 0, 1 are held by other runs on this"):
+                one_gpu().__enter__()
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2b")
+            with pytest.raises(DependencyError, match=r"^GPU GPU-2b is held by other runs"):
+                one_gpu().__enter__()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    with one_gpu() as again:
+        assert again["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_packages_for_cpus_on_a_machine_with_a_gpu_are_told_with_the_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built for CUDA")
+    tool(tmp_path, monkeypatch, "NVIDIA H100 80GB HBM3, 81559, GPU-1a")
+    with pytest.raises(DependencyError) as error:
+        main(["--parts", "kill", "--page", str(tmp_path / "gpu.md")])
+    assert str(error.value).endswith(
+        "is built for CPUs, and this machine has a GPU (NVIDIA H100 80GB HBM3); run make setup-gpu "
+        "VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "expected an object whose 'machine' is an object"),
+        ('{"machine": "H100", "parts": {}}', "expected an object whose 'machine' is an object"),
+        ('{"machine": {}, "parts": []}', "expected an object whose 'parts' is an object"),
+        ('{"machine": {}, "parts": {"kill": 1}}', "part 'kill' is not a result of the check"),
+    ],
+)
+def test_a_damaged_file_of_figures_is_one_sentence_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    (tmp_path / "gpu.json").write_text(text)
+    with pytest.raises(InputError, match=r"gpu\.json: ") as error:
+        run(tmp_path, "--parts", "kill")
+    assert problem in str(error.value)
+    assert str(error.value).endswith("; move the file away, and the check writes it again")
+    assert capsys.readouterr().out == ""
 
 
 def test_missing_packages_are_named() -> None:
@@ -177,7 +268,7 @@ def test_without_a_gpu_the_check_is_one_sentence() -> None:
 
 
 def test_sizes_are_chosen_together_by_the_beginning_of_their_names() -> None:
-    assert [part.name for part in chosen(["sft", "kill"])] == ["sft-8b", "sft-14b", "kill"]
+    assert [part.name for part in chosen(["sft", "kill"])] == ["sft-8b", "kill", "sft-14b"]
     assert chosen([]) == list(PARTS)
 
 
@@ -189,7 +280,8 @@ def test_a_later_run_of_other_parts_keeps_the_figures(tmp_path: Path) -> None:
     row = {"name": "pairs", "value": 12345.6, "unit": "pairs/s", "expected": "", "holds": None}
     result = {"state": "done", "reason": "", "figures": [row], "seconds": 3.0}
     write_results(page, about, {"reranker-flag": result})
-    write_results(page, about, {"kill": {**result, "figures": []}})
+    skipped = {"state": "skipped", "reason": "late", "figures": [], "seconds": 0.0}
+    write_results(page, about, {"kill": {**result, "figures": []}, "reranker-flag": skipped})
     text = page.read_text()
     assert text.startswith("Before.\n")
     assert text.endswith("After.\n")

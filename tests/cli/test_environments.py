@@ -100,6 +100,21 @@ def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path) -
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize("lock", ["cpu", None])
+def test_a_check_with_packages_for_cpus_on_a_machine_with_a_gpu_names_the_set_up(
+    tmp_path: Path, lock: str | None
+) -> None:
+    """Before a CPU environment is built for it."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: H100'\n")
+    tool.chmod(0o755)
+    venv = built(tmp_path / "venv", lock) if lock else tmp_path / "venv"
+    done = make(venv, "gpu-check", path=tmp_path)
+    assert done.returncode == 2
+    assert "this machine has a GPU; run make setup-gpu VENV=.venv-gpu" in done.stderr
+    assert "building" not in done.stdout
+
+
 def versions(lock: str) -> dict[str, str]:
     lines = (ROOT / lock).read_text().splitlines()
     return dict(line.split("==") for line in lines)

@@ -43,6 +43,14 @@ class Evaluates(StageTask):
     reads = ("name",)
 
 
+class Trains(StageTask):
+    """Asks for a GPU for each process of the cold start."""
+
+    stage = "sft"
+    entry = "leasing_stages:shows"
+    reads = ("sft", "name")
+
+
 def given(task: StageTask) -> dict:
     """What the process of a complete stage was given."""
     return dict(json.loads((Path(task.directory) / "given.json").read_text()))

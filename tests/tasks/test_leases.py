@@ -17,7 +17,7 @@ from pipeline.run.device_locks import LOCK_DIR
 from tasks.leases import Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, task, wait_until
-from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, given
+from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, Trains, given
 
 
 @pytest.fixture
@@ -34,6 +34,13 @@ def place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def request(count: int, devices: str) -> Request:
     return Request(count, tuple(devices.split(",")), threads=1)
+
+
+def write_tool(folder: Path, uuid: str) -> None:
+    """Write an ``nvidia-smi`` that lists one GPU."""
+    folder.mkdir(exist_ok=True)
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\necho 'H100, 81559, {uuid}'\n")
+    (folder / "nvidia-smi").chmod(0o755)
 
 
 def no_wait(text: str) -> None:
@@ -56,6 +63,36 @@ def test_eight_stages_on_four_devices_never_share_one(place, monkeypatch):
     last = given(pair)
     assert last["CUDA_VISIBLE_DEVICES"] == ""  # so that it cannot take a card
     assert last["MKL_NUM_THREADS"] == "2"
+
+
+def install_torch(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Let the packages name this version of torch as installed."""
+    described = folder / f"torch-{version}.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_packages_for_cpus_leave_a_gpu_unused(place, monkeypatch):
+    write_tool(place, "GPU-1a")
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    settings = task(Trains, place).settings
+    install_torch(place / "0", monkeypatch, "9.0+cpu")
+    assert (Capacity.of(settings).gpus, Capacity.of(settings).devices) == (0, ())
+    install_torch(place / "1", monkeypatch, "9.0")
+    assert (Capacity.of(settings).gpus, Capacity.of(settings).devices) == (1, ("0",))
+
+
+def test_the_embedded_training_is_started_on_the_one_gpu_of_a_machine(place, monkeypatch, capsys):
+    """Nothing is refused, and its second process is left out with a line of the run."""
+    write_tool(place, "GPU-1a")
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    install_torch(place / "torch", monkeypatch, "9.0")
+    sft = task(Trains, place)
+    assert sft.settings.sft.processes == 2
+    run(sft)
+    assert given(sft)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays" in capsys.readouterr().out
 
 
 def test_a_stage_computes_with_its_threads(place):
@@ -211,10 +248,7 @@ def test_the_allotment_is_inherited():
 def test_an_index_in_two_slurm_jobs_is_two_devices(place, monkeypatch):
     """Each job sees its own GPU alone, as index 0; a UUID names the same device everywhere."""
     for number, uuid in enumerate(("GPU-1a", "GPU-2b")):
-        tool = place / str(number) / "nvidia-smi"
-        tool.parent.mkdir()
-        tool.write_text(f"#!/bin/sh\necho 'H100, 81559, {uuid}'\n")
-        tool.chmod(0o755)
+        write_tool(place / str(number), uuid)
     monkeypatch.setenv("PATH", str(place / "0"))
     assert listed() == ("GPU-1a",)
     with held(request(1, "0"), no_wait) as one:

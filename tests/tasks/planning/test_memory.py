@@ -241,3 +241,12 @@ def test_gpu_hours_grow_with_the_questions() -> None:
 def test_the_page_has_the_plan_of_the_published_runs() -> None:
     page = published.PAGE.read_text(encoding="utf-8")
     assert published.section() in page, "run: python -m tasks.planning.published"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_training_is_planned_on_the_gpus_that_there_are(count: int) -> None:
+    settings = load("embedded")
+    sizes = sizes_of(settings, published_count)
+    (stage,) = memory_plan(settings, ["sft"], sizes, [nominal_gpu(80)] * count).stages
+    assert settings.sft.processes == 2
+    assert stage.gpus == count
