@@ -174,6 +174,11 @@ def prepare_quantized(model: CausalModel, settings: Trainer) -> CausalModel:
     return prepared
 
 
+def is_quantized(model: PeftModel) -> bool:
+    """Whether the base weights of a policy are in 4 or 8 bit."""
+    return bool(getattr(model.get_base_model(), "is_quantized", False))
+
+
 def vocabulary_size(directory: Path) -> int:
     """The number of token ids of a base model. Raises DependencyError when it cannot be read."""
     from transformers import AutoConfig
