@@ -112,10 +112,11 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
         raise DependencyError(
             f"{block}.device is cuda, but torch finds no CUDA device; set it to cpu"
         )
-    if device == "cuda" and settings.processes > torch.cuda.device_count():
+    gpus = torch.cuda.device_count() * settings.machines
+    if device == "cuda" and settings.processes > gpus:
         raise DependencyError(
-            f"{block}.processes is {settings.processes}; expected at most the number of GPUs, "
-            f"{torch.cuda.device_count()}; lower it"
+            f"{block}.processes is {settings.processes}; expected at most the number of GPUs of its machines, "
+            f"{gpus}; lower it"
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(
