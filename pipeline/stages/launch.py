@@ -72,7 +72,9 @@ class Plan:
 def command(plan: Plan, rank: int = 0) -> list[str]:
     """The ``accelerate launch`` command line of the machine with number ``rank``."""
     words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
-    words.append("--multi_gpu")  # also on a CPU, because --cpu would silently start one process
+    # Also on a CPU, because --cpu would silently start one process. "all" are the visible GPUs, whatever
+    # accelerate's own default configuration says.
+    words += ["--multi_gpu", "--gpu_ids", "all"]
     words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
     words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
     if plan.machines > 1:

@@ -184,6 +184,7 @@ def test_each_machine_launches_data_parallel_training() -> None:
     words = command(Plan("job.json", 8, "bf16", machines=2, address="a", port=7), 1)
     assert "--multi_gpu" in words
     assert "--config_file" not in words
+    assert words[words.index("--gpu_ids") + 1] == "all"  # not those of accelerate's own defaults
     assert words[words.index("--machine_rank") + 1] == "1"
 
 
