@@ -137,7 +137,8 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     temporary.mkdir(parents=True)
     try:
         model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
-        policy = PeftModel.from_pretrained(model, str(adapter))
+        # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share of it.
+        policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
         lost = merge_and_measure(policy)
         lost.check(adapter, dtype)
         print(

@@ -12,6 +12,11 @@ which is TRL's loss type "grpo" with advantages [B, T]. Probabilities are comput
 temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1 (or
 another adapter), see `pipeline.training.reference`. One advantage per trajectory gives plain GRPO, which
 HiPRAG's reward uses.
+
+Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before training.
+The engine sampled from the base in 16 bit; with its probabilities, rho would hold the error of quantization,
+which is larger than the change by a step: ratios would be clipped before the first one. The departure from
+eq. 16 is that sampling from the other base is not corrected for.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from pipeline.training.collate import column_dataset, trajectory_collator
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
-from pipeline.training.lora import load_weights, padding_id
+from pipeline.training.lora import is_quantized, load_weights, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
 from pipeline.training.trackers import Tracking
@@ -110,12 +115,22 @@ def grpo_trainer(
     trainer.data_collator = trajectory_collator(padding_id(tokenizer))
     install_lean_forward(trainer, temperature=temperature)
     policy = trainer.accelerator.unwrap_model(trainer.model)
+    columns: dict[str, list[NDArray[np.float32]]] = {}
     if settings.beta:
         if reference_adapter is not None:
             load_weights(policy, reference_adapter, REFERENCE)
-        logps = token_reference_logps(trainer, trajectories, progress=progress)
+        columns["reference"] = token_reference_logps(trainer, trajectories, progress=progress)
         policy.delete_adapter(REFERENCE)
-        trainer.train_dataset = trainer.train_dataset.add_column("reference", logps)
+    if is_quantized(policy):
+        is_reference = settings.beta and reference_adapter is None
+        columns["old_logprobs"] = (
+            columns["reference"]
+            if is_reference
+            else token_reference_logps(trainer, trajectories, "default", progress)
+        )
+        trainer.train_dataset = trainer.train_dataset.remove_columns(["old_logprobs"])
+    for name, logps in columns.items():
+        trainer.train_dataset = trainer.train_dataset.add_column(name, logps)
     return trainer
 
 

@@ -10,6 +10,7 @@ attention projections, in both stages.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -170,10 +171,17 @@ def prepare_quantized(model: CausalModel, settings: Trainer) -> CausalModel:
     """Freeze a base in 4 or 8 bit; the weights that are not quantized become float32."""
     from peft import prepare_model_for_kbit_training
 
+    # In 8 bit, bitsandbytes warns at each projection of each pass that it computes in float16.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     prepared: CausalModel = prepare_model_for_kbit_training(
         model, use_gradient_checkpointing=settings.gradient_checkpointing
     )
     return prepared
+
+
+def is_quantized(model: PeftModel) -> bool:
+    """Whether the base weights of a policy are in 4 or 8 bit."""
+    return bool(getattr(model.get_base_model(), "is_quantized", False))
 
 
 def vocabulary_size(directory: Path) -> int:

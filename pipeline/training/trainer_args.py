@@ -156,13 +156,16 @@ def sorted_steps(
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
     ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together. The
-    adapter keeps its number format (`pipeline.training.adapter_precision`).
+    adapter keeps its number format (`pipeline.training.adapter_precision`), and the process trains on one GPU.
     """
 
     class StepSorted(trainer_class):
-        def __init__(self, model: PeftModel, **arguments: object) -> None:
+        def __init__(self, model: PeftModel, args: TrainingArguments, **arguments: object) -> None:
+            # With several visible GPUs, a single process would copy the model to all of them
+            # (nn.DataParallel), and train with as many times the batch size.
+            args._n_gpu = min(args.n_gpu, 1)
             with keeping_precision(model):
-                super().__init__(model=model, **arguments)
+                super().__init__(model=model, args=args, **arguments)
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(

@@ -110,6 +110,11 @@ class Dataset(Protocol):
 class TrainingArguments(Protocol):
     """The arguments of a trainer, resolved for this process."""
 
+    _n_gpu: int  # the GPUs that this process trains on, not those of other processes
+
+    @property
+    def n_gpu(self) -> int: ...
+
     @property
     def per_device_train_batch_size(self) -> int: ...
 

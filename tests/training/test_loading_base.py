@@ -1,4 +1,4 @@
-"""The arguments with which a training process loads the base, with and without a GPU."""
+"""The devices of a training process: where it loads the base, with and without GPUs, and how many it uses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Sft
-from pipeline.training.lora import load_base
+from pipeline.config import Lora, Sft
+from pipeline.core.errors import DependencyError
+from pipeline.training.lora import load_base, new_adapter, pick_device
+from pipeline.training.trainer_args import sorted_steps
 from tests.training.tiny_policy import write_base
 
 
@@ -82,6 +84,28 @@ def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: 
     load_base(Path("base"), settings(device="cpu", dtype="float32"), "sft")
     assert recorder.calls == [{"dtype": torch.float32}]
     assert devices == []
+
+
+def test_the_processes_of_all_machines_share_the_gpus_of_all_machines(
+    recorder: Recorder, devices: list[int]
+) -> None:
+    two = settings(machines=2).model_copy(update={"processes": 16})
+    assert pick_device(two, "sft") == "cuda"
+    with pytest.raises(DependencyError, match=r"processes is 17; expected at most .* 16; lower it"):
+        pick_device(two.model_copy(update={"processes": 17}), "sft")
+
+
+def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_path: Path) -> None:
+    """Otherwise Trainer wraps the model in DataParallel and multiplies the batch."""
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    model = new_adapter(load_base(base, settings(device="cpu"), "sft"), Lora(), 0)
+    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=2, use_cpu=True)
+    arguments._n_gpu = 8  # what transformers sets on a machine with eight GPUs
+    trainer: Any = sorted_steps(Trainer, [3, 4], settings(), 0)(model=model, args=arguments)
+    assert trainer.args.train_batch_size == 2
+    assert not isinstance(trainer._wrap_model(trainer.model), torch.nn.DataParallel)
 
 
 def test_a_model_on_one_device_stays_movable_for_the_trainer(base: Path) -> None:

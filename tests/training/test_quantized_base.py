@@ -18,8 +18,13 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
-from pipeline.training.lora import new_adapter, prepare_quantized, quantization_config
-from pipeline.training.sft import sft_trainer
+from pipeline.training.lora import (
+    load_base,
+    new_adapter,
+    prepare_quantized,
+    quantization_config,
+)
+from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
@@ -59,6 +64,22 @@ def policy(base: Path, bits: str) -> Any:
     return model
 
 
+def trajectories() -> list[EncodedTrajectory]:
+    """Two of one question; the recorded log-probabilities are of another model than the policy."""
+    return [
+        EncodedTrajectory(
+            str(n),
+            "q",
+            [1, 9 + n],
+            [30, 31 + n, 32],
+            [1, 0, 1],
+            [-5.0, 0.0, -5.0],
+            [sign, 0.0, sign],
+        )
+        for n, sign in enumerate((1.0, -1.0))
+    ]
+
+
 def trained(model: Any) -> dict[str, Any]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
@@ -75,11 +96,8 @@ def trainer_of(kind: str, model: Any, folder: Path, history: History) -> Any:
         return dpo_trainer(
             model, tokenizer, pairs, settings, number=1, reference_name="r", **shared
         )
-    trajectories = [
-        EncodedTrajectory(str(n), "q", [1, 9 + n], [30, 31, 32], [1, 1, 1], [-5.0] * 3, [sign] * 3)
-        for n, sign in enumerate((1.0, -1.0))
-    ]
-    return grpo_trainer(model, tokenizer, trajectories, Grpo(**COMMON), temperature=1.0, **shared)
+    settings = Grpo(**COMMON, beta=0.0 if kind == "grpo without reference" else 0.001)
+    return grpo_trainer(model, tokenizer, trajectories(), settings, temperature=1.0, **shared)
 
 
 @BITS
@@ -114,6 +132,44 @@ def test_a_small_step_moves_every_weight_of_the_adapter(
     moved = torch.cat([(after[name] - value).abs().flatten() for name, value in before.items()])
     assert history.steps == 1
     assert float(((moved > 0.5e-5) & (moved < 1.5e-5)).float().mean()) > 0.95
+
+
+@pytest.mark.parametrize("kind", ["grpo", "grpo without reference"])
+def test_ratios_of_grpo_start_at_one_over_a_quantized_base(
+    base: Path, tmp_path: Path, kind: str
+) -> None:
+    """The recorded probabilities are those of the base in 16 bit; the old ones are the policy's own."""
+    import torch
+
+    model, history = policy(base, "4bit"), History()
+    trainer = trainer_of(kind, model, tmp_path, history)
+    batch = trainer._prepare_inputs(trainer.data_collator(list(trainer.train_dataset)))
+    with torch.no_grad(), trainer.accelerator.autocast():
+        now = trainer.token_logps(trainer.model.eval(), batch)
+    mask = batch["tool_mask"]
+    assert mask.sum() == 4
+    torch.testing.assert_close(batch["old_per_token_logps"] * mask, now * mask, rtol=0, atol=1e-5)
+    train(trainer, history, tmp_path)
+    assert history.rows[0]["clip_ratio/region_mean"] == 0
+    assert history.rows[0]["loss"] == pytest.approx(0, abs=1e-5)  # the advantages sum to zero
+
+
+def test_recorded_probabilities_are_kept_where_the_base_is_not_quantized(
+    base: Path, tmp_path: Path
+) -> None:
+    model = new_adapter(load_base(base, Grpo(**COMMON), "grpo"), Lora(dropout=0.0), 0)
+    trainer = trainer_of("grpo", model, tmp_path, History())
+    assert trainer.train_dataset["old_logprobs"] == [[-5.0, 0.0, -5.0]] * 2
+
+
+def test_a_pass_in_eight_bit_logs_nothing(
+    base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """bitsandbytes would log a line for each projection."""
+    trainer = trainer_of("sft", policy(base, "8bit"), tmp_path, History())
+    caplog.clear()
+    heldout_loss(trainer, encode_sft(byte_tokenizer(), [example(0)]))
+    assert [entry.name for entry in caplog.records if entry.name.startswith("bitsandbytes")] == []
 
 
 def test_policy_and_reference_agree_over_a_quantized_base(base: Path, tmp_path: Path) -> None:
