@@ -86,15 +86,6 @@ def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: 
     assert devices == []
 
 
-def test_the_processes_of_all_machines_share_the_gpus_of_all_machines(
-    recorder: Recorder, devices: list[int]
-) -> None:
-    two = settings(machines=2).model_copy(update={"processes": 16})
-    assert pick_device(two, "sft") == "cuda"
-    with pytest.raises(DependencyError, match=r"processes is 17; expected at most .* 16; lower it"):
-        pick_device(two.model_copy(update={"processes": 17}), "sft")
-
-
 def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_path: Path) -> None:
     """Otherwise Trainer wraps the model in DataParallel and multiplies the batch."""
     import torch

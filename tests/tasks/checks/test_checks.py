@@ -123,7 +123,7 @@ def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
 
 
 def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:
-    settings = load("tearag-llama3-8b", ("gpus=2",))
+    settings = load("tearag-llama3-8b", ("gpus=2", "dpo.device=cuda"))
     faults = list(device_faults(settings, ["train", "sft-data"], NOWHERE))
     assert any(fault.startswith("dpo.processes is 8, and gpus is 2") for fault in faults)
     assert any("sft_data.engine.tensor_parallel_size is 8, and gpus is 2" in f for f in faults)
