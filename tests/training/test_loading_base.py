@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Lora, Sft
-from pipeline.core.errors import DependencyError
-from pipeline.training.lora import load_base, new_adapter, pick_device
+from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import sorted_steps
 from tests.training.tiny_policy import write_base
 
