@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from pipeline.config import Config
+from pipeline.config import Config, Trainer
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
-from tasks.checks.uses import needed_gpus, processes_here, trainers, used_models
+from tasks.checks.uses import needed_gpus, trainers, used_models
 
 
 def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
@@ -28,25 +28,32 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                 f"machine with {count}"
             )
     for block, trainer in trainers(settings, stages):
-        here, own = processes_here(trainer), trainer.device != "cpu"
-        spread = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
-        if own and settings.gpus and trainer.processes > settings.gpus:
-            yield (
-                f"{block}.processes is {trainer.processes}, and gpus is {settings.gpus}; each process "
-                f"trains on a GPU of its own; lower {block}.processes, or raise gpus"
-            )
-        elif own and here > present > 0:
-            yield (
-                f"{block}.processes is {trainer.processes}{spread}, and this machine has {present} GPUs that "
-                f"the run may use for {here} of them; lower {block}.processes, or use a machine with {here}"
-            )
-    for model in used_models(settings, stages) if settings.gpus else ():
-        size = 1 if model.engine is None else model.engine.tensor_parallel_size
-        if settings.gpus < size and (size <= present or not present):
-            yield (
-                f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
-                "gpus, or lower it"
-            )
+        yield from _too_many_processes(settings, block, trainer, present)
+    if settings.gpus:
+        for model in used_models(settings, stages):
+            size = 1 if model.engine is None else model.engine.tensor_parallel_size
+            if settings.gpus < size and (size <= present or not present):
+                yield (
+                    f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
+                    "gpus, or lower it"
+                )
+
+
+def _too_many_processes(
+    settings: Config, block: str, trainer: Trainer, present: int
+) -> Iterator[str]:
+    """The GPUs of a training are those of each of its machines."""
+    here = settings.gpus or present
+    if not settings.gpus and trainer.device == "cuda":
+        return  # among those that need GPUs
+    if trainer.device != "cpu" and here and trainer.processes > here * trainer.machines:
+        there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
+        over = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
+        more = "raise gpus" if settings.gpus else "use a machine with more"
+        yield (
+            f"{block}.processes is {trainer.processes}{over}, and {there}; each process trains on a GPU of "
+            f"its own; lower {block}.processes, or {more}"
+        )
 
 
 def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
