@@ -8,7 +8,7 @@ from pipeline.config import Config, Trainer
 from pipeline.config.processes import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
-from tasks.checks.uses import needed_gpus, processes_here, trainers, used_models
+from tasks.checks.uses import needed_gpus, trainers, used_models
 
 
 def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
@@ -30,34 +30,30 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
             )
     for block, trainer in trainers(settings, stages):
         yield from _too_many_processes(settings, block, trainer, present)
-    for model in used_models(settings, stages) if settings.gpus else ():
-        size = 1 if model.engine is None else model.engine.tensor_parallel_size
-        if settings.gpus < size and (size <= present or not present):
-            yield (
-                f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
-                "gpus, or lower it"
-            )
+    if settings.gpus:
+        for model in used_models(settings, stages):
+            size = 1 if model.engine is None else model.engine.tensor_parallel_size
+            if settings.gpus < size and (size <= present or not present):
+                yield (
+                    f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
+                    "gpus, or lower it"
+                )
 
 
 def _too_many_processes(
     settings: Config, block: str, trainer: Trainer, present: int
 ) -> Iterator[str]:
-    here, each = settings.gpus or present, processes_here(trainer)
-    if trainer.machines > 1 and on_gpus(trainer, present) and each > present > 0:
-        yield (
-            f"{block}.processes is {trainer.processes} over {trainer.machines} machines, and this machine has "
-            f"{present} GPUs that the run may use for {each} of them; lower {block}.processes, or use machines "
-            f"with {each}"
-        )
-        return
+    """The GPUs of a training are those of each of its machines."""
+    here = settings.gpus or present
     if not settings.gpus and trainer.device == "cuda":
         return  # among those that need GPUs
     if on_gpus(trainer, here) and processes_on(trainer, here) > here * trainer.machines:
         there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
+        over = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
         more = "raise gpus" if settings.gpus else "use a machine with more"
         yield (
-            f"{block}.processes is {trainer.processes}, and {there}; each process trains on a GPU of its "
-            f"own; lower {block}.processes, or {more}"
+            f"{block}.processes is {trainer.processes}{over}, and {there}; each process trains on a GPU of "
+            f"its own; lower {block}.processes, or {more}"
         )
 
 

@@ -6,7 +6,6 @@ stage reads, such as an engine beside an endpoint, are left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -170,9 +169,7 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
     models = list(used_models(settings, names))
     on_devices = bool(models) or bool(names & TRAINING)
     if settings.gpus and on_devices:
-        machines = machines_of(settings, names)
-        over = f" over {machines} machines" if machines > 1 else ""
-        needs.append((f"gpus is {settings.gpus}{over}", math.ceil(settings.gpus / machines)))
+        needs.append((f"gpus is {settings.gpus}", settings.gpus))
     if settings.index.gpu and retrieves(settings, names):
         needs.append(("index.gpu is true", 1))
     for model in models:
@@ -186,20 +183,10 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
             needs.append((f"{key}.device is cuda", 1))
     for block, trainer in trainers(settings, names):
         if trainer.device == "cuda":
-            needs.append((f"{block}.device is cuda", processes_here(trainer)))
+            needs.append((f"{block}.device is cuda", trainer.processes // trainer.machines))
         if trainer.quantization != "none":
             needs.append((f"{block}.quantization is {trainer.quantization}", 1))
     return list(dict.fromkeys(needs))
-
-
-def machines_of(settings: Config, stages: Collection[str]) -> int:
-    """The machines that the run is divided over: those of the training that has the most."""
-    return max((trainer.machines for _, trainer in trainers(settings, stages)), default=1)
-
-
-def processes_here(trainer: Trainer) -> int:
-    """The processes of a training on each of its machines, which a GPU each is for."""
-    return math.ceil(trainer.processes / trainer.machines)
 
 
 def runs_elsewhere(settings: Config) -> bool:

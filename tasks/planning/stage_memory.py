@@ -20,7 +20,6 @@ from pipeline.config.knowledge import Graph, Hypergraph
 from pipeline.config.policy import Trainer
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.training.memory import training_memory, weight_bytes
-from tasks.checks.uses import TRAINING, machines_of, processes_here
 from tasks.planning.model_memory import ModelMemory, Part, Parts
 from tasks.planning.sizes import Sizes
 
@@ -65,7 +64,6 @@ class Planner:
 
     def __init__(self, settings: Config, sizes: Sizes, gpu: Gpu | None) -> None:
         self.settings, self.sizes, self.gpu = settings, sizes, gpu
-        self.machines = machines_of(settings, TRAINING)
         self.models = ModelMemory(settings, sizes, gpu)
         self.evaluation_models = ModelMemory(settings.for_evaluation(), sizes, gpu)
 
@@ -229,7 +227,9 @@ class Planner:
         settings, parts = self.settings, Parts()
         shape = self.models.known(settings.model.base, parts)
         if shape is None:
-            return self._made(name, parts, processes_here(trainer), 0.0, 0.0)
+            return self._made(
+                name, parts, math.ceil(trainer.processes / trainer.machines), 0.0, 0.0
+            )
         length = trainer.max_length
         if name == "train":  # no trajectory is longer than the engine's limit
             length = min(length, settings.engine.max_model_len)
@@ -258,7 +258,7 @@ class Planner:
         loaded = weight_bytes(shape, trainer.dtype)
         if self.gpu is not None:  # a file of the weights is read at a time, and moved to the GPU
             loaded = min(loaded, _WEIGHT_FILE_BYTES)
-        here = processes_here(trainer)
+        here = math.ceil(trainer.processes / trainer.machines)
         plan = self._made(name, parts, here, 0.0, 0.0)
         return replace(plan, ram=here * (self._process_bytes + loaded))
 
@@ -266,12 +266,10 @@ class Planner:
 
     def _at_once(self, shards: int | None, gpus: int) -> int:
         """How many shards of a stage run at the same time on a machine, with ``gpus`` GPUs each."""
-        run, machines = self.settings, self.machines
-        here = math.ceil(run.gpus / machines)
-        workers = math.ceil(run.workers / machines) if run.workers else here + 1
-        processes = min(workers, shards or run.shards)
-        if here and gpus:
-            processes = min(processes, here // gpus)
+        run = self.settings
+        processes = min(run.workers or run.gpus + 1, shards or run.shards)
+        if run.gpus and gpus:
+            processes = min(processes, run.gpus // gpus)
         return max(1, processes)
 
     @property

@@ -109,17 +109,27 @@ def test_training_on_fewer_gpus_than_processes_is_no_fault() -> None:
 
 
 def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
-    two = ("dpo.machines=2", "dpo.processes=16", "gpus=16", "execution=slurm")
+    two = ("dpo.machines=2", "dpo.processes=16", "execution=slurm")
     settings = load("tearag-llama3-8b", two)
     assert not list(device_faults(settings, ["train"], gpus(8)))
-    faults = list(device_faults(settings, ["train"], gpus(4)))
-    assert len(faults) == 2
-    assert faults[0].startswith("gpus is 16 over 2 machines, and this machine has 4")
-    assert faults[1].startswith("dpo.processes is 16 over 2 machines, and this machine has 4 GPUs")
-    assert "for 8 of them" in faults[1]
+    more = load("tearag-llama3-8b", (*two, "dpo.processes=18"))
+    (fault,) = device_faults(more, ["train"], gpus(8))
+    assert fault.startswith("dpo.processes is 18 over 2 machines, and gpus is 8")
+    on_cuda = load("tearag-llama3-8b", (*two, "gpus=0", "dpo.device=cuda"))
+    assert not list(device_faults(on_cuda, ["train"], gpus(8)))
+    (fault,) = device_faults(on_cuda, ["train"], gpus(4))
+    assert fault.startswith("dpo.device is cuda, and this machine has 4")
+    assert fault.endswith("a machine with 8")
     uneven = load("tearag-llama3-8b", (*two, "dpo.processes=15"))
     found = check_stages(uneven, ["train"], Machine(gpus(8).gpus)).faults
     assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
+
+
+def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_setting_gpus() -> None:
+    spread = ("dpo.processes=8", "dpo.machines=2", "gpus=0", "execution=slurm")
+    settings = load("single-gpu-24gb", spread)
+    (fault,) = device_faults(settings, ["train"], gpus(2))
+    assert fault.startswith("dpo.processes is 8 over 2 machines, and this machine has 2")
 
 
 def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:

@@ -83,7 +83,7 @@ def test_each_process_of_a_training_reads_one_file_of_the_weights_at_a_time() ->
 
 
 def test_a_training_on_several_machines_is_planned_for_each_of_them() -> None:
-    two = ("dpo.machines=2", "dpo.processes=16", "gpus=16", "execution=slurm")
+    two = ("dpo.machines=2", "dpo.processes=16", "execution=slurm")
     made = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample", overrides=two)
     one = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample")
     for spread, alone in zip(made.stages, one.stages, strict=True):
