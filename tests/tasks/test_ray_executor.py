@@ -54,7 +54,7 @@ def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) ->
 
 
 def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(gpus=1, threads=7))
+    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(gpus=1, threads=7))
     with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
         run(task(InBatches, workspace, "execution=ray"))
 
@@ -66,7 +66,7 @@ def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
     """By default it asks for 16, and each node has one."""
     monkeypatch.setenv("MARKS", str(workspace))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=in_slot))
+    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(policy=in_slot))
     stage = Samples(**task(First, workspace, "execution=ray").param_kwargs, number=0)
     run(stage)
     assert given(stage)["OMP_NUM_THREADS"] == "1"
@@ -88,7 +88,7 @@ def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
 RUN_IN_SLOTS = f"""
 import tasks.build
 from tasks.needs import Needs
-tasks.build.needs = lambda task: Needs(policy=True)
+tasks.build.needs = lambda *_: Needs(policy=True)
 {RUN}"""
 
 
@@ -110,7 +110,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     workspace, nodes, capfd, monkeypatch, in_slot: bool
 ) -> None:
     """A node is removed after two of four batches; the output is that of a run without Ray."""
-    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=in_slot))
+    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(policy=in_slot))
     stage = task(InBatches, workspace, "execution=ray")
     lost: list[psutil.Process] = []
 
@@ -142,7 +142,9 @@ def test_stages_that_open_a_policy_run_in_one_slot_one_after_the_other(
 ) -> None:
     """A slot holds the only CPU of its node, and makes room for a stage without a policy."""
     policies = {"engine-first", "engine-second"}
-    monkeypatch.setattr("tasks.build.needs", lambda stage: Needs(policy=stage.stage in policies))
+    monkeypatch.setattr(
+        "tasks.build.needs", lambda stage, *_: Needs(policy=stage.stage in policies)
+    )
     run(task(UsesEngineLast, workspace, "execution=ray", "workers=1"))
     sockets = [
         (task(kind, workspace).directory / "engine.txt").read_text()
