@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_shapes import PUBLISHED
 from pipeline.llm.memory import engine_memory
@@ -110,12 +111,11 @@ _REQUESTS, _PROMPT, _WRITTEN = 256, 256, 128  # of the part vllm-lora
 def rates(path: Path = FIGURES) -> Rates:
     """The assumed rates, with those that the GPU check measured in their place.
 
-    Figures of a check on a CPU count for nothing. Raises InputError when the file is no JSON object.
+    Figures of a check on a CPU count for nothing. Raises InputError when the file is not what the check writes.
     """
     if not path.is_file():
         return Rates()
-    found = read_json(path)
-    machine, parts = found.get("machine", {}), found.get("parts", {})
+    machine, parts = _read(path)
     if "device" not in machine:
         return Rates()
     values = dict(_values(machine, parts))
@@ -125,6 +125,32 @@ def rates(path: Path = FIGURES) -> Rates:
     if speed and (written := _writing(speed, Rates().reading)):
         values["writing"] = written
     return replace(Rates(), **values, measured=dict.fromkeys(values, origin))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The machine and the parts of the check's file, with the types that the rates need."""
+    found = read_json(path)
+    machine, parts = found.get("machine", {}), found.get("parts", {})
+    wrong = None
+    if not isinstance(machine, dict) or not isinstance(machine.get("memory_gib", 0), int | float):
+        wrong = "machine is not an object with a number memory_gib"
+    elif not isinstance(parts, dict):
+        wrong = "parts is not an object"
+    else:
+        for name, part in parts.items():
+            rows = part.get("figures", []) if isinstance(part, dict) else None
+            if not isinstance(rows, list) or not all(map(_is_figure, rows)):
+                wrong = f"part {name!r} is not an object with figures, which have name and value"
+                break
+    if wrong is not None:
+        raise InputError.at(
+            path, None, f"{wrong}; move the file away, and run make gpu-check to write it again"
+        )
+    return machine, parts
+
+
+def _is_figure(row: Any) -> bool:
+    return isinstance(row, dict) and row.keys() >= {"name", "value"}
 
 
 def _values(machine: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -87,6 +87,30 @@ def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
         rates(tmp_path / "gpu.json")
 
 
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({"machine": "H100 device"}, "machine is not an object"),
+        ({"machine": {"device": "H100", "memory_gib": "80"}}, "a number memory_gib"),
+        ({"machine": {"device": "H100"}, "parts": []}, "parts is not an object"),
+        ({"parts": {"sft-8b": None}}, "part 'sft-8b' is not an object with figures"),
+        (
+            {"parts": {"sft-8b": {"state": "done", "figures": [{"name": "tokens"}]}}},
+            "part 'sft-8b'",
+        ),
+    ],
+)
+def test_a_file_of_another_form_is_one_sentence(
+    tmp_path: Path, found: dict[str, object], problem: str
+) -> None:
+    (tmp_path / "gpu.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match=problem) as error:
+        rates(tmp_path / "gpu.json")
+    assert str(error.value).endswith(
+        "; move the file away, and run make gpu-check to write it again"
+    )
+
+
 def test_the_figures_have_the_names_that_the_check_gives_them() -> None:
     """Names of parts, and texts of the calls that add figures in the modules of the check."""
     assert set(FIGURES) <= {part.name for part in PARTS}
