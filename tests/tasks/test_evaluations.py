@@ -34,7 +34,14 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.chdir(tmp_path)
     root = Path(__file__).resolve().parents[2]
     monkeypatch.setenv("PYTHONPATH", str(root))
-    return settings(model, 64, "evaluation.bootstrap=10", "rounds=2", "shards=1")
+    return settings(
+        model,
+        512,
+        "sampling.max_total_tokens=256",
+        "evaluation.bootstrap=10",
+        "rounds=2",
+        "shards=1",
+    )
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ FIRST = Query("which models", ("are loaded",))  # the query that the service sta
 def configuration(tmp_path: Path) -> Path:
     encoder = tmp_path / "encoder"
     encoder.mkdir()
-    for name in ("config.json", "model.safetensors"):
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (encoder / name).write_text("{}")
     rows = [{"title": head, "text": f"{head} {relation} {tail}."} for head, relation, tail in FACTS]
     (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)))
