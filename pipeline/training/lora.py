@@ -122,8 +122,8 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(
-            f"{block}.quantization is {settings.quantization}, which is for training on a CUDA device, and "
-            f"training is on the CPU; set {block}.quantization: none"
+            f"{block}.quantization is {settings.quantization}, whose weights bitsandbytes trains through on CUDA "
+            f"devices only; set {block}.quantization: none"
         )
     return device
 

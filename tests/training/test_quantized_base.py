@@ -1,7 +1,8 @@
 """Training over base weights in 4 and 8 bit, with bitsandbytes' CPU kernels.
 
-These need widths that are multiples of 64. The trainers see `quantization: none`, because steep itself
-refuses quantization on a CPU; the model is a quantized one all the same.
+These need widths that are multiples of 64. The trainers see `quantization: none`, because steep refuses
+quantization on a CPU: after a pass in evaluation, the CPU kernel for 4 bit gives no gradient to its input
+(bitsandbytes 0.50). No test here depends on such a gradient.
 """
 
 from __future__ import annotations
