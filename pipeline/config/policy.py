@@ -172,6 +172,11 @@ class Trainer(Block):
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"
     )
+    shard_base: Annotated[bool, Execution()] = Field(
+        False,
+        description="divide the frozen base among the processes of a machine (FSDP2), for a base that does not fit "
+        "on one GPU",
+    )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
     )
@@ -181,14 +186,27 @@ class Trainer(Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _whole_base_in_each_process(cls, value: Any) -> Any:
+    def _without_accelerate_config(cls, value: Any) -> Any:
         if isinstance(value, dict) and "accelerate_config" in value:
             raise ValueError(
-                "accelerate_config is no setting: training is data parallel, and FSDP or DeepSpeed, which shard "
-                "the base model, are not supported; remove it, and where the base does not fit on one GPU set "
-                "quantization: 4bit and gradient_checkpointing: true"
+                "accelerate_config is no setting; remove it, and where the base does not fit on one GPU set "
+                "shard_base: true (FSDP2), or quantization: 4bit"
             )
         return value
+
+    @model_validator(mode="after")
+    def _base_can_be_divided(self) -> Trainer:
+        if self.shard_base and self.processes <= self.machines:
+            raise ValueError(
+                f"shard_base divides the base among the processes of a machine, and processes is {self.processes} "
+                f"on {self.machines} machine{'s' * (self.machines > 1)}; raise processes, or set shard_base: false"
+            )
+        if self.shard_base and self.quantization != "none":
+            raise ValueError(
+                f"shard_base does not divide a base in {self.quantization}; set quantization: none, or "
+                "shard_base: false"
+            )
+        return self
 
 
 class Sft(Trainer):

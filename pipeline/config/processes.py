@@ -22,11 +22,11 @@ def processes_on(trainer: Trainer, gpus: int) -> int:
 
     They are ``trainer.processes`` unless ``device`` is ``auto`` and there are fewer GPUs, but at least one. The
     number is then the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
-    fill ``batch_size``. With ``machines`` above 1 it is never lowered: too few GPUs are then an error where
-    training starts.
+    fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it is never lowered: too few GPUs are then
+    an error where training starts.
     """
     wanted = trainer.processes
-    fixed = trainer.device != "auto" or trainer.machines > 1
+    fixed = trainer.device != "auto" or trainer.machines > 1 or trainer.shard_base
     if fixed or gpus == 0 or gpus >= wanted:
         return wanted
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)

@@ -18,6 +18,7 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.training.cpu_attention import ATTENTION, GRAIN, hidden_states, register_attention
+from pipeline.training.sharding import is_sharded
 from pipeline.training.trl_types import CausalModel, Decoder, FusedOutput, TrlTrainer
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
     ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by ``temperature``, which
     must be the trainer's.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model).get_base_model()
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    if is_sharded(policy):  # processes would gather the layers for different numbers of groups
+        return False
+    model = policy.get_base_model()
     if trainer.args.device.type != "cpu" or model.config.model_type not in FAMILIES:
         return False
     if trainer.args.bf16:

@@ -28,6 +28,7 @@ from pipeline.training.collate import StepSortedSampler, accumulation_steps
 from pipeline.training.history import History
 from pipeline.training.lora import load_weights, pick_device
 from pipeline.training.progress_callback import progress_callback
+from pipeline.training.sharding import leave_shards_alone
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
@@ -96,15 +97,15 @@ def refuse_sharding() -> None:
     """Raise ConfigError when the environment asks accelerate to shard the model.
 
     Log-probabilities of the reference are computed before accelerate would shard it, and adapters and
-    checkpoints are written from the weights of one process.
+    checkpoints are written from the weights of one process. `pipeline.training.sharding` divides the base alone.
     """
     from accelerate.utils import parse_flag_from_env
 
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         if parse_flag_from_env(name):
             raise ConfigError(
-                f"{name} is set in the environment; training is data parallel, and FSDP and DeepSpeed are not "
-                "supported; unset it"
+                f"{name} is set in the environment, which would shard the adapter too; unset it, and divide a base "
+                "that does not fit on one GPU by shard_base: true"
             )
 
 
@@ -166,6 +167,7 @@ def sorted_steps(
             args._n_gpu = min(args.n_gpu, 1)
             with keeping_precision(model):
                 super().__init__(model=model, args=args, **arguments)
+            leave_shards_alone(self.model)
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(

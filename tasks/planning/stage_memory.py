@@ -233,6 +233,7 @@ class Planner:
         length = trainer.max_length
         if name == "train":  # no trajectory is longer than the engine's limit
             length = min(length, settings.engine.max_model_len)
+        here = math.ceil(trainer.processes / trainer.machines)
         memory = training_memory(
             shape,
             rows=trainer.per_device_batch_size * rows,
@@ -244,10 +245,14 @@ class Planner:
             quantization=trainer.quantization,
             checkpointing=trainer.gradient_checkpointing,
             processes=trainer.processes,
+            parts=here if trainer.shard_base else 1,
         )
         batch = f"{block}.per_device_batch_size"
         more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
-        parts.add("base weights", memory.weights, f"{block}.quantization (4bit)")
+        smaller = [f"{block}.quantization (4bit)"]
+        if here > 1 and not trainer.shard_base:
+            smaller.append(f"set {block}.shard_base")
+        parts.add("base weights", memory.weights, *smaller)
         parts.add("adapter and Adam", memory.adapter)
         parts.add("layer inputs", memory.layer_inputs, batch, f"{block}.max_length")
         parts.add("a layer's activations", memory.layer, batch, *more)
@@ -258,8 +263,10 @@ class Planner:
         loaded = weight_bytes(shape, trainer.dtype)
         if self.gpu is not None:  # a file of the weights is read at a time, and moved to the GPU
             loaded = min(loaded, _WEIGHT_FILE_BYTES)
-        here = math.ceil(trainer.processes / trainer.machines)
         plan = self._made(name, parts, here, 0.0, 0.0)
+        if trainer.shard_base:  # one process after the other holds the whole base
+            whole = weight_bytes(shape, trainer.dtype)
+            return replace(plan, ram=here * self._process_bytes + whole)
         return replace(plan, ram=here * (self._process_bytes + loaded))
 
     # Parts of several stages

@@ -26,7 +26,7 @@ def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(
 
 @pytest.mark.parametrize(
     "change",
-    [{"device": "cpu"}, {"device": "cuda"}, {"machines": 2}],
+    [{"device": "cpu"}, {"device": "cuda"}, {"machines": 2}, {"shard_base": True}],
 )
 def test_a_number_that_is_asked_for_is_not_lowered(change: dict[str, Any]) -> None:
     assert processes_on(trainer(**change), 1) == 4

@@ -200,14 +200,16 @@ def test_sharded_training_by_the_environment_is_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "true")
-    with pytest.raises(ConfigError, match=f"{name} is set .* not supported; unset it"):
+    with pytest.raises(ConfigError, match=f"{name} is set .*; unset it, .* shard_base: true"):
         run_sft(run.context("sft", name))
 
 
 @pytest.mark.parametrize("block", ["sft", "dpo"])
 def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) -> None:
     settings = {block: {"processes": 2, "accelerate_config": "fsdp.yaml"}}
-    with pytest.raises(ValueError, match=r"FSDP or DeepSpeed, .* are not supported; remove it"):
+    with pytest.raises(
+        ValueError, match=r"accelerate_config is no setting; .* shard_base: true \(FSDP2\)"
+    ):
         run.context("sft", "sharded", **settings)
 
 

@@ -106,6 +106,18 @@ def test_quantized_weights_take_half_a_byte_and_embeddings_four() -> None:
     assert memory.weights == pytest.approx(6_979_321_856 * 0.52 + 1_050_939_392 * 4)
 
 
+def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
+    settings = {"rows": 1, "length": 1, "rank": 8, "targets": ATTENTION, "dropout": False}
+    memory = training_memory(LLAMA, parts=8, **settings)
+    layers = 6_979_321_856 * 2
+    assert memory.weights == pytest.approx(layers / 8 + layers / 16 + 1_050_939_392 * 2)
+    whole, sharded = (
+        plan("tearag-llama3-8b", nominal_gpu(80), "train", overrides=(f"dpo.shard_base={value}",))
+        for value in ("false", "true")
+    )
+    assert whole.stages[0].device_bytes - sharded.stages[0].device_bytes > 10e9
+
+
 def test_an_engine_is_divided_over_its_gpus() -> None:
     one, two = (engine_memory(LLAMA, "bfloat16", tensor_parallel_size=n) for n in (1, 2))
     assert one.weights == 2 * 8_030_261_248
