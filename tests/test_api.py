@@ -36,9 +36,9 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.chdir(tmp_path)
     return [
         f"model.base={model}",
-        "engine={kind: transformers, dtype: float32, max_model_len: 64}",
+        "engine={kind: transformers, dtype: float32, max_model_len: 512}",
         "retrieval.variant=none",
-        "sampling={samples: 2, max_segment_tokens: 6, batch: 2, in_flight: 4}",
+        "sampling={samples: 2, max_segment_tokens: 6, max_total_tokens: 256, batch: 2, in_flight: 4}",
         "rounds=1",
     ]
 

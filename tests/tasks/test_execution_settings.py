@@ -26,7 +26,7 @@ OPTIONAL = (
     f"judges={JUDGES}",
     f"evaluation.judges={JUDGES}",
     "rewards.reranker={}",
-    "grpo={learning_rate: 1.0e-4, batch_size: 16, per: trajectory}",
+    "grpo={learning_rate: 1.0e-4, batch_size: 16, per: trajectory, processes: 2}",
 )
 RUNS = [
     ("embedded-hiprag.yaml", OPTIONAL),
