@@ -182,7 +182,7 @@ test: $(STAMP) ## pytest, in parallel
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
-	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
+	$(VENV)/bin/python -m benchmarks.tiny_reader.train --output data/tiny_reader --seed 0
 
 # One thread, as the goals are per core; run nothing else at the same time.
 bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS)
