@@ -25,6 +25,12 @@ _TIMED_KEYS = re.compile(r"second|runtime|per_second|timing")
 _STARTED = re.compile(r"^\S+\s+(\S+)\s+runs \(log: ")
 
 
+def environment() -> dict[str, str]:
+    """The environment in which ``steep`` of this checkout runs from any folder."""
+    here = {"PYTHONPATH": str(shipped.ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **here}
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A working directory with a configuration; its data, runs and caches stay inside.
@@ -56,14 +62,13 @@ class RunFolder:
 
         ``before`` is called in the new process, for example to limit its resources.
         """
-        root = str(shipped.ROOT)
         options = ["--config", "small.yaml"]
         for override in self.overrides:
             options += ["--set", override]
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli", *arguments, *options],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
