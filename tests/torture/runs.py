@@ -17,8 +17,10 @@ from typing import Any
 
 from pipeline.core import shipped
 
-SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
-EMBEDDED = "base: {base}\nname: small\n"  # the shipped configuration as it is
+_FOLDER = Path(__file__).parent
+SMALL = (_FOLDER / "small.yaml").read_text(encoding="utf-8")
+PROGRAPH = (_FOLDER / "small_prograph.yaml").read_text(encoding="utf-8")
+EMBEDDED = "base: {configs}/embedded.yaml\nname: small\n"  # the shipped configuration as it is
 # Files whose content is time or memory, and keys of JSON files that hold seconds.
 TIMED_FILES = frozenset({"manifest.json", "timing.json", "report.html"})
 _TIMED_KEYS = re.compile(r"second|runtime|per_second|timing")
@@ -36,7 +38,7 @@ class RunFolder:
     """A working directory with a configuration; its data, runs and caches stay inside.
 
     ``overrides`` are settings as ``--set`` takes them. ``configuration`` is the text of the file, in which
-    {base} stands for the shipped ``embedded.yaml``.
+    {configs} stands for the folder of the shipped ones.
     """
 
     root: Path
@@ -50,8 +52,7 @@ class RunFolder:
     def prepare(self) -> RunFolder:
         """Create the folder and its configuration."""
         self.root.mkdir(parents=True, exist_ok=True)
-        base = (shipped.CONFIGURATIONS / "embedded.yaml").as_posix()
-        text = self.configuration.replace("{base}", base)
+        text = self.configuration.replace("{configs}", shipped.CONFIGURATIONS.as_posix())
         (self.root / "small.yaml").write_text(text, encoding="utf-8")
         return self
 
