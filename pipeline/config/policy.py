@@ -185,6 +185,11 @@ class Trainer(Block):
         "auto", description="auto: the GPU if there is one"
     )
 
+    @property
+    def processes_per_machine(self) -> int:
+        """The training processes on each machine, rounded up where they are not shared evenly."""
+        return math.ceil(self.processes / self.machines)
+
     @model_validator(mode="before")
     @classmethod
     def _without_accelerate_config(cls, value: Any) -> Any:
@@ -197,7 +202,7 @@ class Trainer(Block):
 
     @model_validator(mode="after")
     def _base_can_be_divided(self) -> Trainer:
-        if self.shard_base and self.processes <= self.machines:
+        if self.shard_base and self.processes_per_machine == 1:
             raise ValueError(
                 f"shard_base divides the base among the processes of a machine, and processes is {self.processes} "
                 f"on {self.machines} machine{'s' * (self.machines > 1)}; raise processes, or set shard_base: false"

@@ -108,7 +108,7 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
         raise DependencyError(
             f"{block}.device is cuda, but torch finds no CUDA device; set it to cpu"
         )
-    here = settings.processes // settings.machines
+    here = settings.processes_per_machine
     if device == "cuda" and here > torch.cuda.device_count():
         of_machine = f", {here} on each machine" if settings.machines > 1 else ""
         raise DependencyError(

@@ -77,6 +77,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def options(task: StageTask) -> list[str]:
     return [word for setting in task.overrides for word in ("--set", setting)]
 
 
+@pytest.mark.slow
 def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTask) -> None:
     """The roll-out is one, so both give the same text; the last trained policy is the default."""
     question = "Where is Vell? <|assistant|>"  # a control token, which stays text
@@ -69,6 +70,7 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
     assert base.policy != last.policy
 
 
+@pytest.mark.slow
 def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: StageTask) -> None:
     lines = b"Where is Vell?\n\n  Who is Ada?\n"
     status, printed, told = steep(["ask", "--compare", "base,sft", "--json", *options(run)], lines)
@@ -147,6 +149,7 @@ def test_a_process_that_dies_is_an_error_with_its_status(
     assert not process._log.exists()
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_path: Path) -> None:
     [asked] = asked_policies(run, ["base"])
     config = asked.context.config
@@ -162,6 +165,7 @@ def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_p
         process.stop()
 
 
+@pytest.mark.slow
 def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     overrides: tuple[str, ...],
     run: StageTask,
@@ -197,6 +201,7 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     assert waited, "the engine was running, and its GPU was free"
 
 
+@pytest.mark.slow
 def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: StageTask) -> None:
     [asked] = asked_policies(run, ["base"])
     process = PolicyProcess("base", asked.context, asked.policy, {"STEEP_TEST_THREADS": "3"})
@@ -222,6 +227,7 @@ def test_equal_questions_have_one_id_and_other_questions_another() -> None:
     assert question_record("Where?").question_id != question_record("Who?").question_id
 
 
+@pytest.mark.slow
 def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
     """In a terminal; the answer is shown with its policy and what it took."""
     leader, follower = pty.openpty()
@@ -242,6 +248,7 @@ def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
     assert b"ask a question" in told
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_command_and_its_processes(run: StageTask) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],

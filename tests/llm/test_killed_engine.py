@@ -63,6 +63,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
     return (line.split() for line in process.stdout)
 
 
+@pytest.mark.slow
 def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(model: Path) -> None:
     mark = f"{MARK}=generating"
     with start(model, "generating") as run:
@@ -81,6 +82,7 @@ def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(mo
     assert left_after(f"{MARK}=again") == {}
 
 
+@pytest.mark.slow
 def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Path) -> None:
     mark = f"{MARK}=engine-killed"
     with start(model, "engine-killed") as run:
@@ -119,6 +121,7 @@ def test_the_watch_wakes_a_call_after_another_has_just_got_its_answer() -> None:
     watch.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["stage", "run"])
 def test_no_process_of_an_engine_survives_a_kill_while_it_starts(model: Path, killed: str) -> None:
     """The engine's process is killed with its parent before it has imported vLLM."""

@@ -121,6 +121,7 @@ def merge_and_report(model: Path, adapter: Path, into: Path, reports) -> None:
     served.close()
 
 
+@pytest.mark.slow
 def test_processes_that_serve_one_policy_share_one_merged_model(
     model: Path, adapter: Path, tmp_path: Path
 ) -> None:

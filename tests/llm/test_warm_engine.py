@@ -21,6 +21,7 @@ from pipeline.llm.warm_engine import SOCKET, warm_engine
 from tests.llm.small_models import small_adapter, small_model
 
 pytest.importorskip("vllm")
+pytestmark = pytest.mark.slow
 MODEL = find_model("data/tiny_reader")
 CONFIG = EngineConfig(
     kind="vllm", dtype="bfloat16", max_model_len=512, cpu_kv_cache_gib=1, enforce_eager=True

@@ -74,6 +74,7 @@ def training_processes(job: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -> None:
@@ -101,6 +102,7 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
     assert left == {}
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     context = run.context("sft", "two", sft={"processes": 2, "epochs": 2})
     progress = ProgressFile(run.root / "two.progress.json")
@@ -119,6 +121,7 @@ def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[s
     assert context.work["start_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_two_processes_and_two_machines_train_the_policy_of_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) 
         run.context("sft", "sharded", **settings)
 
 
+@pytest.mark.slow
 def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

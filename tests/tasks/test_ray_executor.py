@@ -39,6 +39,7 @@ def nodes() -> Iterator[Nodes]:
         yield started
 
 
+@pytest.mark.slow
 def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     with pytest.raises(RunFailed) as caught:
         run(task(Complains, workspace, "execution=ray"))
@@ -48,17 +49,20 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) -> None:
     with pytest.raises(RunFailed, match=r"killed by SIGKILL, probably .*; lower sampling.batch"):
         run(task(Ends, workspace, "name=SIGKILL", "execution=ray"))
 
 
+@pytest.mark.slow
 def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
     monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(gpus=1, threads=7))
     with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
         run(task(InBatches, workspace, "execution=ray"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_slot", [False, True])
 def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
     workspace, nodes, monkeypatch, in_slot: bool
@@ -92,6 +96,7 @@ tasks.build.needs = lambda *_: Needs(policy=True)
 {RUN}"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [RUN, RUN_IN_SLOTS])
 def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
     stage = task(InBatches, workspace, "execution=ray")
@@ -105,6 +110,7 @@ def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
     wait_until(lambda: not stage.store.in_use(stage.key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_slot", [False, True])
 def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     workspace, nodes, capfd, monkeypatch, in_slot: bool
@@ -137,6 +143,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     assert content(here) == content(directory)
 
 
+@pytest.mark.slow
 def test_stages_that_open_a_policy_run_in_one_slot_one_after_the_other(
     workspace, nodes, monkeypatch
 ) -> None:

@@ -66,6 +66,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if path.name != "manifest.json"}
 
 
+@pytest.mark.slow
 def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) -> None:
     directory = run(task(Second, workspace, *LOCAL))
     assert executions(workspace) == ["first", "second", "batch 0", "batch 1", "batch 2"]
@@ -76,6 +77,7 @@ def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) ->
     assert content(run(here)) == content(directory)
 
 
+@pytest.mark.slow
 def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
     with pytest.raises(RunFailed) as caught:
         run(task(Complains, workspace, *LOCAL))
@@ -86,6 +88,7 @@ def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None:
     """The run gets SIGKILL, so only its death tells the driver."""
     stage = task(InBatches, workspace, *LOCAL)
@@ -105,6 +108,7 @@ def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None
     assert executions(workspace).count("batch 0") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "in_background"),
     [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
@@ -133,6 +137,7 @@ def test_an_interrupted_run_cancels_its_job(
     assert not stage.store.in_use(stage.key)
 
 
+@pytest.mark.slow
 def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
     stage = task(Waits, workspace)
     started = subprocess.Popen(

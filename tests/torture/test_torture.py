@@ -34,6 +34,7 @@ def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
     assert figures.cases == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     reference: RunFolder, tmp_path: Path

@@ -10,8 +10,8 @@ import os
 import queue
 from typing import Any
 
-from pipeline.tiny_reader.curriculum import PHASES, chunk_packs
-from pipeline.tiny_reader.packing import Pack
+from benchmarks.tiny_reader.curriculum import PHASES, chunk_packs
+from benchmarks.tiny_reader.packing import Pack
 
 _QUEUE_PACKS = 48
 _POLL_S = 20

@@ -31,7 +31,7 @@ def export(work: Path, output: Path) -> dict[str, Any]:
     import torch
     from transformers import AutoTokenizer, GenerationConfig
 
-    from pipeline.tiny_reader.model import new_model
+    from benchmarks.tiny_reader.model import new_model
 
     if not (work / "state.pt").exists():
         raise InputError(
