@@ -56,8 +56,17 @@ def model_tokenizer(model: Path | str, chat_template: str | None = None) -> Toke
     return tokenizer
 
 
+def is_markup(token: AddedToken) -> bool:
+    """Whether an added token is more than a word, a character or white space."""
+    text = token.content
+    return token.special or (len(text) > 1 and not text.isspace() and not text.isalnum())
+
+
 class AddedToken(Protocol):
     """A token that was added to the vocabulary; ``special`` marks a control token."""
+
+    @property
+    def content(self) -> str: ...
 
     @property
     def special(self) -> bool: ...
