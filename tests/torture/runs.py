@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import shipped
+from tests.waiting import becomes
 
 _FOLDER = Path(__file__).parent
 SMALL = (_FOLDER / "small.yaml").read_text(encoding="utf-8")
@@ -144,9 +145,7 @@ def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
             if due is not None and time.monotonic() >= due:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                deadline = time.monotonic() + 10
-                while run.orphans() and time.monotonic() < deadline:
-                    time.sleep(0.1)
+                becomes(lambda: not run.orphans())
                 return Killed(running, delay, len(run.orphans()))
             time.sleep(0.02)
     return None
