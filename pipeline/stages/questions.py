@@ -21,15 +21,14 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question
-from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps, repeated_questions
-from pipeline.corpus.questions.load import UNANSWERABLE, Notes, load_questions
+from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
+from pipeline.corpus.questions.load import REPEATED, UNANSWERABLE, Notes, load_questions
 from pipeline.corpus.questions.shared import NO_FACT_FOUND
 from pipeline.run.context import StageContext
 
 FILE = "questions.parquet"
 TRAINED = ("sft", "sampling")
 HELD_OUT = ("validation", "test")
-REPEATED = "questions with the text of another question of the split"
 _PREFIX = "questions-"
 
 
@@ -45,7 +44,7 @@ def run(context: StageContext) -> dict[str, int]:
     context.progress.start(len(files), "files")
     notes = Notes()
     questions = read_split(split, _with_paths(context, files), context.seed, notes)
-    for line in lines_of(split, notes):
+    for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
         print(line)
     context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
     if split not in TRAINED:
@@ -74,7 +73,7 @@ def read_split(
     """
     by_id: dict[str, Question] = {}
     for number, (file, path) in enumerate(files):
-        questions = load_questions(
+        for question in load_questions(
             path,
             file.dataset,
             required=file.filter,
@@ -83,8 +82,7 @@ def read_split(
             seed=seed + number,
             for_training=split in TRAINED,
             notes=notes,
-        )
-        for question in questions:
+        ):
             if question.question_id in by_id:
                 raise InputError.at(
                     path,
@@ -93,18 +91,18 @@ def read_split(
                     "file once per split, or make the ids distinct",
                 )
             by_id[question.question_id] = question
-    notes.repeated = repeated_questions(list(by_id.values()))
-    notes.counts[REPEATED] = len(notes.repeated)
-    return list(by_id.values())
+    questions = list(by_id.values())
+    notes.count_repeats(questions)
+    return questions
 
 
-def lines_of(split: str, notes: Notes) -> Iterator[str]:
-    """A sentence for each thing that was left out of the questions of a split or noticed."""
+def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
+    """A sentence for each thing that was left out of the questions of the set ``name`` or noticed."""
     for reason, count in notes.counts.items():
         if not count:
             continue
-        line = f"data.{split}: {count:,} {reason}"
-        if reason in (NO_FACT_FOUND, UNANSWERABLE) and split in TRAINED:
+        line = f"{name}: {count:,} {reason}"
+        if reason in (NO_FACT_FOUND, UNANSWERABLE) and for_training:
             line += "; left out"
         elif reason == UNANSWERABLE:
             line += "; every prediction scores 0"

@@ -216,7 +216,7 @@ def test_repeated_questions_of_a_split_are_counted_named_and_kept(
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     stage, counts = run_questions(values, tmp_path, "test")
     assert counts == {"questions": 3}
-    reason = "questions with the text of another question of the split"
+    reason = "questions with the text of an earlier question of the set"
     assert stage.notes["questions"] == {reason: 1}
     said = f"data.test: 1 {reason}; all are kept; the first: r, as p\n"
     assert capsys.readouterr().out == said

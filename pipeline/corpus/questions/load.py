@@ -12,7 +12,7 @@ contexts only, ``query`` with retrieved ``context``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.documents import Document
+from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
 from pipeline.corpus.questions.question_record import question_record
 from pipeline.corpus.questions.select import Selection, choose, matches
@@ -31,6 +32,7 @@ __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
 EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
+REPEATED = "questions with the text of an earlier question of the set"
 UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
 _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
@@ -61,12 +63,17 @@ class Notes:
         counts: numbers by reason; what was left out is counted among all questions that were read.
         unanswerable: place and answers of the questions whose answers normalize to nothing. Every
             prediction scores 0 on them.
-        repeated: ids of questions with the text of an earlier question of their split, and its id.
+        repeated: ids of questions with the text of an earlier question of the set, and its id.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     unanswerable: list[str] = field(default_factory=list)
     repeated: dict[str, str] = field(default_factory=dict)
+
+    def count_repeats(self, questions: Sequence[Question]) -> None:
+        """Note the repeated questions of a set, which may come from several files."""
+        self.repeated = repeated_questions(questions)
+        self.counts[REPEATED] = len(self.repeated)
 
 
 def read_questions(path: Path, dataset: str) -> Iterator[tuple[RawRecord, Question]]:
