@@ -159,8 +159,10 @@ class Trainer(Block):
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="number format of the base weights and activations"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "bfloat16",
+        description="number format of the base weights and activations; auto: bfloat16 on a GPU, the faster "
+        "one on a CPU",
     )
     quantization: Literal["none", "4bit", "8bit"] = Field(
         "none", description="of the frozen base weights (bitsandbytes)"

@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
+from pipeline.config.dtypes import resolve_dtypes
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
@@ -154,7 +155,7 @@ def _subject(
         raise InputError.at(
             data, None, "no such directory; --data takes the directory of the data files"
         )
-    config = load(path, tuple(overrides), str(data) if data else None)
+    config = resolve_dtypes(load(path, tuple(overrides), str(data) if data else None)).settings
     root = Path(config.data.root or ".")
     if files.dataset is not None and files.dataset not in DATASETS:
         raise InputError(f"--dataset {files.dataset}: expected one of {', '.join(DATASETS)}")

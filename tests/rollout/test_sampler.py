@@ -13,6 +13,7 @@ from pipeline.retrieval.base import Query
 from pipeline.rollout.sampler import MOST_CHARACTERS
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
+from tests.waiting import LIMIT
 
 TOKENIZER = small_tokenizer()
 STEP_1 = "Step 1:\nImportant entity: Ada; Bob\nSubquery: who?\n<Reference>\n"
@@ -267,7 +268,7 @@ def test_the_engine_generates_while_documents_are_retrieved():
         """Returns after the long trajectory, which needs no documents, has been generated."""
 
         def retrieve(self, queries):
-            assert long_trajectory_done.wait(timeout=60)
+            assert long_trajectory_done.wait(LIMIT)
             generated_during_retrieval.append(True)
             return super().retrieve(queries)
 
