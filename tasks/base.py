@@ -19,6 +19,7 @@ import luigi
 
 from pipeline import config as configuration
 from pipeline.config import Config
+from pipeline.config.dtypes import Resolved, resolve_dtypes
 from pipeline.core import shipped
 from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
@@ -52,9 +53,9 @@ preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
-def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Config:
+def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Resolved:
     """The configuration of a task's parameters; tasks with equal parameters share it."""
-    return configuration.load(path, overrides, data)
+    return resolve_dtypes(configuration.load(path, overrides, data))
 
 
 class StageTask(luigi.Task):
@@ -86,6 +87,11 @@ class StageTask(luigi.Task):
     @cached_property
     def run_settings(self) -> Config:
         """The configuration of the whole run."""
+        return self.resolved.settings
+
+    @property
+    def resolved(self) -> Resolved:
+        """The configuration of the whole run, and what ``dtype: auto`` is in it."""
         return load_config(str(self.config), tuple(self.overrides), self.data)
 
     @cached_property

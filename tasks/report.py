@@ -23,7 +23,7 @@ class Report(StageTask):
     """The HTML page of a run, and its numbers as JSON."""
 
     stage = "report"
-    version = 4  # calls of judges, recall, and terms against answers
+    version = 5  # terms against answers by number of hops and within questions
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included

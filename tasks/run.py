@@ -35,7 +35,7 @@ from tasks.pair import Pair
 from tasks.preloading import preloaded
 from tasks.questions import SPLITS
 from tasks.report import Report
-from tasks.resolved import write_resolved
+from tasks.resolved import keep_dtypes, write_resolved
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
@@ -155,6 +155,8 @@ def run(
             local = task.run_settings.execution.kind == "local"
             capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
             check_needs(todo, capacity)
+            if kept := keep_dtypes(task.resolved):
+                say(aligned("plan", kept))
             _run(tasks, todo, capacity, force)
         task.check_output(Depth.FOOTERS)
         if task.stage == "report":

@@ -64,15 +64,20 @@ def _usages(inputs: Mapping[str, Path]) -> Iterator[Calls]:
             path = inputs[stage] / file
             if path.is_file():
                 yield _calls(stage, name, read_json(path), _work(inputs[stage]))
-    judged = {f"Judging of round {n}": path for n, path in rounds_of(inputs, "judge").items()}
-    for name, path in inputs.items():
-        if name.startswith(_JUDGE) and path not in judged.values():
-            judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
-    for title, directory in judged.items():
+    for title, directory in judgings(inputs).items():
         if (directory / "chat.json").is_file():
             work = _work(directory)
             for name, total in read_json(directory / "chat.json").items():
                 yield _calls(title, name, total, work)
+
+
+def judgings(inputs: Mapping[str, Path]) -> dict[str, Path]:
+    """The directories of the stages that judge, by title: rounds first, then evaluated policies."""
+    judged = {f"Judging of round {n}": path for n, path in rounds_of(inputs, "judge").items()}
+    for name, path in inputs.items():
+        if name.startswith(_JUDGE) and path not in judged.values():
+            judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
+    return judged
 
 
 def _calls(stage: str, name: str, total: Mapping[str, Any], work: Mapping[str, float]) -> Calls:

@@ -15,8 +15,8 @@ from tests.tasks.counting_tasks import (
     Waits,
     executions,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 PROCESS = """
 import sys
@@ -52,7 +52,7 @@ def live(workspace, *overrides):
         wait_until(lambda: (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").exists())
         yield
         (workspace / "release").touch()
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT) == 0
     finally:
         process.kill()
         process.wait()

@@ -25,8 +25,8 @@ from tests.tasks.counting_tasks import (
     WritesNothing,
     executions,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 
 def test_a_complete_stage_is_not_run_again(workspace):
@@ -120,7 +120,7 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
         scheduler.kill()
         scheduler.wait()
     stage = task(Sleeps, workspace)
-    with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=30):
+    with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=LIMIT):
         pass  # a stage holds it until its process ends
 
 
