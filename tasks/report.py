@@ -35,10 +35,13 @@ class Report(StageTask):
         needs: dict[str, StageTask] = {
             **searched(self.clone(EvaluatePolicy)),  # evaluation may search where training does not
             **searched(self),
-            **{f"questions-{split}": questions(self, split) for split in SPLITS},
         }
         first = policy(self, 0)
-        if isinstance(first, Sft):
+        cold_start = isinstance(first, Sft)
+        for split in SPLITS:
+            if split != "sft" or cold_start:
+                needs[f"questions-{split}"] = questions(self, split)
+        if cold_start:
             needs["sft-data"] = self.clone(SftData)
         needs[first.stage] = first
         whole = self.settings.until == "report"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.config import Config
+from pipeline.config.dtypes import resolve_dtypes
 from pipeline.config.reading import load_with_faults
 from pipeline.core.errors import InputError, SteepError
 from tasks.checks.access import access_faults
@@ -78,6 +79,7 @@ def check_stages(
     Only what these stages read, load and write is checked. ``held`` are bytes that they have written
     already, which count as part of the disk that they need.
     """
+    settings = resolve_dtypes(settings, gpus=bool(machine.gpus)).settings
     local = machine.here and not runs_elsewhere(settings)
     stages = _indexed(settings, stages)
     sizes = sizes_of(settings)

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.config import Config, QuestionFile
+from pipeline.config.run import SFT
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.documents import read_documents
@@ -117,7 +118,9 @@ def _source_faults(settings: Config, name: str, key: str, *, listed: bool) -> It
 def _is_needed(settings: Config, split: str) -> bool:
     if split == "sampling":
         return settings.rounds > 0
-    return split in ("sft", settings.evaluation.split)
+    if split == "sft":
+        return settings.start == SFT
+    return split == settings.evaluation.split
 
 
 def _raw(settings: Config, name: str) -> Path | None:

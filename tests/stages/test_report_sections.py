@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
 from pipeline.methods import method
 from pipeline.pairs.anchors import pair_anchor
+from pipeline.run.store import StageKey
 from pipeline.stages import report_recall, report_rewards
 from pipeline.stages.report import run
 from pipeline.stages.report_usage import usages
@@ -260,17 +261,21 @@ def test_calls_tokens_cost_and_cached_share_are_listed_by_stage_and_model(tmp_pa
     )
     total = {"answers": 8, "prompt_tokens": 900, "completion_tokens": 70, "cost": 0.25}
     for folder, chats, manifest in (
-        (graph, total, {"key": {"inputs": {}}, "work": {"chat.calls": 8, "chat.cached_calls": 2}}),
+        (graph, total, {"work": {"chat.calls": 8, "chat.cached_calls": 2}}),
         (
             judge,
             {"over": total, "policy": {**total, "answers": 0}, "under": {**total, "cost": 0}},
-            {"key": {"inputs": {}}, "made_from": {"shard-0": "a", "shard-1": "b"}, "work": {}},
+            {"made_from": {"shard-0": "a", "shard-1": "b"}, "work": {}},
         ),
         (shard / "a", None, {"work": {"over.calls": 4, "over.cached_calls": 4}}),
         (shard / "b", None, {"work": {"over.calls": 4, "over.cached_calls": 0}}),
     ):
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        whole = {
+            "fingerprint": "", "key": asdict(StageKey("judge", 1, {})), "counts": {"rows": 8},
+            **manifest,
+        }  # fmt: skip
+        (folder / "manifest.json").write_text(json.dumps(whole))
         if chats is not None:
             (folder / "chat.json").write_text(json.dumps(chats))
     found = usages({"graph": graph, "judge-2": judge})
