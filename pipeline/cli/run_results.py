@@ -38,7 +38,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if any(row["osr"] is not None or row["usr"] is not None for row in averages):
         measures["cem"] = "cover EM"
     width = max(len("policy"), *(len(policy_title(row["policy"])) for row in averages))
-    yield f"{'policy':<{width}}" + "".join(f"  {title:>8}  95 % interval" for title in measures.values())
+    yield f"{'policy':<{width}}" + "".join(
+        f"  {title:>8}  95 % interval" for title in measures.values()
+    )
     for row in averages:
         cells = "".join(f"  {100 * row[m]:8.1f}  {_interval(row['ci'][m]):<13}" for m in measures)
         yield f"{policy_title(row['policy']):<{width}}{cells}".rstrip()

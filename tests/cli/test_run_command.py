@@ -70,7 +70,7 @@ def test_judged_policies_have_cover_em_too(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_before_evaluation_names_its_report(tmp_path: Path) -> None:
-    assert list(result_lines(write(tmp_path, [])))[0] == VERDICT
+    assert next(result_lines(write(tmp_path, []))) == VERDICT
 
 
 def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
@@ -91,7 +91,9 @@ def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
 
     def steep(*words: str) -> list[str]:
         options = [word for setting in overrides for word in ("--set", setting)]
-        return CliRunner().invoke(app, [*words, *options], catch_exceptions=False).output.splitlines()
+        return (
+            CliRunner().invoke(app, [*words, *options], catch_exceptions=False).output.splitlines()
+        )
 
     printed = steep("run")
     expected = list(result_lines(Path("runs/embedded")))
