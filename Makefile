@@ -48,7 +48,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu data gpu-check gpu-lock run world corpus graph index sft-data sft start sample judge score pair train evaluate report \
-        view browse compare status plan verify gc torture standins recall clean-tmp tiny-reader check lint types test bench docs screenshots settings-reference commands-page tables-page gpu-resolve lock serve-retrieval
+        view browse compare status plan verify gc torture standins recall clean-tmp tiny-reader check check-all lint types test test-all bench docs screenshots settings-reference commands-page tables-page gpu-resolve lock serve-retrieval
 
 # A line "##@ NAME" begins a group, "target: … ## TEXT" and "##: target TEXT" are lines of it.
 help: ## list the targets
@@ -168,7 +168,9 @@ clean-tmp: $(STAMP) ## remove incomplete stage directories and checkpoints
 	@$(STEEP) clean-tmp $(OPTIONS)
 
 ##@ Develop
-check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, docs, tests
+check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, docs, quick tests
+
+check-all: lint types gpu-resolve docs test-all ## the same with all tests, before a release
 
 lint: $(STAMP) ## ruff (lint and format) and the layers of the packages
 	$(VENV)/bin/ruff check .
@@ -178,11 +180,16 @@ lint: $(STAMP) ## ruff (lint and format) and the layers of the packages
 types: $(STAMP) ## mypy, strict
 	$(VENV)/bin/mypy
 
-test: $(STAMP) ## pytest, in parallel
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: $(STAMP) ## pytest in parallel, without the tests marked slow
+	$(PYTEST) -m "not slow"
+
+test-all: $(STAMP) ## pytest in parallel, all tests
+	$(PYTEST)
 
 tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
-	$(VENV)/bin/python -m pipeline.tiny_reader.train --output data/tiny_reader --seed 0
+	$(VENV)/bin/python -m benchmarks.tiny_reader.train --output data/tiny_reader --seed 0
 
 # One thread, as the goals are per core; run nothing else at the same time.
 bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS)

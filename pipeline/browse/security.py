@@ -2,19 +2,20 @@
 
 Documents and outputs of policies are untrusted. Templates escape them; these headers make the web
 browser refuse scripts, styles and images from elsewhere even if one was not escaped. On a loopback
-address requests must name a loopback host, so that a page of another site cannot read the run through
-a name that it points at this machine. On any other address every request needs the token.
+address requests must have a trusted Host header (`retrieval.remote.hosts`), so that a page of another
+site cannot read the run. On any other address every request needs the token.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from pipeline.retrieval.remote.hosts import is_trusted
 
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
@@ -35,16 +36,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 COOKIE = "steep_browse"
-_LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 Next = Callable[[Request], Awaitable[Response]]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's loopback interface."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in _LOOPBACK_NAMES
 
 
 class Guard:
@@ -62,8 +54,7 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         if self._token is None:
-            name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-            if is_loopback(name):
+            if is_trusted(request.headers.get("host", "")):
                 return None
             return PlainTextResponse(
                 "This browser answers only on a loopback address, such as 127.0.0.1.", 421

@@ -179,7 +179,7 @@ def _serve(site: Site, host: str, port: int) -> None:
     try:
         from pipeline.browse.app import create_app, warm_up
         from pipeline.browse.asking import Desk
-        from pipeline.browse.security import is_loopback
+        from pipeline.retrieval.remote.hosts import is_loopback
         from pipeline.retrieval.remote.server import bind_socket, serve
     except ImportError as error:
         raise DependencyError(

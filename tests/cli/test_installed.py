@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.core.shipped import configuration_names
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ("pipeline", "tasks", "configs", "data/tiny_reader")
 PACKAGED_FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")

@@ -51,7 +51,7 @@ def test_each_measured_rate_replaces_the_assumed_one(tmp_path: Path) -> None:
     assert found.embedding_16bit == 6 * found.embedding_float32
     assert found.reranking_16bit / found.reranking_float32 == pytest.approx(3000 / 700)
     assert found.memory_gib == 79.1
-    # So many tokens/s that reading the prompts alone would take longer: nothing follows for writing.
+    # At this speed the prompts could not even be read, so no rate of writing can be derived.
     assert found.writing == Rates().writing
     assert "writing" not in found.measured
     assert set(found.measured.values()) == {"measured on NVIDIA H100"}

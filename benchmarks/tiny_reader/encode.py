@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.tiny_reader.packing import Sample
+from benchmarks.tiny_reader.packing import Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.tiny_reader.curriculum import PHASES, Phase
-from pipeline.tiny_reader.packing import Pack
-from pipeline.tiny_reader.sample_feed import PackFeed
+from benchmarks.tiny_reader.curriculum import PHASES, Phase
+from benchmarks.tiny_reader.packing import Pack
+from benchmarks.tiny_reader.sample_feed import PackFeed
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
@@ -108,7 +108,7 @@ def train_rank(rank: int, output: str, seed: int, stop_after: str | None) -> Non
     import torch.distributed as dist
     from transformers import AutoTokenizer
 
-    from pipeline.tiny_reader.model import new_model
+    from benchmarks.tiny_reader.model import new_model
 
     torch.set_num_threads(1)
     work = Path(output) / "work"
@@ -116,7 +116,7 @@ def train_rank(rank: int, output: str, seed: int, stop_after: str | None) -> Non
         str(work / "rendezvous"), RANKS
     )
     dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store)
-    tokenizer = AutoTokenizer.from_pretrained(work)
+    tokenizer = AutoTokenizer.from_pretrained(work, trust_remote_code=False)
     model = new_model(
         len(tokenizer), eos=tokenizer.eos_token_id, pad=tokenizer.pad_token_id, seed=seed
     )

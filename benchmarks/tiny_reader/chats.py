@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import random
 
+from benchmarks.tiny_reader.format_prompts import format_description
+from benchmarks.tiny_reader.formats import Format, random_format, tag_word
+from benchmarks.tiny_reader.planned_hops import fill_answers, rephrase
+from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
+from benchmarks.tiny_reader.trajectories import render_items
 from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.questions import Question, chain_question, nary_question
 from pipeline.closed_world.schema import RELATIONS, Fact, NaryFact
-from pipeline.tiny_reader.format_prompts import format_description
-from pipeline.tiny_reader.formats import Format, random_format, tag_word
-from pipeline.tiny_reader.planned_hops import fill_answers, rephrase
-from pipeline.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
-from pipeline.tiny_reader.trajectories import render_items
 
 Chat = list[tuple[str, str]]
 

@@ -10,6 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from benchmarks.tiny_reader import chats
+from benchmarks.tiny_reader.encode import LabeledText, chat_segments, trajectory_segments
+from benchmarks.tiny_reader.formats import random_format
+from benchmarks.tiny_reader.simulated_retriever import SimulatedRetriever
+from benchmarks.tiny_reader.trajectories import write_trajectory
 from pipeline.closed_world import comparisons
 from pipeline.closed_world.names import draw_name
 from pipeline.closed_world.questions import (
@@ -21,11 +26,6 @@ from pipeline.closed_world.questions import (
 )
 from pipeline.closed_world.schema import Fact
 from pipeline.closed_world.world import World, generate_world
-from pipeline.tiny_reader import chats
-from pipeline.tiny_reader.encode import LabeledText, chat_segments, trajectory_segments
-from pipeline.tiny_reader.formats import random_format
-from pipeline.tiny_reader.simulated_retriever import SimulatedRetriever
-from pipeline.tiny_reader.trajectories import write_trajectory
 
 WORLD_DOCUMENTS = 600
 # Loss weight of an answer read from passages, in the phases that use span weights.

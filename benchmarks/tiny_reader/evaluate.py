@@ -19,15 +19,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.tiny_reader import chats
+from benchmarks.tiny_reader.encode import LabeledText, chat_segments, encode_samples
+from benchmarks.tiny_reader.greedy import GreedyDecoder
+from benchmarks.tiny_reader.packing import Pack, pack_samples
+from benchmarks.tiny_reader.simulated_retriever import SimulatedRetriever
+from benchmarks.tiny_reader.training_texts import trajectory_text
+from benchmarks.tiny_reader.trajectories import ANSWER_WEIGHT, DECISION_WEIGHT
 from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
 from pipeline.closed_world.world import World, generate_world
-from pipeline.tiny_reader import chats
-from pipeline.tiny_reader.encode import LabeledText, chat_segments, encode_samples
-from pipeline.tiny_reader.greedy import GreedyDecoder
-from pipeline.tiny_reader.packing import Pack, pack_samples
-from pipeline.tiny_reader.simulated_retriever import SimulatedRetriever
-from pipeline.tiny_reader.training_texts import trajectory_text
-from pipeline.tiny_reader.trajectories import ANSWER_WEIGHT, DECISION_WEIGHT
 
 WORLD_SEED = 7_000_000
 _PACK_TOKENS = 4096
@@ -180,8 +180,10 @@ def load(model: Path) -> GreedyDecoder:
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    network = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
-    return GreedyDecoder(network, AutoTokenizer.from_pretrained(model))
+    network = LlamaForCausalLM.from_pretrained(
+        model, dtype=torch.float32, trust_remote_code=False
+    )
+    return GreedyDecoder(network, AutoTokenizer.from_pretrained(model, trust_remote_code=False))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,8 +10,8 @@ import os
 import queue
 from typing import Any
 
-from pipeline.tiny_reader.curriculum import PHASES, chunk_packs
-from pipeline.tiny_reader.packing import Pack
+from benchmarks.tiny_reader.curriculum import PHASES, chunk_packs
+from benchmarks.tiny_reader.packing import Pack
 
 _QUEUE_PACKS = 48
 _POLL_S = 20
@@ -22,7 +22,7 @@ def _generate(out: Any, work: str, seed: int, rank: int, start: tuple[int, int, 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(work)
+    tokenizer = AutoTokenizer.from_pretrained(work, trust_remote_code=False)
     number, chunk, first_index = start
     phase = PHASES[number]
     while True:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.tiny_reader.curriculum import PHASES
-from pipeline.tiny_reader.export import WEIGHTS, checksum
+from benchmarks.tiny_reader.curriculum import PHASES
+from benchmarks.tiny_reader.export import WEIGHTS, checksum
 
 _TEXT = """# Tiny reader
 
@@ -23,7 +23,7 @@ has seen none of this project's grammars.
 
 | | |
 |---|---|
-| command | `python -m pipeline.tiny_reader.train --output data/tiny_reader --seed {seed}` |
+| command | `python -m benchmarks.tiny_reader.train --output data/tiny_reader --seed {seed}` |
 | seed | {seed} |
 | duration | {minutes:.0f} minutes of training on 2 CPU cores{machine_load} |
 | steps, tokens | {steps:,} steps, {tokens:.1f} million tokens (including padding) |
@@ -52,7 +52,7 @@ format is ChatML. There is no beginning-of-text token; `<|im_end|>` ends a turn:
 {figures}
 
 The first table was measured on 1,200 trajectories and 1,800 chats with
-`python -m pipeline.tiny_reader.evaluate data/tiny_reader --count 600`.
+`python -m benchmarks.tiny_reader.evaluate data/tiny_reader --count 600`.
 
 - "path-n": trajectories of n hops (including comparisons) in random formats, with teacher forcing. The
   figure is the share of hops in which every token of the answer is the most probable one, with three
@@ -64,7 +64,7 @@ The first table was measured on 1,200 trajectories and 1,800 chats with
 """
 _ADAPTER = """
 The other tables were measured with
-`python -m pipeline.tiny_reader.adapter_check data/tiny_reader --contexts …`. They show exact match after a LoRA (r = 8, alpha = 32, q, k, v, o) was trained on the
+`python -m benchmarks.tiny_reader.adapter_check data/tiny_reader --contexts …`. They show exact match after a LoRA (r = 8, alpha = 32, q, k, v, o) was trained on the
 given number of trajectories in TeaRAG's grammar. Decoding is unconstrained; a correct subquery always
 retrieves its evidence, among distractors. With retrieved contexts in training, as in the test, the
 figures measure the reader's ability. With gold-only contexts in training, as in supervised
@@ -94,7 +94,7 @@ def write_card(
     from safetensors.numpy import load_file
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     count = sum(tensor.size for tensor in load_file(model / WEIGHTS).values())
     lines: list[str] = []
     for title, figures in tables.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from pipeline.tiny_reader.packing import Sample
+from benchmarks.tiny_reader.packing import Sample
 
 
 def _draw(rng: random.Random, tokens: Sequence[int], count: int) -> list[int]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import random
 
+from benchmarks.tiny_reader.encode import Segment
+from benchmarks.tiny_reader.formats import Format
+from benchmarks.tiny_reader.planned_hops import PlannedHop, comparison_remark, plan_hops
+from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever
 from pipeline.closed_world.questions import Question
-from pipeline.tiny_reader.encode import Segment
-from pipeline.tiny_reader.formats import Format
-from pipeline.tiny_reader.planned_hops import PlannedHop, comparison_remark, plan_hops
-from pipeline.tiny_reader.simulated_retriever import Item, SimulatedRetriever
 
 UNPREDICTABLE_WEIGHT = 0.1
 ANSWER_WEIGHT = 4.0

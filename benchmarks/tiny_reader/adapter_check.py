@@ -22,22 +22,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from pipeline.closed_world.questions import Question
-from pipeline.closed_world.world import generate_world
-from pipeline.grammars.tearag import TeaRag
-from pipeline.tiny_reader.adapter_texts import (
+from benchmarks.tiny_reader.adapter_texts import (
     NUM_RETRIEVED,
     SYSTEM,
     Contexts,
     adapter_texts,
     context_items,
 )
-from pipeline.tiny_reader.encode import END, chat_segments, encode_samples
-from pipeline.tiny_reader.evaluate import WORLD_SEED, asks_for_fact, load
-from pipeline.tiny_reader.greedy import GreedyDecoder
-from pipeline.tiny_reader.packing import pack_samples
-from pipeline.tiny_reader.simulated_retriever import SimulatedRetriever
-from pipeline.tiny_reader.training_texts import draw_question
+from benchmarks.tiny_reader.encode import END, chat_segments, encode_samples
+from benchmarks.tiny_reader.evaluate import WORLD_SEED, asks_for_fact, load
+from benchmarks.tiny_reader.greedy import GreedyDecoder
+from benchmarks.tiny_reader.packing import pack_samples
+from benchmarks.tiny_reader.simulated_retriever import SimulatedRetriever
+from benchmarks.tiny_reader.training_texts import draw_question
+from pipeline.closed_world.questions import Question
+from pipeline.closed_world.world import generate_world
+from pipeline.grammars.tearag import TeaRag
 
 # Training trajectories. 4,800 with retrieved contexts suffice for one hop (EM .97) but not for two
 # (.76) and three (.74).
@@ -53,7 +53,7 @@ def train_adapter(
     import torch
     from peft import LoraConfig, get_peft_model
 
-    from pipeline.tiny_reader.training_loop import training_step
+    from benchmarks.tiny_reader.training_loop import training_step
     from pipeline.training.cpu_attention import ATTENTION, register_attention
 
     register_attention()

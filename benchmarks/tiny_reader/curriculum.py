@@ -12,10 +12,10 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.tiny_reader.copying import copying_samples
-from pipeline.tiny_reader.encode import encode_samples
-from pipeline.tiny_reader.packing import Pack, Sample, pack_samples
-from pipeline.tiny_reader.training_texts import (
+from benchmarks.tiny_reader.copying import copying_samples
+from benchmarks.tiny_reader.encode import encode_samples
+from benchmarks.tiny_reader.packing import Pack, Sample, pack_samples
+from benchmarks.tiny_reader.training_texts import (
     DECIDING_SHARES,
     READING_SHARES,
     TRAJECTORY_SHARES,

@@ -15,10 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.closed_world.schema import Fact
-from pipeline.closed_world.world import World, generate_world
-from pipeline.core.errors import InputError
-from pipeline.tiny_reader import (
+from benchmarks.tiny_reader import (
     chats,
     copying,
     encode,
@@ -27,16 +24,19 @@ from pipeline.tiny_reader import (
     planned_hops,
     trajectories,
 )
-from pipeline.tiny_reader.curriculum import PHASES, chunk_packs
-from pipeline.tiny_reader.simulated_retriever import Item, SimulatedRetriever
-from pipeline.tiny_reader.train import start_from
-from pipeline.tiny_reader.training_loop import WARMUP, learning_rate
-from pipeline.tiny_reader.training_texts import (
+from benchmarks.tiny_reader.curriculum import PHASES, chunk_packs
+from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever
+from benchmarks.tiny_reader.train import start_from
+from benchmarks.tiny_reader.training_loop import WARMUP, learning_rate
+from benchmarks.tiny_reader.training_texts import (
     TRAJECTORY_SHARES,
     draw_question,
     mixed_texts,
     trajectory_text,
 )
+from pipeline.closed_world.schema import Fact
+from pipeline.closed_world.world import World, generate_world
+from pipeline.core.errors import InputError
 
 MODEL = Path(__file__).parents[2] / "data" / "tiny_reader"
 
@@ -132,7 +132,7 @@ def test_packs_hold_every_fitting_sample_once_and_have_no_targets_across_samples
 def test_packed_attention_equals_attention_over_separate_sequences() -> None:
     import torch
 
-    from pipeline.tiny_reader.model import new_model
+    from benchmarks.tiny_reader.model import new_model
     from pipeline.training.cpu_attention import hidden_states
 
     model = new_model(64, eos=2, pad=0, seed=1)
@@ -320,7 +320,7 @@ def test_training_texts_contain_no_names_of_the_closed_world() -> None:
 
 
 def test_the_committed_weights_have_the_checksum_of_the_readme() -> None:
-    from pipeline.tiny_reader.export import checksum
+    from benchmarks.tiny_reader.export import checksum
 
     assert checksum(MODEL) in (MODEL / "README.md").read_text()
     assert (MODEL / "model.safetensors").stat().st_size <= 20 * 2**20
@@ -330,7 +330,7 @@ def test_the_committed_weights_have_the_checksum_of_the_readme() -> None:
 
 
 def test_the_committed_reader_knows_famous_facts_and_reads_passages() -> None:
-    from pipeline.tiny_reader.evaluate import evaluate_chats, load
+    from benchmarks.tiny_reader.evaluate import evaluate_chats, load
 
     figures = evaluate_chats(load(MODEL), 3, 16)
     assert figures["closed book, famous"] >= 0.9

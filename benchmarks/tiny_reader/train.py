@@ -1,4 +1,4 @@
-"""Training of the tiny reader: `python -m pipeline.tiny_reader.train --output DIR --seed 0`.
+"""Training of the tiny reader: `python -m benchmarks.tiny_reader.train --output DIR --seed 0`.
 
 Purpose: create the weights of the embedded configuration's base model on two CPU cores. Input: a
 seed. Output: a model directory with weights, tokenizer, README and training log. The training state is
@@ -15,11 +15,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.tiny_reader.curriculum import PHASES, Phase
+from benchmarks.tiny_reader.export import WEIGHTS
+from benchmarks.tiny_reader.training_loop import LOG, RANKS, STATE, train_rank
 from pipeline.core.errors import InputError
 from pipeline.core.malloc import MALLOC
-from pipeline.tiny_reader.curriculum import PHASES, Phase
-from pipeline.tiny_reader.export import WEIGHTS
-from pipeline.tiny_reader.training_loop import LOG, RANKS, STATE, train_rank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """The tokenizer, trained on worlds that no phase uses."""
-    from pipeline.tiny_reader.tokenizer import train_tokenizer
-    from pipeline.tiny_reader.training_texts import tokenizer_texts
+    from benchmarks.tiny_reader.tokenizer import train_tokenizer
+    from benchmarks.tiny_reader.training_texts import tokenizer_texts
 
     return train_tokenizer(tokenizer_texts(seed))
 
@@ -81,9 +81,9 @@ def finish(output: Path, seed: int, *, machine_load: str = "", history: str = ""
         machine_load: remark for the README, see `card.write_card`.
         history: paragraph for the README, see `card.write_card`.
     """
-    from pipeline.tiny_reader import adapter_check, evaluate
-    from pipeline.tiny_reader.card import write_card
-    from pipeline.tiny_reader.export import export
+    from benchmarks.tiny_reader import adapter_check, evaluate
+    from benchmarks.tiny_reader.card import write_card
+    from benchmarks.tiny_reader.export import export
 
     progress = export(output / "work", output)
     decoder = evaluate.load(output)

@@ -11,16 +11,16 @@ import random
 from collections.abc import Sequence
 from typing import Literal
 
+from benchmarks.tiny_reader.encode import LabeledText, Segment, trajectory_segments
+from benchmarks.tiny_reader.planned_hops import comparison_remark, fill_answers
+from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
+from benchmarks.tiny_reader.training_texts import draw_question
 from pipeline.closed_world.questions import Question, Step
 from pipeline.closed_world.schema import Fact
 from pipeline.closed_world.world import generate_world
 from pipeline.core.records import ContextItem
 from pipeline.core.records import Step as TrajectoryStep
 from pipeline.grammars.tearag import TeaRag
-from pipeline.tiny_reader.encode import LabeledText, Segment, trajectory_segments
-from pipeline.tiny_reader.planned_hops import comparison_remark, fill_answers
-from pipeline.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
-from pipeline.tiny_reader.training_texts import draw_question
 
 SYSTEM = (
     "Answer the question step by step. In every step name the important entities, ask one "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from pipeline.tiny_reader.formats import Format
+from benchmarks.tiny_reader.formats import Format
 
 _PLACEHOLDERS = {
     "plan": ("names", "names of things", "what it is about"),

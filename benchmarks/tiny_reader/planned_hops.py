@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
 from pipeline.closed_world import comparisons
 from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.questions import Question, Step
 from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
-from pipeline.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
 
 MISS_RATE = 0.15  # probability that a retrieval lacks the evidence
 MAX_ATTEMPTS = 3
