@@ -49,7 +49,8 @@ def home(run: OpenRun) -> Page:
                     "colored": name == "failure",
                 }
             )
-    return {"policies": _policies(run, counted["failure"]), "tables": tables}
+    [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
+    return {"verdict": verdict, "policies": _policies(run, counted["failure"]), "tables": tables}
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:

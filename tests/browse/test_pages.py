@@ -210,6 +210,7 @@ def test_the_home_of_a_run_has_scores_gain_failures_and_training(client: TestCli
         ("right", "0.0", "33.33"), ("misread", "33.33", "66.67"),
     ]  # fmt: skip
     assert 'points="0.0,2.0 50.0,12.0 100.0,22.0"' in last
+    assert 'class="summary">Round 2 cannot tell whether the process reward prefers right' in page
     for link in ("report.html", "report.html#settings", "report.html#time"):
         assert f'href="/run/stored/{link}"' in page
 
