@@ -89,6 +89,15 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
     }
 
 
+def verdict_of_run(inputs: Mapping[str, Path], term: str) -> str | None:
+    """The sentence of `verdict` from the directories of the stages ``score`` and ``pair`` alone."""
+    rounds = {
+        number: _round(inputs, number, directory, [term], term)
+        for number, directory in rounds_of(inputs, "score").items()
+    }
+    return verdict(rounds, term)
+
+
 def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     """One sentence: does the reward of the last round prefer right answers? None without rounds.
 
