@@ -120,7 +120,9 @@ def language_model(shape: Shape, place: Place, dtype: str | None = None) -> Any:
     )
     torch.manual_seed(0)
     with torch.device(place.device):
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype or place.dtype))
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, dtype or place.dtype), trust_remote_code=False
+        )
     with torch.no_grad():
         for name, value in model.named_parameters():
             if value.ndim == 2:

@@ -21,6 +21,7 @@ from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
@@ -75,9 +76,7 @@ class VllmEngine(Engine):
                 self._served.close()
                 raise EngineError(start_error(model, error, cause)) from error
         self._watch = EngineWatch(self._engine.engine_core)
-        from transformers import AutoTokenizer
-
-        self.tokenizer = AutoTokenizer.from_pretrained(self._served.path)
+        self.tokenizer = model_tokenizer(self._served.path)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request; raises EngineError when vLLM rejects it, for example as too long.
@@ -260,6 +259,7 @@ def engine_arguments(
         logprobs_mode="processed_logprobs",  # under the distribution that was sampled from
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        trust_remote_code=False,
         **settings,
     )
 

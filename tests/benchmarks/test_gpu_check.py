@@ -6,7 +6,6 @@ import json
 import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -300,11 +299,9 @@ def test_the_end_of_the_budget_ends_a_part(tmp_path: Path, monkeypatch: pytest.M
     """The part's process imports a torch that takes longer than the budget."""
     slow = tmp_path / "slow" / "torch"
     slow.mkdir(parents=True)
-    (slow / "__init__.py").write_text("import time\ntime.sleep(200)\n")
+    (slow / "__init__.py").write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.setenv("PYTHONPATH", str(slow.parent))
-    started = time.monotonic()
     status, parts = run(tmp_path, "--parts", "embedder", "--budget", "30")
-    assert time.monotonic() - started < 100
     assert (status, parts["embedder"]["state"]) == (0, "skipped")
     assert str(parts["embedder"]["reason"]).startswith(
         "ended with the budget of 30 s; run it alone"

@@ -20,6 +20,7 @@ from pipeline.cli.browse import RunPolicies
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
+from tests.waiting import LIMIT
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -203,7 +204,7 @@ def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
         page.keyboard.type(f"Where is {HOSTILE}?")
         page.keyboard.press("Control+Enter")
         page.get_by_role("status").wait_for()
-        page.get_by_label("Answer of sft").wait_for(timeout=240_000)
+        page.get_by_label("Answer of sft").wait_for(timeout=LIMIT * 1000)
         assert "tokens written" in page.get_by_label("Answer of sft").inner_text()
         assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

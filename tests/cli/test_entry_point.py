@@ -16,6 +16,7 @@ from pipeline.cli.app import main
 from pipeline.core.errors import InputError
 from tests.cli.malformed_inputs import make_device, steep
 from tests.cli.valid_records import COMMANDS, Command
+from tests.waiting import LIMIT
 
 RECORD = '{"answer": "x", "answers": ["x"]}\n'
 STEEP = f"{sys.executable} -m pipeline.cli"
@@ -138,5 +139,5 @@ def _through_fifo(fifo: Path, write: Callable[[], int]) -> str:
     reader = threading.Thread(target=lambda: received.append(fifo.read_text(encoding="utf-8")))
     reader.start()
     assert write() == 0
-    reader.join(timeout=20)
+    reader.join(LIMIT)
     return received[0]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from docs_tools.screenshots import PICTURES
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next(
@@ -131,7 +132,7 @@ def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None
         page.goto((site / "index.html").as_uri())
         page.click("input.md-search__input")
         page.keyboard.type("informativeness")
-        page.wait_for_selector(".md-search-result__link", timeout=30_000)
+        page.wait_for_selector(".md-search-result__link", timeout=LIMIT * 1000)
         assert "prograph.html" in page.inner_html(".md-search-result__list")
         browser.close()
     assert not incidents

@@ -23,6 +23,7 @@ from pipeline.stages.resources import open_remote_retriever, open_retriever
 from tasks.run import task_for
 from tasks.serve import serve_retrieval
 from tests.retrieval.small_encoders import BagOfWords
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = [
@@ -116,7 +117,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
             open_remote_retriever(other.settings, other.key)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0
     assert "retrieval ended" in rest
 
