@@ -101,7 +101,9 @@ def language_model(shape: Shape, place: Place, dtype: str | None = None) -> Any:
     )
     torch.manual_seed(0)
     with torch.device(place.device):
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype or place.dtype))
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, dtype or place.dtype), trust_remote_code=False
+        )
     with torch.no_grad():
         model.lm_head.weight.mul_(_HEAD_SCALE)
     return model

@@ -174,12 +174,19 @@ def serve_retrieval(
     data: DataOption = None,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a name by which clients reach the service; IP addresses, localhost and the names "
+            "of this machine are allowed (repeatable)"
+        ),
+    ] = None,
 ) -> None:
     """Serve the index over HTTP, for sampling processes that set retrieval.service."""
     task = stage_task("index", config, set, data)
     from tasks.serve import serve_retrieval as serve
 
-    serve(task, host, port)
+    serve(task, host, port, allow_host or ())
 
 
 def stage_task(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.core.errors import DependencyError
+from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.model_files import EXPORTED_WEIGHTS
 
 PACKAGE = "package:"
@@ -60,9 +60,8 @@ def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise DependencyError(
-            f"{key}: {directory} does not load as a {kind} model ({reason}); copy it again"
+            f"{key}: {directory} does not load as a {kind} model ({model_problem(error)}); copy it again"
         ) from None
 
 

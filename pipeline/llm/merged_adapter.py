@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import EngineError, SteepError
+from pipeline.core.errors import EngineError, SteepError, model_problem
 from pipeline.core.model_files import model_hash
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.llm.merge_error import merge_and_measure
 
 _NAME = "merged-"
@@ -131,12 +132,14 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
 def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
         # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share of it.
         policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
         lost = merge_and_measure(policy)
@@ -146,13 +149,13 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
             f"{lost.unchanged:.1%} of the entries unchanged"
         )
         policy.unload().save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(base).save_pretrained(temporary)
+        model_tokenizer(base).save_pretrained(temporary)
         temporary.replace(target)
     except SteepError:
         raise
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise EngineError(
-            f"adapter {adapter} could not be merged into {base}: {' '.join(str(error).split())}; "
+            f"adapter {adapter} could not be merged into {base}: {model_problem(error)}; "
             "an adapter fits only the base model it was trained on"
         ) from error
     finally:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import EngineError
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.core.errors import EngineError, model_problem
+from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.merged_adapter import Served
@@ -52,7 +52,7 @@ class TransformersEngine(Engine):
         workspace: Path | None = None,
     ) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         self.max_model_len = config.max_model_len
         self._batch = config.max_num_seqs
@@ -61,8 +61,10 @@ class TransformersEngine(Engine):
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             path, dtype = self._served.path, getattr(torch, config.dtype)
-            self.tokenizer = AutoTokenizer.from_pretrained(path)
-            loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            self.tokenizer = model_tokenizer(path)
+            loaded = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, trust_remote_code=False
+            )
             if adapter is not None and config.adapters == "loaded":
                 from peft import PeftModel
 
@@ -70,7 +72,7 @@ class TransformersEngine(Engine):
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             self._served.close()
             raise EngineError(
-                f"transformers could not load {model}: {' '.join(str(error).split())[:300]}"
+                f"transformers could not load {model}: {model_problem(error)}"
             ) from error
         self._model: _CausalModel = loaded.to(self._device).eval()
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)

@@ -57,6 +57,7 @@ METHOD = Method(
         "context": "Context match (eq. 9–12)",
         "summary": "Summary match (eq. 9–12)",
         "process": "Process (eq. 13)",
+        "total": "Total (format + outcome + process)",
     },
     build_step=_build_step,
     pair_kinds=("easy", "hard"),

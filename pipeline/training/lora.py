@@ -17,11 +17,17 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import ConfigError, DependencyError, InputError, TrainingError
+from pipeline.core.errors import (
+    ConfigError,
+    DependencyError,
+    InputError,
+    TrainingError,
+    model_problem,
+)
 from pipeline.core.input_files import read_json
 from pipeline.core.policy_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
@@ -67,30 +73,18 @@ def _from_hub(base: str) -> Path:
 
 
 def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
-    """The base model's tokenizer with ``model.chat_template`` (a file or the template itself).
+    """The base model's tokenizer with ``model.chat_template``.
 
     A tokenizer without a padding token gets its end-of-turn token for padding.
 
-    Raises DependencyError without tokenizer files, ConfigError without a chat template.
+    Raises what `model_tokenizer` raises, ConfigError without a chat template.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError) as error:
-        raise DependencyError(f"model.base {model.base}: no tokenizer: {error}") from None
-    if model.chat_template is not None:
-        path = Path(model.chat_template)
-        is_file = len(model.chat_template) < 256 and path.is_file()
-        tokenizer.chat_template = (
-            path.read_text(encoding="utf-8") if is_file else model.chat_template
-        )
+    tokenizer = model_tokenizer(directory, model.chat_template)
     if tokenizer.chat_template is None:
         raise ConfigError(f"model.base {model.base} has no chat template; set model.chat_template")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so its id is never learned
-    loaded: Tokenizer = tokenizer
-    return loaded
+    return tokenizer
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
@@ -153,9 +147,13 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
 
     def load() -> CausalModel:
         try:
-            model: CausalModel = AutoModelForCausalLM.from_pretrained(directory, **kwargs)
+            model: CausalModel = AutoModelForCausalLM.from_pretrained(
+                directory, trust_remote_code=False, **kwargs
+            )
         except (OSError, ValueError, SafetensorError) as error:
-            raise DependencyError(f"{directory}: the model cannot be loaded: {error}") from None
+            raise DependencyError(
+                f"{directory}: the model cannot be loaded: {model_problem(error)}"
+            ) from None
         return model
 
     if settings.shard_base:
@@ -199,9 +197,12 @@ def vocabulary_size(directory: Path) -> int:
     from transformers import AutoConfig
 
     try:
-        size: int = AutoConfig.from_pretrained(directory).get_text_config().vocab_size
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        size: int = config.get_text_config().vocab_size
     except (OSError, ValueError) as error:
-        raise DependencyError(f"{directory}: the model's config.json: {error}") from None
+        raise DependencyError(
+            f"{directory}: the model's config.json: {model_problem(error)}"
+        ) from None
     return size
 
 

@@ -65,10 +65,11 @@ class Running:
 
 
 @contextmanager
-def served(retriever, identity=IDENTITY, *, port=0, max_batch=512, connection=ServiceConnection):
-    running = Running(
-        create_app(retriever, identity, {"chunks": 2}, max_batch=max_batch), port, connection
-    )
+def served(
+    retriever, identity=IDENTITY, *, port=0, names=(), max_batch=256, connection=ServiceConnection
+):
+    app = create_app(retriever, identity, {"chunks": 2}, names=names, max_batch=max_batch)
+    running = Running(app, port, connection)
     running.thread.start()
     while not running.server.started:
         running.thread.join(0.01)

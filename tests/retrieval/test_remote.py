@@ -105,11 +105,15 @@ def test_request_and_answer_are_plain_json_lists(address):
         ('[{"subquery": "q", "entities": "Ada"}]', "queries[0].entities: Input should be a valid"),
         ('[{"subquery": "q", "entities": [null]}]', "queries[0].entities[0]: Input should be a"),
         ('[{"subquery": "q", "k": 3}]', "queries[0].k: Extra inputs are not permitted"),
-        (json.dumps([{"subquery": "q"}] * (MAX_QUERIES + 1)), "at most 1024 items"),
+        (json.dumps([{"subquery": "q"}] * (MAX_QUERIES + 1)), "at most 256 items"),
         (json.dumps([{"subquery": "q" * (MAX_TEXT + 1)}]), "at most 20000 characters"),
         (
             json.dumps([{"subquery": "q", "entities": ["e"] * (MAX_ENTITIES + 1)}]),
-            "queries[0].entities: Tuple should have at most 512 items",
+            "queries[0].entities: Tuple should have at most 256 items",
+        ),
+        (
+            json.dumps([{"subquery": "q", "entities": ["e"] * 200}] * 3),
+            "queries: 600 entities in one request; expected at most 512; send fewer queries",
         ),
         (json.dumps([{"subquery": 7}] * 5), "; and 2 more"),
         (
@@ -161,6 +165,73 @@ def test_concurrent_requests_are_batched_and_deduplicated():
             client.close()
     assert [len(batch) for batch in retriever.batches] == [1, 3, 1]
     assert len({query for batch in retriever.batches for query in batch}) == 5
+
+
+def test_a_large_request_delays_others_by_the_batch_that_runs():
+    """The large request is taken in parts, and a later client's query is in the next part."""
+    gate = threading.Event()
+    retriever = FakeRetriever(gate)
+    large = [Query(f"q{number}", tuple("abc")) for number in range(6)]
+    with served(retriever, max_batch=8) as running, ThreadPoolExecutor(2) as pool:
+        clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(2)]
+        first = pool.submit(clients[0].retrieve, large)
+        while not retriever.batches:
+            assert not first.done()
+        second = pool.submit(clients[1].retrieve, [WHERE, large[-1]])
+        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["queries"] < 8:
+            pass
+        gate.set()
+        assert second.result() == FakeRetriever().retrieve([WHERE, large[-1]])
+        assert first.result() == FakeRetriever().retrieve(large)
+        for client in clients:
+            client.close()
+    assert retriever.batches[:2] == [large[:2], [large[2], WHERE]]  # 8 texts, then 5 of at most 8
+    assert large[-1] in retriever.batches[2]  # in the turn of the client that asked second
+    assert sum(map(len, retriever.batches)) == 7
+
+
+def test_the_client_divides_what_exceeds_the_limits_of_a_request():
+    queries = [Query(f"q{number}", tuple(map(str, range(200)))) for number in range(5)]
+    queries += [Query(f"p{number}") for number in range(300)]
+    retriever = FakeRetriever()
+    with served(retriever) as running:
+        client = RemoteRetriever(running.url, IDENTITY)
+        assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
+        client.close()
+        about = httpx.get(f"{running.url}/health", trust_env=False).json()
+    assert about["served"]["requests"] == 4  # of 2, 2, 256 and 45 queries
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "127.0.0.1@evil.example",
+     "localhost.", "[", "[::1", "::1", "]", ":", "127.0.0.1:x"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/retrieve", "/health"])
+def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, host, path):
+    """DNS rebinding: a page reaches the service by a name that its site points at 127.0.0.1."""
+    sent = {"content": '[{"subquery": "who?"}]'} if path == "/retrieve" else {}
+    answer = httpx.request(
+        "POST" if sent else "GET",
+        f"{address}{path}",
+        headers={"host": host},
+        trust_env=False,
+        timeout=20,
+        **sent,
+    )
+    assert answer.status_code == 421
+    assert "--allow-host" in answer.json()["detail"]
+    assert "who?" not in answer.text
+    assert "identity" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8765", "127.0.0.1", "[::1]:8765", "10.0.0.7:8765", "Index-Host:8765"]
+)
+def test_addresses_and_allowed_names_are_answered(host):
+    with served(FakeRetriever(), names=("index-host",)) as running:
+        answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
+    assert answer.status_code == 200
 
 
 def test_failing_query_fails_only_its_own_request():
@@ -248,9 +319,9 @@ def test_server_that_is_no_retrieval_service_is_rejected():
 HALF_SENT = (
     b"",
     b"POST /retr",
-    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-le",
-    b'POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
-    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
+    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-le",
+    b'POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
+    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
 )
 
 
@@ -302,7 +373,7 @@ def test_a_slow_retrieval_is_not_cut_off():
     [
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
         b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000,
-        b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: -1\r\n\r\n",
         b"POST /retrieve HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]",  # without a host
         b"\x16\x03\x01" + b"\x00" * 200,
     ],
@@ -317,7 +388,7 @@ def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
 
 def test_garbage_within_a_request_ends_its_connection_only(address, caplog):
     port = int(address.rpartition(":")[2])
-    start = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    start = b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), LIMIT) as sender:
         sender.sendall(start + b"zz\r\n")
         assert sender.recv(100) == b""
@@ -346,6 +417,10 @@ NAMED = f"{HEADER}: {IDENTITY.fingerprint}"
 ITEM_JSON = '{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": %s}'
 QUOTED = '"1"'
 HOSTILE = {
+    "refused host": (
+        reply('{"detail": "the request names the host"}', 421, NAMED),
+        r"status 421, expected 200 \(the request names the host\)",
+    ),
     "redirect": (reply("", 307, "location: http://x/\u202e"), r"redirect to http://x/\\u202e"),
     "NaN": (reply(f"[[{ITEM_JSON % 'NaN'}]]", 200, NAMED), r"answers\[0\]\[0\].score: nan"),
     "infinity": (reply(f"[[{ITEM_JSON % '1e999'}]]", 200, NAMED), "score: inf"),

@@ -82,6 +82,26 @@ class Trains(Second):
     hashes_inputs = True
 
 
+class Copies(StageTask):
+    """Reads a raw file."""
+
+    stage = "copies"
+    entry = "counting_stages:copies"
+    reads = ("seed",)
+
+    def files(self):
+        return {"numbers.txt": Path(self.settings.data.root) / "numbers.txt"}
+
+
+class CopiesModel(Copies):
+    """Reads a file of a model's directory."""
+
+    stage = "copies-model"
+
+    def files(self):
+        return {"base model": Path(self.settings.data.root)}
+
+
 class Complains(StageTask):
     stage = "complains"
     entry = "counting_stages:complains"
