@@ -158,7 +158,7 @@ def test_unusable_policies_are_refused_before_anything_runs(
     settings = json.loads((copied("prompt") / "adapter" / "adapter_config.json").read_text())
     file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
-    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is PROMPT_TUNING")
+    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is 'PROMPT_TUNING'")
     file.write_text(json.dumps({**settings, "base_model_name_or_path": "meta/Another-8B"}))
     refused(tmp_path / "prompt" / "adapter", "trained over base model meta/Another-8B")
     assert executions(run) == before
