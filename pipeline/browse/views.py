@@ -130,7 +130,7 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "before": before,
         "after": after,
         "filters": filters,
-        "difference": first_difference(sides[0]["steps"], sides[1]["steps"]),
+        "difference": first_difference(sides),
         "reasons": _reasons(record, candidates, samples, thresholds),
         "samples": sorted(
             samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
@@ -248,7 +248,7 @@ def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> 
     return {
         "sides": views,
         "outcome": outcome,
-        "difference": first_difference(views[0]["steps"], views[1]["steps"]),
+        "difference": first_difference(views),
     }
 
 

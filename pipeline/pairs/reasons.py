@@ -35,7 +35,7 @@ def reasons(
     if kind == "step":
         margin = _setting(thresholds, "step_margin")
         return Reasons(
-            "Its step has the highest reward of all steps after the shared prefix.",
+            "Its step has the highest reward of all steps after the shared prefix. Only this step is trained.",
             f"Its step has the lowest reward after the shared prefix, lower by at least {margin}.",
             "The best and the worst step after each shared prefix form one pair.",
         )

@@ -59,6 +59,7 @@ def executions(task: StageTask) -> list[str]:
     return sorted(path.parent.parent.name for path in manifests)
 
 
+@pytest.mark.slow
 def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     run: StageTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

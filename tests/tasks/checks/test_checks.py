@@ -186,6 +186,26 @@ def test_an_incomplete_model_is_a_fault(tmp_path: Path, removed: str, words: str
     assert fault.startswith("model.base")
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", None),
+        ("{{ messages[0].content }}", "leaves out the user message"),
+        ("{{ messages", "fails"),
+        (None, "neither a file nor a Jinja template"),
+    ],
+)
+def test_a_chat_template_without_the_question_is_a_fault(
+    tmp_path: Path, template: str | None, words: str | None
+) -> None:
+    file = tmp_path / "template.jinja"
+    if template is not None:
+        file.write_text(template)
+    settings = load("embedded", (f"model.chat_template={file}",))
+    faults = list(model_faults(settings, ["sample"]))
+    assert not faults if words is None else words in faults[0]
+
+
 def test_a_missing_shard_of_the_weights_is_a_fault(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
