@@ -189,6 +189,7 @@ def test_without_script_the_pages_work(chromium: Any, address: str) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
