@@ -60,9 +60,7 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
     named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
     unmerged = [group for group in groups.values() if group not in named.values()]
-    rows = [
-        _policy(name, scores[name], None, None, {}) for name in scores if name not in own
-    ]
+    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
         row = _policy(name, scores[name], named[name], before and scores[before], failures)

@@ -89,7 +89,9 @@ def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
     try:
         found = sorted(deserialize(path.read_bytes()))
     except (SafetensorError, OSError) as error:
-        problem = f"not a readable safetensors file ({model_problem(error)}); copy the adapter again"
+        problem = (
+            f"not a readable safetensors file ({model_problem(error)}); copy the adapter again"
+        )
         raise InputError.at(path, None, problem) from None
     tensors = {}
     for name, value in found:
@@ -109,7 +111,11 @@ def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
 def check_effect(adapter: Path, tensors: dict[str, Tensor]) -> None:
     """Raise InputError when every product B A of an adapter is 0, as before training."""
     pairs = [(name, name.replace("lora_B", "lora_A")) for name in tensors if "lora_B" in name]
-    pairs += [(name, name.replace("embedding_B", "embedding_A")) for name in tensors if "embedding_B" in name]
+    pairs += [
+        (name, name.replace("embedding_B", "embedding_A"))
+        for name in tensors
+        if "embedding_B" in name
+    ]
     if pairs and all(
         tensors[b].is_zero() or (a in tensors and tensors[a].is_zero()) for b, a in pairs
     ):

@@ -58,7 +58,9 @@ def reasons(
 def _chosen(chosen: Candidate, thresholds: Pairs) -> str:
     outcome, process = f"outcome {_number(chosen.outcome)}", f"process {_number(chosen.process)}"
     if chosen.hop == "single":
-        return f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        return (
+            f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        )
     strict = at_least(chosen.outcome, thresholds.multi_outcome) and (
         thresholds.terms != "all" or at_least(chosen.process, thresholds.multi_process)
     )
@@ -76,7 +78,9 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
     if kind == "format":
         return "It fails the format."
     if kind == "easy":
-        return f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        return (
+            f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        )
     text = (
         f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at "
         f"least {_setting(thresholds, 'hard_margin')}"

@@ -87,7 +87,9 @@ def cases(seed: int, count: int, manifests: Mapping[str, Mapping[str, Any]]) -> 
         text = json.dumps(value).encode()
         if kind == "bytes":
             at = chance.randrange(len(text))
-            text = chance.choice((text[:at], text[:at] + b"\xff" + text[at + 1 :], b"[" * 5000, b""))
+            text = chance.choice(
+                (text[:at], text[:at] + b"\xff" + text[at + 1 :], b"[" * 5000, b"")
+            )
         command = ("verify",) if wrong and chance.random() < 0.3 else chance.choice(COMMANDS)
         yield Case(label, text, command, f"{label}: {kind} {name}", wrong)
 

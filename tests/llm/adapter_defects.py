@@ -30,7 +30,9 @@ class Defect:
         tensors = load_file(adapter / WEIGHTS)
         self.change(settings, tensors)
         (directory / SETTINGS).write_text(json.dumps(settings))
-        save_file({name: value.contiguous() for name, value in tensors.items()}, directory / WEIGHTS)
+        save_file(
+            {name: value.contiguous() for name, value in tensors.items()}, directory / WEIGHTS
+        )
         return directory
 
 
@@ -114,7 +116,25 @@ BROKEN = (
     Defect("empty tensors", _mapped(lambda value: value[:0])),
 )
 
-VALUES = (None, True, 0, -1, 1, 2.5, 1e300, 2**62, "", "q_proj", "(", [], [0], [""], ["q_proj"], {}, {"a": 1})
+VALUES = (
+    None,
+    True,
+    0,
+    -1,
+    1,
+    2.5,
+    1e300,
+    2**62,
+    "",
+    "q_proj",
+    "(",
+    [],
+    [0],
+    [""],
+    ["q_proj"],
+    {},
+    {"a": 1},
+)
 
 
 def cases(seed: int, count: int) -> Iterator[Defect]:

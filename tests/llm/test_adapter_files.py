@@ -11,7 +11,12 @@ import pytest
 from pipeline.config import EngineConfig
 from pipeline.config.policy import Lora
 from pipeline.core.errors import ConfigError, InputError, SteepError
-from pipeline.llm.adapter_files import adapter_settings, adapter_tensors, check_adapter, check_effect
+from pipeline.llm.adapter_files import (
+    adapter_settings,
+    adapter_tensors,
+    check_adapter,
+    check_effect,
+)
 from pipeline.llm.engine import open_engine
 from pipeline.llm.merged_adapter import merge_adapter
 from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, cases, damaged_files

@@ -68,8 +68,15 @@ def test_the_code_in_a_model_directory_never_runs_even_if_every_question_is_answ
     (model / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: pass\n")
     for name in ("config.json", "tokenizer_config.json"):
         values = json.loads((model / name).read_text())
-        classes = ("AutoConfig", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoModel")
-        values["auto_map"] = dict.fromkeys(classes, "own.Own") | {"AutoTokenizer": ["own.Own", "own.Own"]}
+        classes = (
+            "AutoConfig",
+            "AutoModelForCausalLM",
+            "AutoModelForSequenceClassification",
+            "AutoModel",
+        )
+        values["auto_map"] = dict.fromkeys(classes, "own.Own") | {
+            "AutoTokenizer": ["own.Own", "own.Own"]
+        }
         values |= {"model_type": "own", "tokenizer_class": "Own"}
         (model / name).write_text(json.dumps(values))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
