@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.browse.figures import curve, share_table, stacked
-from pipeline.browse.filters import query_string
 from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
