@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
+from pipeline.core.devices import cuda_works
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
@@ -100,7 +101,7 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     """
     import torch
 
-    present = torch.cuda.is_available()
+    present = settings.device != "cpu" and cuda_works()
     device: Literal["cpu", "cuda"] = (
         "cuda" if settings.device == "cuda" or (settings.device == "auto" and present) else "cpu"
     )
