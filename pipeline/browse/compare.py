@@ -202,12 +202,12 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")
     start = (page - 1) * PAGE_SIZE
-    counted = {
+    counted: Mapping[str, Counter[str]] = {
         "outcome": Counter(row.outcome for row in shown),
         "failure": Counter(mode for row in shown for mode in failures(row)),
         "pairs": Counter(row.change for row in shown),
     }
-    known = {
+    known: Mapping[str, Sequence[str]] = {
         "outcome": ("won", "lost", "same"),
         "failure": [mode for mode in FAILURE_MEANINGS if counted["failure"][mode]],
         "pairs": ("new", "gone", "changed", "kept", "none"),

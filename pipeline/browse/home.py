@@ -62,9 +62,12 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
-        row = _policy(name, scores[name], named[name], before and scores[before], failures)
-        rows.append({**row, "p": tests.get((before, name)), "before": before and named[before]})
-    return rows + [_policy(group.title, None, group, None, failures) for group in unmerged]
+        if before is None:
+            rows.append(_policy(name, scores[name], named[name], None, failures))
+            continue
+        row = _policy(name, scores[name], named[name], scores[before], failures)
+        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
+    return rows + [_policy("", None, group, None, failures) for group in unmerged]
 
 
 def _policy(
@@ -77,7 +80,7 @@ def _policy(
     modes = failures.get(group.key, {}) if group is not None else {}
     history = read_json(group.training)["history"] if group and group.training else []
     return {
-        "title": policy_title(name),
+        "title": policy_title(name) if group is None else group.title,
         "group": group,
         "score": score,
         "right": (modes.get("right", 0), sum(modes.values())),
