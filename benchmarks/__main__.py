@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timezone, UTC
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -67,7 +67,7 @@ def main(
         measured = [row for name in selected for row in measure[name]()]
     _print(measured, about)
     content = {
-        "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about,
         "rows": [row.as_json() for row in measured],
     }

@@ -69,9 +69,7 @@ def data_notes(settings: Config, stages: Collection[str]) -> Iterator[str]:
     out. Raises InputError for a malformed record.
     """
     for split in _SPLITS:
-        files = [
-            (file, _raw(settings, file.path)) for file in getattr(settings.data, split)
-        ]
+        files = [(file, _raw(settings, file.path)) for file in getattr(settings.data, split)]
         there = [(file, path) for file, path in files if path is not None and _is_small(path)]
         if f"questions-{split}" in plain(stages) and len(there) == len(files):
             notes = Notes()

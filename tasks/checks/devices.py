@@ -22,6 +22,8 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
             "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
             "such as embedded"
         )
+    if needs and machine.compiler_fault:
+        yield machine.compiler_fault
     for setting, count in needs if present else ():
         if count > present:
             yield (

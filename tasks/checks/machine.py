@@ -7,19 +7,21 @@ import re
 from dataclasses import dataclass
 
 from pipeline.core.errors import InputError
-from pipeline.core.gpus import GIB, Gpu, nominal_gpu, visible_gpus
+from pipeline.core.gpus import GIB, Gpu, compiler_fault, nominal_gpu, visible_gpus
 
 
 @dataclass(frozen=True)
 class Machine:
     """GPUs and RAM (bytes; None: unknown). ``here`` is false for a machine that is only described.
 
+    ``compiler_fault`` says what kernels on its GPUs cannot be compiled without (`gpus.compiler_fault`).
     On such a machine packages, models, folders and free space are not checked.
     """
 
     gpus: tuple[Gpu, ...]
     ram: float | None = None
     here: bool = True
+    compiler_fault: str | None = None
 
 
 def this_machine() -> Machine:
@@ -28,7 +30,8 @@ def this_machine() -> Machine:
         ram = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (OSError, ValueError):
         ram = None
-    return Machine(tuple(visible_gpus()), ram)
+    gpus = tuple(visible_gpus())
+    return Machine(gpus, ram, compiler_fault=compiler_fault() if gpus else None)
 
 
 def described_machine(text: str) -> Machine:
