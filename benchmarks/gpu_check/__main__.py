@@ -26,7 +26,7 @@ from benchmarks.gpu_check.catalogue import PARTS, Part, chosen
 from benchmarks.gpu_check.device import one_gpu
 from benchmarks.gpu_check.page import describe, earlier_parts, write_results
 from pipeline.core.errors import DependencyError, InputError, SteepError
-from pipeline.core.gpus import compiler_fault, machine_gpus
+from pipeline.core.gpus import machine_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 _ABOUT_CARD = """
@@ -119,8 +119,6 @@ def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
                 f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
                 "(driver 580 or newer, or forward compatibility: docs/gpu.md) after make setup-gpu"
             )
-        if fault := compiler_fault():
-            raise DependencyError(fault)
     about["driver"] = _driver()
     about["packages"] = {name: version for name in _PACKAGES if (version := _version(name))}
     about["commit"] = _commit()
