@@ -131,12 +131,13 @@ def _pairs(side: Side) -> dict[str, tuple[str, int]]:
 def side(run: OpenRun, key: str, place: int) -> Side:
     """The group called ``key``; without a key the first policy for side 0 and the last for side 1.
 
-    A run without evaluated policies has rounds in their place. Raises InputError for an unknown group.
+    A run with fewer than two evaluated policies has rounds in their place. Raises InputError for an
+    unknown group.
     """
     groups = run.sources.groups
     if not key:
-        policies = [group for group in groups if group.key.startswith("policy-")] or groups
-        return Side(run, policies[-place])
+        policies = [group for group in groups if group.key.startswith("policy-")]
+        return Side(run, (policies if len(policies) > 1 else groups)[-place])
     found = run.sources.group(key)
     if found is None:
         known = ", ".join(group.key for group in groups)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.browse.figures import curve, share_table, stacked
-from pipeline.browse.filters import query_string
 from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
@@ -28,27 +27,29 @@ def home(run: OpenRun) -> Page:
         for table, name in (("trajectories", "failure"), ("trajectories", "bin"), ("pairs", "kind"))
     }
     tables = []
-    for title, prefix, list, name, meanings in (
-        ("Failure modes of the policies", "policy-", "trajectories", "failure", FAILURE_MEANINGS),
-        ("Failure modes of the samples", "round-", "trajectories", "failure", FAILURE_MEANINGS),
-        ("Pairing outcomes of the samples", "round-", "trajectories", "bin", BIN_MEANINGS),
-        ("Pairs by kind", "round-", "pairs", "kind", KIND_MEANINGS),
+    for title, heading, list, name, meanings in (
+        ("Failure modes", "Of trajectories", "trajectories", "failure", FAILURE_MEANINGS),
+        ("Pairing outcomes", "Of samples", "trajectories", "bin", BIN_MEANINGS),
+        ("Kinds of pairs", "Of pairs", "pairs", "kind", KIND_MEANINGS),
     ):
-        groups = [group for group in run.sources.groups if group.key.startswith(prefix)]
-        of_group = {group.key: counted[name].get(group.key, {}) for group in groups}
+        groups = [group for group in run.sources.groups if group.key in counted[name]]
+        groups.sort(key=lambda group: group.key.startswith("round"))  # policies first
+        of_group = {group.key: counted[name][group.key] for group in groups}
         rows = share_table(of_group, meanings, list, name)
         if rows:
             totals = [sum(counts.values()) for counts in of_group.values()]
             tables.append(
                 {
                     "title": title,
+                    "heading": heading,
                     "list": list,
                     "rows": rows,
                     "columns": [*zip(groups, totals, strict=True)],
                     "colored": name == "failure",
                 }
             )
-    return {"policies": _policies(run, counted["failure"]), "tables": tables}
+    [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
+    return {"verdict": verdict, "policies": _policies(run, counted["failure"]), "tables": tables}
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:
@@ -58,9 +59,7 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
     named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
     unmerged = [group for group in groups.values() if group not in named.values()]
-    rows = [
-        _policy(name, scores[name], None, None, {}) for name in scores if name not in own
-    ]
+    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
         row = _policy(name, scores[name], named[name], before and scores[before], failures)

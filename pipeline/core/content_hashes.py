@@ -49,7 +49,8 @@ class ContentHashes:
         except OSError as error:
             where = error.filename or path
             raise InputError.at(where, None, f"cannot be read: {error.strerror}") from None
-        raise InputError.at(path, None, "no such file or directory")
+        kind = "not a regular file" if path.exists() else "no such file or directory"
+        raise InputError.at(path, None, kind)
 
     def _file(self, path: Path) -> str:
         started, status = time.time_ns(), path.stat()

@@ -23,6 +23,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # 24 GB has 23.6.
 _USABLE = 0.985
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder for each GPU, named by its PCI address
+_VERSION = Path("/sys/module/nvidia/version")
 _FILES = Path("/dev")
 _WSL = "/usr/lib/wsl/lib"  # where Windows puts nvidia-smi, which not every PATH has
 _SECONDS = 20.0
@@ -39,6 +40,14 @@ class Gpu:
     name: str
     memory: int | None
     uuid: str = ""
+
+
+def driver_version(file: Path = _VERSION) -> str | None:
+    """The version of NVIDIA's driver, such as 580.65.06; None where the kernel does not tell."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def nominal_gpu(gib: float) -> Gpu:

@@ -7,20 +7,29 @@ import re
 from dataclasses import dataclass
 
 from pipeline.core.errors import InputError
-from pipeline.core.gpus import GIB, Gpu, compiler_fault, nominal_gpu, visible_gpus
+from pipeline.core.gpus import (
+    GIB,
+    Gpu,
+    compiler_fault,
+    driver_version,
+    nominal_gpu,
+    visible_gpus,
+)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs and RAM (bytes; None: unknown). ``here`` is false for a machine that is only described.
+    """GPUs, RAM (bytes) and the driver's version; None is unknown.
 
-    ``compiler_fault`` says what kernels on its GPUs cannot be compiled without (`gpus.compiler_fault`).
-    On such a machine packages, models, folders and free space are not checked.
+    ``compiler_fault`` is what its GPUs' kernels cannot be compiled without (`gpus.compiler_fault`).
+    ``here`` is false for a machine that is only described. On such a machine packages, models, folders and
+    free space are not checked.
     """
 
     gpus: tuple[Gpu, ...]
     ram: float | None = None
     here: bool = True
+    driver: str | None = None
     compiler_fault: str | None = None
 
 
@@ -31,7 +40,8 @@ def this_machine() -> Machine:
     except (OSError, ValueError):
         ram = None
     gpus = tuple(visible_gpus())
-    return Machine(gpus, ram, compiler_fault=compiler_fault() if gpus else None)
+    fault = compiler_fault() if gpus else None
+    return Machine(gpus, ram, driver=driver_version(), compiler_fault=fault)
 
 
 def described_machine(text: str) -> Machine:

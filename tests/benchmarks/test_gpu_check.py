@@ -297,6 +297,7 @@ def test_parts_beyond_the_budget_are_skipped_with_the_way_to_run_them(
     assert last == "not within 0 s; run these alone: --parts sft-8b,sft-14b"
 
 
+@pytest.mark.slow
 def test_the_end_of_the_budget_ends_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part's process imports a torch that takes longer than the budget."""
     slow = tmp_path / "slow" / "torch"
