@@ -71,7 +71,7 @@ setup: ## build .venv from the CPU lock
 	  "run make setup VENV=.venv-cpu for a second one, or remove $(VENV) first" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(STAMP)
 
-setup-gpu: ## build .venv from the GPU lock (NVIDIA driver 580 or newer, DRIVER_CHECK=0)
+setup-gpu: ## build .venv from the GPU lock (NVIDIA driver 580; DRIVER_CHECK=0)
 	@test $(LOCK) = gpu || test ! -e $(STAMP) || { echo "error: $(VENV) is a CPU environment; remove it first," \
 	  "or run make setup-gpu VENV=.venv-gpu for a second one" >&2; exit 2; }
 	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \

@@ -38,7 +38,7 @@ def written(folder: Path, figures: dict[str, dict], **machine: object) -> Path:
 def test_without_a_check_everything_is_assumed(tmp_path: Path) -> None:
     assert rates(tmp_path / "absent.json") == Rates()
     assert {origin for _, _, origin in Rates().rows()} == {
-        "assumed", "TeaRAG, table 9", "measured on a CPU core (growth benchmark)",
+        "assumed", "measured on a CPU core (growth benchmark)",
         "measured on a CPU core (growth benchmark), continued",
     }  # fmt: skip
 
