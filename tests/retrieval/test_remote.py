@@ -216,7 +216,7 @@ def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, 
         f"{address}{path}",
         headers={"host": host},
         trust_env=False,
-        timeout=20,
+        timeout=LIMIT,
         **sent,
     )
     assert answer.status_code == 421
@@ -360,11 +360,11 @@ def test_a_slow_retrieval_is_not_cut_off():
     """The limit is for the request; its answer may take longer."""
 
     class Impatient(ServiceConnection):
-        read_seconds = 0.2
+        read_seconds = 2.0
 
     gate = threading.Event()
     with served(FakeRetriever(gate), connection=Impatient) as running:
-        threading.Timer(0.6, gate.set).start()
+        threading.Timer(3.0, gate.set).start()
         assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
 
 

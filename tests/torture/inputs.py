@@ -1,4 +1,4 @@
-"""Generated bad input for the configuration, the native data readers and the commands.
+"""Generated bad input for the configuration, the native data readers, the commands and the policies.
 
 Every case must be refused with one sentence, or be accepted where it is valid after all.
 """
@@ -14,17 +14,19 @@ from pathlib import Path
 from tests.cli import malformed_inputs
 from tests.config import config_cases
 from tests.corpus import malformed
+from tests.llm import adapter_defects
 from tests.torture.figures import Figures
 
 
 def run(seed: int, count: int) -> Figures:
-    """``count`` cases, a third for each area; with ``STEEP_DATA`` also for the real data sets."""
+    """``count`` cases, the same number for each area; with ``STEEP_DATA`` also for the real data sets."""
     figures = Figures("inputs")
     areas: Counter[str] = Counter()
     parts: list[tuple[str, Callable[[int, int, Path], Iterator[str | None]]]] = [
         ("configuration", _configuration),
         ("native data", _native_data),
         ("commands", _commands),
+        ("adapters and templates", adapter_defects.problems),
     ]
     for number, (name, problems) in enumerate(parts):
         share = (count + number) // len(parts)
