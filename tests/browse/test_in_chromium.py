@@ -66,11 +66,17 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+def new_page(chromium: Any, **options: Any) -> Any:
+    page = chromium.new_page(**options)
+    page.set_default_timeout(LIMIT * 1000)
+    return page
+
+
 class Watched:
     """A page that records every dialog, console message, error and request to elsewhere."""
 
     def __init__(self, chromium: Any, address: str, **options: Any) -> None:
-        self.page = chromium.new_page(**options)
+        self.page = new_page(chromium, **options)
         self.incidents: list[str] = []
         self.page.on("dialog", lambda dialog: self._note("dialog", dialog.message, dialog))
         self.page.on("console", lambda message: self._note("console", message.text))
@@ -108,7 +114,7 @@ def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: st
 
 
 def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None:
-    page = chromium.new_page()
+    page = new_page(chromium)
     page.goto(f"{address}/run/stored/pairs?group=round-1")
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -166,7 +172,7 @@ def test_the_policy_stops_a_script_that_was_not_escaped(chromium: Any, address: 
 def test_pages_fit_the_width_of_a_phone(
     chromium: Any, address: str, path: str, scheme: str
 ) -> None:
-    page = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page = new_page(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page.goto(address + path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     colours = page.evaluate(
@@ -224,15 +230,15 @@ def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors
 
 
 def test_without_script_the_pages_work(chromium: Any, address: str) -> None:
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
+    page = new_page(chromium, java_script_enabled=False)
     page.goto(f"{address}/run/stored/pairs?kind=easy")
     page.get_by_label("Data set").select_option("nq")
     page.get_by_role("button", name="Apply").click()
     assert page.locator(".rows tbody tr").count() == 1
-    context.close()
+    page.close()
 
 
+@pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +259,7 @@ def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
         page.keyboard.type(f"Where is {HOSTILE}?")
         page.keyboard.press("Control+Enter")
         page.get_by_role("status").wait_for()
-        page.get_by_label("Answer of sft").wait_for(timeout=LIMIT * 1000)
+        page.get_by_label("Answer of sft").wait_for()
         assert "tokens written" in page.get_by_label("Answer of sft").inner_text()
         assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -141,6 +141,7 @@ def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None
         flags = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         page = browser.new_page()
+        page.set_default_timeout(LIMIT * 1000)
         page.on("console", lambda message: incidents.append(message.text))
         page.on("pageerror", lambda error: incidents.append(str(error)))
         page.on(
@@ -150,7 +151,7 @@ def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None
         page.goto((site / "index.html").as_uri())
         page.click("input.md-search__input")
         page.keyboard.type("informativeness")
-        page.wait_for_selector(".md-search-result__link", timeout=LIMIT * 1000)
+        page.wait_for_selector(".md-search-result__link")
         assert "prograph.html" in page.inner_html(".md-search-result__list")
         browser.close()
     assert not incidents

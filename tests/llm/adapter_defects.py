@@ -1,4 +1,7 @@
-"""Adapters that would leave the base model as it is, or that PEFT cannot load, as generated cases."""
+"""Generated adapters and chat templates that are damaged, or that would not do what they seem to.
+
+An adapter would leave the base model as it is, or cannot be loaded; a template fails or drops a message.
+"""
 
 from __future__ import annotations
 
@@ -182,3 +185,89 @@ def damaged_files(adapter: Path, directory: Path, chance: random.Random) -> Path
             content[chance.randrange(min(len(content), 600))] = chance.randrange(256)
     path.write_bytes(content)
     return directory
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+FRAGMENTS = (
+    "{{", "}}", "{%", "%}", "{% endfor %}", "{% if %}", "{{ 1 / 0 }}", "{{ messages[9].content }}",
+    "{{ raise_exception('no') }}", "{% include 'x' %}", "{{ ''.__class__.__mro__ }}", "{{ none.x.y }}",
+    "{% for i in range(10**9) %}{% endfor %}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% set messages = [] %}", "{{ messages | tojson }}", "\x00", "é", "{# ", "{% break %}", "|", "\n",
+)  # fmt: skip
+
+
+def template_bytes(chance: random.Random) -> bytes:
+    """A template with fragments put in, parts cut out, or bytes changed."""
+    text = TEMPLATE
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(text) + 1)
+        if chance.random() < 0.6:
+            text = text[:at] + chance.choice(FRAGMENTS) + text[at:]
+        else:
+            text = text[:at] + text[at + chance.randrange(40) :]
+    content = bytearray(text.encode())
+    if content and chance.random() < 0.1:
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    return bytes(content)
+
+
+def problems(seed: int, count: int, folder: Path) -> Iterator[str | None]:
+    """For each of ``count`` adapters and templates, None, or how it was taken wrongly."""
+    from tests.llm.small_models import small_adapter, small_model
+
+    model = small_model(folder / "model")
+    adapter = small_adapter(model, folder / "adapter")
+    chance = random.Random(seed)
+    for number, defect in enumerate(cases(seed, count - count // 2)):
+        directory = folder / "cases" / str(number)
+        if number % 4 == 3:
+            damaged_files(adapter, directory, chance)
+        else:
+            defect.write(adapter, directory)
+        problem = _problem(lambda directory=directory: _enter(directory, model, folder))
+        yield problem and f"adapter with {defect.name}: {problem}"
+    for number in range(count // 2):
+        file = folder / f"{number}.jinja"
+        file.write_bytes(template_bytes(chance))
+        problem = _problem(lambda file=file: _render(model, file))
+        yield problem and f"template {file.read_bytes()!r}: {problem}"
+
+
+def _problem(call: Callable[[], object]) -> str | None:
+    from pipeline.core.errors import SteepError
+
+    try:
+        call()
+    except SteepError as error:
+        return f"several lines: {error}" if "\n" in str(error) else None
+    except Exception as error:  # noqa: BLE001 - the crash is what is looked for
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _enter(adapter: Path, model: Path, folder: Path) -> None:
+    """Every check that an adapter passes on its way into an evaluation or a training."""
+    from pipeline.config import Lora
+    from pipeline.llm.adapter_files import check_adapter
+    from pipeline.stages.policy_directory import checked_policy
+    from pipeline.training.lora import check_shape
+    from tests.stages.fabricated_run import configuration
+
+    config = configuration()
+    values = config.model_dump() | {"model": {"base": str(model)}, "runs_dir": str(folder / "runs")}
+    checked_policy(adapter, type(config).model_validate(values))
+    check_adapter(adapter, model)
+    check_shape(adapter, Lora(r=8, alpha=32, targets=("q_proj", "v_proj")))
+
+
+def _render(model: Path, template: Path) -> None:
+    from pipeline.core.records import Message
+    from pipeline.grammars.tokenizer import model_tokenizer
+    from pipeline.grammars.tokens import prompt_text
+
+    messages = [Message("system", "Search."), Message("user", "Who founded it?")]
+    text = prompt_text(model_tokenizer(model, str(template)), messages)
+    assert "Who founded it?" in text

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.config.policy import Lora
-from pipeline.core.errors import ConfigError, InputError, SteepError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.llm.adapter_files import (
-    adapter_settings,
-    adapter_tensors,
     check_adapter,
-    check_effect,
 )
 from pipeline.llm.engine import open_engine
 from pipeline.llm.merged_adapter import merge_adapter
-from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, cases, damaged_files
+from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, problems
 from tests.llm.small_models import small_adapter, small_model
 
 DEFECTS = [pytest.param(defect, id=defect.name) for defect in (*IGNORED, *BROKEN)]
@@ -80,7 +76,7 @@ def test_no_adapter_is_merged_whose_product_vanishes(
         tensors.update({name: tensor * 1e-30 for name, tensor in tensors.items()})
 
     tiny = Defect("tiny", shrink).write(adapter, tmp_path / "tiny")
-    with pytest.raises((InputError, ConfigError), match="changes no weight|change nothing"):
+    with pytest.raises((InputError, ConfigError), match=r"changes no weight|change nothing"):
         merge_adapter(model, tiny, tmp_path / "merged", dtype="float32")
 
 
@@ -101,33 +97,12 @@ def test_training_does_not_continue_an_adapter_that_is_not_loaded_whole(
         continue_adapter(AutoModelForCausalLM.from_pretrained(model), broken, lora)
 
 
-def test_generated_adapters_are_accepted_or_refused_in_one_sentence(
-    model: Path, adapter: Path, tmp_path: Path
+def test_generated_adapters_and_templates_are_taken_or_refused_in_one_sentence(
+    tmp_path: Path,
 ) -> None:
-    chance = random.Random(0)
-    outcomes = {True: 0, False: 0}
-    for number, defect in enumerate(cases(seed=0, count=160)):
-        directory = tmp_path / str(number)
-        if number % 4:
-            defect.write(adapter, directory)
-        else:
-            damaged_files(adapter, directory, chance)
-        outcomes[accepted(directory, model, tmp_path)] += 1
-    assert outcomes[False] > 60
-    assert outcomes[True] > 5
-
-
-def accepted(adapter: Path, model: Path, folder: Path) -> bool:
-    """Whether every entrance takes the adapter; each that does not says why in one line."""
-    try:
-        adapter_settings(adapter)
-        check_effect(adapter, adapter_tensors(adapter))
-        check_adapter(adapter, model)
-    except SteepError as error:
-        assert "\n" not in str(error)
-        assert str(adapter) in str(error)
-        return False
-    return True
+    found = list(problems(seed=0, count=300, folder=tmp_path))
+    assert len(found) == 300
+    assert [problem for problem in found if problem is not None] == []
 
 
 def test_fields_of_the_wrong_type_are_named(model: Path, adapter: Path, tmp_path: Path) -> None:
