@@ -157,6 +157,15 @@ class StageTask(luigi.Task):
         hashes.save()
         return content
 
+    def raw_files(self) -> dict[str, str]:
+        """The content hashes of the raw files and models in the fingerprint, by path."""
+        content = self.key.files
+        return {
+            str(path): content[name]
+            for name, path in self.files().items()
+            if isinstance(path, Path)
+        }
+
     def facts(self) -> dict[str, Any]:
         """What the stage's function is told besides its settings, as JSON; no fingerprint has it."""
         return {}
@@ -229,6 +238,7 @@ class StageTask(luigi.Task):
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
+            raw_files=self.raw_files(),
             contents=Outputs().contents(self),
             entry=entry,
             root=str(self.store.root),

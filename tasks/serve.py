@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.output_check import Depth
 from pipeline.run.store import read_manifest
@@ -11,8 +13,10 @@ from tasks.knowledge import knowledge
 from tasks.run import run
 
 
-def serve_retrieval(index: StageTask, host: str, port: int) -> None:
+def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence[str] = ()) -> None:
     """Run the index of the configuration of ``index`` if needed, and serve it until a signal.
+
+    Clients name the service by an address, by a name of this machine, or by one in ``allow_host``.
 
     Raises ConfigError when there is nothing to retrieve, InputError when the port is in use,
     DependencyError when the packages of the extra ``serve`` are missing, StoreError when an output that
@@ -22,6 +26,7 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
     if settings.retrieval.variant == "none":
         raise ConfigError("retrieval.variant is none, so there is nothing to serve; choose another")
     try:
+        from pipeline.retrieval.remote.hosts import own_names
         from pipeline.retrieval.remote.server import bind_socket, create_app, serve
     except ImportError as error:
         raise DependencyError(
@@ -43,9 +48,10 @@ def serve_retrieval(index: StageTask, host: str, port: int) -> None:
         rows = read_manifest(directory)["counts"]
         literal = f"[{host}]" if ":" in host else host
         address = f"http://{literal}:{socket.getsockname()[1]}"
+        names = {name.lower() for name in allow_host} | own_names(host)
         try:
             serve(
-                create_app(retriever, identity, rows),
+                create_app(retriever, identity, rows, names=names),
                 socket,
                 lambda: say(f"retrieval {identity.fingerprint} at {address}; Ctrl-C ends it"),
             )

@@ -94,7 +94,7 @@ def write_card(
     from safetensors.numpy import load_file
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     count = sum(tensor.size for tensor in load_file(model / WEIGHTS).values())
     lines: list[str] = []
     for title, figures in tables.items():

@@ -38,7 +38,7 @@ def export(work: Path, output: Path) -> dict[str, Any]:
             f"{work}: state.pt is missing; train first, or wait for the first checkpoint"
         )
     state = torch.load(work / "state.pt", weights_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(work)
+    tokenizer = AutoTokenizer.from_pretrained(work, trust_remote_code=False)
     eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     model = new_model(len(tokenizer), eos=eos, pad=pad, seed=0)
     model.load_state_dict(state["model"])

@@ -22,7 +22,7 @@ def _generate(out: Any, work: str, seed: int, rank: int, start: tuple[int, int, 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(work)
+    tokenizer = AutoTokenizer.from_pretrained(work, trust_remote_code=False)
     number, chunk, first_index = start
     phase = PHASES[number]
     while True:

@@ -116,7 +116,7 @@ def train_rank(rank: int, output: str, seed: int, stop_after: str | None) -> Non
         str(work / "rendezvous"), RANKS
     )
     dist.init_process_group("gloo", rank=rank, world_size=RANKS, store=store)
-    tokenizer = AutoTokenizer.from_pretrained(work)
+    tokenizer = AutoTokenizer.from_pretrained(work, trust_remote_code=False)
     model = new_model(
         len(tokenizer), eos=tokenizer.eos_token_id, pad=tokenizer.pad_token_id, seed=seed
     )

@@ -2,23 +2,29 @@
 
 Documents and outputs of policies are untrusted. Templates escape them; these headers make the web
 browser refuse scripts, styles and images from elsewhere even if one was not escaped. On a loopback
-address requests must name a loopback host, so that a page of another site cannot read the run through
-a name that it points at this machine. On any other address every request needs the token.
+address requests must have a trusted Host header (`retrieval.remote.hosts`), so that a page of another
+site cannot read the run. On any other address every request needs the token.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from pipeline.retrieval.remote.hosts import is_trusted
+
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
+)
+# Of pages that the run wrote, with styles inside: no script runs, and nothing is loaded.
+WRITTEN_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -30,16 +36,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 COOKIE = "steep_browse"
-_LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 Next = Callable[[Request], Awaitable[Response]]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's loopback interface."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in _LOOPBACK_NAMES
 
 
 class Guard:
@@ -51,13 +48,13 @@ class Guard:
     async def __call__(self, request: Request, call_next: Next) -> Response:
         """The answer to a request, with the headers of every answer."""
         response = self._refusal(request) or await call_next(request)
-        response.headers.update(HEADERS)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
     def _refusal(self, request: Request) -> Response | None:
         if self._token is None:
-            name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-            if is_loopback(name):
+            if is_trusted(request.headers.get("host", "")):
                 return None
             return PlainTextResponse(
                 "This browser answers only on a loopback address, such as 127.0.0.1.", 421

@@ -23,6 +23,7 @@ from pipeline.cli.options import (
     WorkersOption,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
@@ -64,7 +65,10 @@ def run(
     force: ForceOption = False,
     no_check: NoCheckOption = False,
 ) -> None:
-    """Run a stage and everything that it needs, except what is done."""
+    """Run a stage and everything that it needs, except what is done.
+
+    The end of a whole run is its result: EM of every policy, and where to look next.
+    """
     task = stage_task(stage, config, set, data, round)
     from pipeline.cli.plan import print_review_since
     from tasks.planning.review import now
@@ -73,7 +77,13 @@ def run(
     started = now()
     directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
     print_review_since(task, started)
-    typer.echo(str(directory))
+    if stage != "report":
+        typer.echo(str(directory))
+        return
+    from pipeline.cli.run_results import result_lines
+
+    for line in result_lines(task.settings.run_dir):
+        typer.echo(visible(line))
 
 
 def stage_command(stage: str) -> Callable[..., None]:
@@ -174,12 +184,19 @@ def serve_retrieval(
     data: DataOption = None,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a name by which clients reach the service; IP addresses, localhost and the names "
+            "of this machine are allowed (repeatable)"
+        ),
+    ] = None,
 ) -> None:
     """Serve the index over HTTP, for sampling processes that set retrieval.service."""
     task = stage_task("index", config, set, data)
     from tasks.serve import serve_retrieval as serve
 
-    serve(task, host, port)
+    serve(task, host, port, allow_host or ())
 
 
 def stage_task(

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config.values import (
+    KEY_REMEDY,
     Count,
     Few,
     PathOrName,
@@ -22,6 +23,7 @@ from pipeline.config.values import (
     check_texts,
 )
 from pipeline.core.nested import leaves
+from pipeline.core.yaml_files import shown_key
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Endpoint(Block):
         check_address(
             value,
             "http://localhost:8000/v1",
-            "put the key into an environment variable and name that variable in api_key_env",
+            KEY_REMEDY,
         )
         return value
 
@@ -270,6 +272,8 @@ class Endpoint(Block):
             raise ValueError(
                 f"{', '.join(conflicts)} cannot be set here; use the other settings of the endpoint"
             )
+        if (name := _name_of_a_secret(value)) is not None:
+            raise ValueError(f"{name} holds a secret, and extra is recorded; {KEY_REMEDY}")
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
@@ -277,6 +281,22 @@ class Endpoint(Block):
                 "expected JSON values with finite numbers, because every request holds them"
             ) from None
         return value
+
+
+_SECRET_NAME = re.compile(
+    r"(.*(api|access|secret|private)key|key|.*(secret|password|passwd|credentials?)|bearer|cookie"
+    r"|(proxy)?auth(orization)?|((api|access|auth|session|bearer|id|refresh|x)*token))"
+)
+
+
+def _name_of_a_secret(value: Any) -> str | None:
+    """A name of a field in nested JSON values under which services expect a secret."""
+    if isinstance(value, dict):
+        for name in value:
+            if _SECRET_NAME.fullmatch(re.sub(r"[\W_]", "", str(name)).lower()):
+                return shown_key(name)
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_name_of_a_secret, below)), None)
 
 
 # Parts that a stage is divided into, for several GPUs or machines; None: the ``shards`` of the run.

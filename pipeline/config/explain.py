@@ -1,7 +1,7 @@
 """Messages for invalid settings: file, key, value, and what to set instead.
 
 Input: the `pydantic.ValidationError` of a `Config`. Output: one line per setting. A message never
-holds the texts of an endpoint's block, where an API key may be in the wrong place.
+holds the texts of a block with an endpoint, where an API key may be in the wrong place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pipeline.config.evaluation import OVERRIDDEN, Evaluation
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
 from pipeline.config.values import shown
+from pipeline.core.text import without_keys
 from pipeline.core.yaml_files import shown_key
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def explain(path: Path, error: ValidationError) -> str:
 def explain_each(path: Path, error: ValidationError) -> list[str]:
     """One message for every invalid setting of the configuration ``path``."""
     details = [item for item in error.errors(include_url=False) if not _repeated(item)]
-    return [f"{path}: {_problem(item)}" for item in details]
+    return [without_keys(f"{path}: {_problem(item)}") for item in details]
 
 
 def _repeated(item: ErrorDetails) -> bool:
@@ -105,21 +106,29 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 def _first_secret(location: tuple[int | str, ...]) -> int:
     """The number of the first part that is a key of a block with an endpoint.
 
-    From there on an API key may be in the wrong place. The number of parts if there is no such block.
+    From there on an API key may be in the wrong place. The number of parts if the location is that of
+    such a block, and one more if there is none.
     """
     block: type[BaseModel] | None = Config
-    for number, part in enumerate(location):
-        if block is None:
-            break
-        if "endpoint" in block.model_fields:
+    for number, part in enumerate((*location, "")):
+        if block is not Config and _has_endpoint(block):
             return number
         block = field_block(block, part)
-    return len(location)
+    return len(location) + 1
+
+
+def _has_endpoint(block: type[BaseModel] | None) -> bool:
+    """Whether a block, or one of the blocks in it, has settings of an endpoint."""
+    if block is None:
+        return False
+    below = (field_block(block, name) for name in block.model_fields)
+    return any("endpoint" in found.model_fields for found in (block, *below) if found is not None)
 
 
 def _shown(value: object, location: tuple[int | str, ...]) -> str:
     """The value of a setting, or only its type where it may be a secret."""
-    return "a text" if isinstance(value, str) and "endpoint" in location else shown(value)
+    hidden = isinstance(value, str) and _first_secret(location) <= len(location)
+    return "a text" if hidden else shown(value)
 
 
 def _spelling(kind: str, value: object) -> str:

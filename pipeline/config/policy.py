@@ -29,6 +29,7 @@ from pipeline.config.values import (
     Few,
     NotEmpty,
     PathOrName,
+    PathOrTemplate,
     Positive,
     Share,
     SizesByHops,
@@ -42,8 +43,8 @@ class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
-    chat_template: str | None = Field(
-        None, description="Jinja template; null: that of the tokenizer"
+    chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
+        None, description="file of a Jinja template, or the template; null: that of the tokenizer"
     )
 
 

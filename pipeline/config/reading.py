@@ -197,7 +197,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         child = node.get(parent)
         if not isinstance(child, dict | None):
             above = shown_key(".".join(map(str, parents[:position])))
-            raise ConfigError(f"{where}: {above} is {shown(child)}; set {above} as a whole")
+            kind = "a text" if isinstance(child, str) else shown(child)  # a text may be a secret
+            raise ConfigError(f"{where}: {above} is {kind}; set {above} as a whole")
         node[parent] = child = {} if child is None else child
         node = child
     try:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from pipeline.core.text import without_keys
+
 # Every numeric field has a lower and an upper bound. The upper bounds are far above all useful values;
 # they keep counts within 32 bits, and loops over rounds, shards and processes finite.
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -43,6 +45,14 @@ PathOrName = Annotated[
 ]
 
 
+def _path_unless_template(value: str) -> str:
+    return value if "{" in value else _file_name_lengths(value)
+
+
+# The path of a Jinja template, or the template, which holds a brace.
+PathOrTemplate = Annotated[str, Field(min_length=1), AfterValidator(_path_unless_template)]
+
+
 def with_numbers_as_keys(value: object, kind: str) -> object:
     """A mapping with whole numbers as keys, which are texts in JSON; ``kind`` names a key in messages."""
     if not isinstance(value, dict):
@@ -60,13 +70,16 @@ def _hops_as_keys(value: object) -> object:
 Hops = Annotated[int, Field(ge=1, le=99)]
 SizesByHops = Annotated[dict[Hops, Count], BeforeValidator(_hops_as_keys)]
 
+KEY_REMEDY = "put the key into an environment variable and name that variable in api_key_env"
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\U0010ffff]")
 
 
 def check_texts(value: Any) -> None:
-    """Raise ValueError when a text in nested values has control characters or lone surrogates."""
+    """Raise ValueError for control characters, lone surrogates and API keys in nested values."""
     if isinstance(value, str) and (found := _CONTROL.search(value)):
         raise ValueError(f"the text holds the character U+{ord(found[0]):04X}; remove it")
+    if isinstance(value, str) and without_keys(value) != value:
+        raise ValueError(f"the text looks like an API key; {KEY_REMEDY}")
     if isinstance(value, dict):
         check_texts((*value, *value.values()))
     elif isinstance(value, list | tuple):

@@ -2,19 +2,24 @@
 
 Each is also a standard exception, so callers can catch either. The command line prints the message
 as one sentence on standard error and exits with status 2. A message names the position (file, line
-or key), the actual and the expected value, and the remedy. Malformed model output is data, not an
-error.
+or key), the actual and the expected value, and the remedy, and no API key. Malformed model output is
+data, not an error.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.core.text import without_keys
+
 
 class SteepError(Exception):
     """Base class; ``exit_status`` is the exit status of the command line."""
 
     exit_status = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_keys(message))
 
 
 class ConfigError(SteepError, ValueError):
@@ -53,6 +58,14 @@ class JudgeError(SteepError, RuntimeError):
 
 class TrainingError(SteepError, RuntimeError):
     """Training cannot continue: no data, sequences too long, or a diverging policy."""
+
+
+def model_problem(error: BaseException | str) -> str:
+    """Why a library could not read a model's files, on one line of at most 300 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "trust_remote_code" in text:
+        return "it needs code of its own, which is never run; name a model that transformers has"
+    return text[:300]
 
 
 class StoreError(SteepError, RuntimeError):

@@ -29,6 +29,12 @@ WORD = re.compile(r"[^\W_]+")
 # The parenthesis at the end of a title that distinguishes it from others: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 
+# API keys in the forms of known services; other secrets look like any text.
+_API_KEY = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:(?:sk|gsk|xai|nvapi|pplx)-[\w-]{8,}|(?:hf_|gh[opsu]_|AIza)[\w-]{24,}"
+    r"|github_pat_\w{16,}|(?:AKIA|ASIA)[A-Z0-9]{16}|(?<=Bearer )[\w.~+/-]{8,})"
+)
+
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, formats, surrogates, separators
 # Format characters that words need (Persian, Hindi, emoji) or that are visible signs of their own.
 _SHOWN = frozenset("\u200c\u200d\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
@@ -63,6 +69,11 @@ def one_line(text: str, limit: int) -> str:
     """`visible` text on one line of at most ``limit`` characters, for error messages and logs."""
     line = visible(" ".join(text[: 8 * limit].split()))
     return line if len(line) <= limit else f"{line[: limit - 2]} …"
+
+
+def without_keys(text: str) -> str:
+    """``text`` with ``[key]`` in place of what looks like an API key."""
+    return _API_KEY.sub("[key]", text)
 
 
 def _is_hidden(char: str) -> bool:

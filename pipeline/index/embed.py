@@ -204,6 +204,7 @@ class Embedder:
                     backend=self._backend,
                     model_kwargs=kwargs,
                     local_files_only=True,
+                    trust_remote_code=False,
                 )
         except ImportError as error:
             raise DependencyError(

@@ -19,10 +19,11 @@ from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
 from pipeline.config.dtypes import resolve_dtypes
-from pipeline.core.errors import ConfigError, DependencyError, InputError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.corpus.questions.load import DATASETS
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.recall.build import BuiltStages, build_corpus, build_stages
 from pipeline.recall.compare import (
@@ -220,13 +221,7 @@ def _document_of(chunks: Sequence[Chunk], built: BuiltStages) -> DocumentOf:
 
 def _token_counter(directory: Path) -> CountTokens:
     """Counts tokens with the embedder's tokenizer, which is available wherever this command runs."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError) as error:
-        cause = str(error).splitlines()[0]
-        raise DependencyError(f"index.embedder.model: {directory}: no tokenizer: {cause}") from None
+    tokenizer: Any = model_tokenizer(directory)
     tokenizer.model_max_length = 10**9  # avoids warnings about long texts
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 

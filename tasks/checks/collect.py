@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pipeline.config import Config
 from pipeline.config.dtypes import resolve_dtypes
 from pipeline.config.reading import load_with_faults
-from pipeline.core.errors import SteepError
+from pipeline.core.errors import InputError, SteepError
 from tasks.checks.access import access_faults
-from tasks.checks.data import data_faults
+from tasks.checks.data import data_faults, data_notes
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
 from tasks.checks.lengths import length_faults
@@ -41,6 +41,7 @@ class Checked:
 
     ``plan`` is None when the configuration is invalid. ``seconds`` are expected GPU seconds by stage, for
     runs on GPUs. ``downloads`` are models that are fetched from the hub, with their bytes if known.
+    ``notes`` are sentences about the questions of a run without faults (`data_notes`).
     """
 
     faults: tuple[str, ...]
@@ -49,6 +50,7 @@ class Checked:
     sizes: Sizes | None = None
     seconds: Mapping[str, float] | None = None
     downloads: tuple[tuple[str, float | None], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def check_run(
@@ -60,7 +62,13 @@ def check_run(
         return Checked((*found, f"{config}: {_UNCHECKED}"))
     stages = _stages(config, overrides, data, settings) if not found else _STAGES
     checked = check_stages(settings, stages, machine)
-    return replace(checked, faults=tuple(dict.fromkeys([*found, *checked.faults])))
+    checked = replace(checked, faults=tuple(dict.fromkeys([*found, *checked.faults])))
+    if checked.faults:
+        return checked
+    try:
+        return replace(checked, notes=tuple(data_notes(settings, stages)))
+    except InputError as error:
+        return replace(checked, faults=(str(error),))
 
 
 def check_stages(

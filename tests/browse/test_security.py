@@ -73,7 +73,7 @@ def test_every_answer_has_a_content_policy_without_inline_code(
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8766", "127.0.0.1.evil.example", ""]
+    "host", ["evil.example", "evil.example:8766", "127.0.0.1.evil.example", "", "[", "[::1", "]"]
 )
 def test_a_loopback_browser_refuses_other_host_names(client: TestClient, host: str) -> None:
     response = client.get("/run/stored/", headers={"host": host})

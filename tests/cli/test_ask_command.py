@@ -29,6 +29,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
+from tests.waiting import LIMIT, ending, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,7 @@ def test_a_run_without_an_index_names_the_command_that_makes_it(
         asked_policies(task, ["base"])
 
 
+@pytest.mark.slow
 def test_a_line_that_is_no_question_ends_with_its_number(run: StageTask) -> None:
     """The engine starts at once; the first bad line ends the command."""
     status, printed, told = steep(["ask", "--policy", "base", *options(run)], b"\n\xff\n")
@@ -183,18 +185,16 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     def ask() -> None:
         with opened(task, asked_policies(task, ["base"]), told.append) as [process]:
             ready.set()
-            answered.wait(120)
+            answered.wait(LIMIT)
             assert process.name == "base"
 
     thread = threading.Thread(target=ask)
     with held(device, told.append):
         thread.start()
-        deadline = time.monotonic() + 60
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: told)
         assert told[0].startswith("the engine waits for 1 GPU: another run on this machine holds 7")
         assert not ready.is_set()
-    assert ready.wait(240)
+    assert ready.wait(LIMIT)
     waited: list[str] = []
     with held(device, lambda text: (waited.append(text), answered.set())[0]):
         thread.join()
@@ -236,12 +236,10 @@ def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
         stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     os.close(follower)
-    try:
+    with ending(process):
         os.write(leader, b"Where is Vell?\n\n\x04")
-        printed, told = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        os.close(leader)
+        printed, told = process.communicate(timeout=LIMIT)
+    os.close(leader)
     assert process.returncode == 0, told
     assert "Where is Vell?" in printed.decode()
     assert "0 searches" in printed.decode()
@@ -255,16 +253,14 @@ def test_an_interrupt_ends_the_command_and_its_processes(run: StageTask) -> None
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert process.stderr is not None
-    assert b"starting" in process.stderr.readline()
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=120)
+    with ending(process):
+        assert process.stderr is not None
+        assert b"starting" in process.stderr.readline()
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=LIMIT)
     assert process.returncode == 130
-    deadline = time.monotonic() + 30
-    while running(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not running(process.pid)
+    wait_until(lambda: not running(process.pid))
 
 
 def running(group: int) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.malformed_inputs import Case, cases, check
+from tests.cli.malformed_inputs import Case, cases, check, steep
 from tests.cli.valid_records import COMMANDS
 
 COUNT, GROUPS = 480, 8
@@ -43,3 +43,30 @@ def test_cases_of_a_seed_are_the_same() -> None:
         return case.name, case.arguments, case.files
 
     assert list(map(identity, cases(3, 50))) == list(map(identity, cases(3, 50)))
+
+
+WITH_SETTINGS = [
+    ["run", "--until", "corpus"], ["plan"], ["status"], ["check"], ["verify"], ["gc"], ["browse"],
+    ["ask", "who?"], ["show", "pair", "x"], ["view"], ["config", "show"], ["config", "show", "--changed"],
+    ["config", "explain", "judges"], ["evaluate"], ["pair"], ["score"], ["recall"], ["calibrate", "x"],
+    ["clean-tmp"], ["serve-retrieval"], ["report"],
+]  # fmt: skip
+KEY = "sk-secret-Abc0123456789"
+ENDPOINT = "{backend: openai, endpoint: {base_url: 'http://x/v1', model: m, extra: {%s}}}"
+
+
+@pytest.mark.parametrize("command", WITH_SETTINGS, ids=" ".join)
+def test_no_command_repeats_or_records_a_key_in_a_configuration(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for setting in (f"judges.over={KEY}", "judges.over=" + ENDPOINT % f"api_key: {KEY}"):
+        status, printed, complaint = steep([*command, "-c", "embedded-hiprag", "--set", setting])
+        assert status == 2, printed
+        assert "secret" not in printed + complaint
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: embedded-hiprag.yaml\njudges: {{over: {ENDPOINT % f'user: {KEY}'}}}\n")
+    status, printed, complaint = steep([*command, "-c", str(file)])
+    assert status == 2, printed
+    assert "secret" not in printed + complaint
+    assert [found.name for found in tmp_path.rglob("*")] == ["own.yaml"]

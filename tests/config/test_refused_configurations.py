@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, load
+from pipeline.config.reading import load_with_faults
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS
 
 EMBEDDED = CONFIGURATIONS / "embedded.yaml"
+HIPRAG = CONFIGURATIONS / "embedded-hiprag.yaml"
 
 
 def child(directory: Path, text: str, name: str = "child.yaml") -> Path:
@@ -116,6 +118,62 @@ def test_an_unknown_key_in_or_beside_an_endpoint_is_not_repeated(override: str) 
     with pytest.raises(ConfigError, match=r"…: unknown key; ") as caught:
         load(EMBEDDED, (override,))
     assert "secret" not in str(caught.value)
+
+
+OPENAI = "judges.over={backend: openai, endpoint: {base_url: 'http://x/v1', model: m, %s}}"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "judges=%s",
+        "judges.over=%s",
+        "judges.over.backend=%s",
+        "judges.%s=1",
+        "judges.over=[%s]",
+        "evaluation.judges=%s",
+        "graph.source=%s",
+        OPENAI % "extra: {api_key: %s}",
+        OPENAI % "extra: {headers: {Authorization: Bearer %s}}",
+        OPENAI % "extra: {user: %s}",
+        OPENAI % "model: %s",
+        "name=%s",
+        "trackers=[%s]",
+        "name.x=%s",
+        "%s",
+        "%s=1",
+        "rounds=[*%s",
+    ],
+)
+@pytest.mark.parametrize("key", ["sk-secret-proj-Abc0123456789", "hf_" + "secretSecret" * 3])
+def test_no_message_repeats_what_looks_like_a_key(override: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(HIPRAG, (override % key,))
+    assert "ecret" not in str(caught.value)
+    _, faults = load_with_faults(HIPRAG, (override % key,))
+    assert faults
+    assert "ecret" not in "".join(faults)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["judges=%s", "judges.over=%s", "judges.over.backend=%s", OPENAI % "extra: {apiKey: %s}",
+     OPENAI % "extra: {extra_body: [{X-Api-Key: %s}]}",
+     OPENAI % "extra: {client_secret: %s}", OPENAI % "extra: {token: %s}"],
+)  # fmt: skip
+def test_no_text_near_an_endpoint_is_repeated(override: str) -> None:
+    """A key may have any shape."""
+    with pytest.raises(ConfigError) as caught:
+        load(HIPRAG, (override % "correct-horse-battery",))
+    assert "horse" not in str(caught.value)
+
+
+def test_fields_of_requests_that_hold_no_key_are_accepted() -> None:
+    extra = (
+        "{stop_token_ids: [3], skip_special_tokens: false, chat_template_kwargs: {thinking: no}}"
+    )
+    config = load(HIPRAG, (OPENAI % f"extra: {extra}",))
+    assert config.judges.over.endpoint.extra["stop_token_ids"] == [3]
 
 
 def test_numbers_are_read_as_people_write_them() -> None:

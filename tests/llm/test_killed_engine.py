@@ -20,6 +20,7 @@ from pipeline.llm.engine_watch import EngineWatch, explain_end
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
+from tests.waiting import LIMIT, becomes
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -117,7 +118,7 @@ def test_the_watch_wakes_a_call_after_another_has_just_got_its_answer() -> None:
     process.start()
     watch = EngineWatch(fake_client)
     with pytest.raises(RuntimeError, match="a process of the engine has ended"):
-        waiting.result(timeout=60)
+        waiting.result(LIMIT)
     watch.close()
 
 
@@ -128,9 +129,7 @@ def test_no_process_of_an_engine_survives_a_kill_while_it_starts(model: Path, ki
     mark = f"{MARK}=starting-{killed}"
     with start(model, f"starting-{killed}") as run:
         stage = int(next(lines(run))[1])
-        deadline = time.monotonic() + 300
-        while not (spawned := spawned_by(stage)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        spawned = becomes(lambda: spawned_by(stage))
         os.kill(stage if killed == "stage" else run.pid, signal.SIGKILL)
         left = left_after(mark)
     assert spawned

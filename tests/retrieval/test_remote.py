@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
@@ -20,7 +21,7 @@ from pipeline.core.text import visible
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.client import RemoteRetriever
 from pipeline.retrieval.remote.connections import ServiceConnection
-from pipeline.retrieval.remote.server import bind_socket
+from pipeline.retrieval.remote.server import bind_socket, create_app
 from pipeline.retrieval.remote.wire import (
     HEADER,
     MAX_BODY,
@@ -33,7 +34,9 @@ from pipeline.retrieval.remote.wire import (
     encode_queries,
 )
 from tests.llm.raw_endpoint import RawEndpoint, reply, sends
+from tests.retrieval import malformed_hosts
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running, served
+from tests.waiting import LIMIT
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1)
@@ -54,7 +57,7 @@ def address():
 
 
 def posted(url, body):
-    return httpx.post(f"{url}/retrieve", content=body, trust_env=False, timeout=20)
+    return httpx.post(f"{url}/retrieve", content=body, trust_env=False, timeout=LIMIT)
 
 
 @settings(max_examples=25)
@@ -104,11 +107,15 @@ def test_request_and_answer_are_plain_json_lists(address):
         ('[{"subquery": "q", "entities": "Ada"}]', "queries[0].entities: Input should be a valid"),
         ('[{"subquery": "q", "entities": [null]}]', "queries[0].entities[0]: Input should be a"),
         ('[{"subquery": "q", "k": 3}]', "queries[0].k: Extra inputs are not permitted"),
-        (json.dumps([{"subquery": "q"}] * (MAX_QUERIES + 1)), "at most 1024 items"),
+        (json.dumps([{"subquery": "q"}] * (MAX_QUERIES + 1)), "at most 256 items"),
         (json.dumps([{"subquery": "q" * (MAX_TEXT + 1)}]), "at most 20000 characters"),
         (
             json.dumps([{"subquery": "q", "entities": ["e"] * (MAX_ENTITIES + 1)}]),
-            "queries[0].entities: Tuple should have at most 512 items",
+            "queries[0].entities: Tuple should have at most 256 items",
+        ),
+        (
+            json.dumps([{"subquery": "q", "entities": ["e"] * 200}] * 3),
+            "queries: 600 entities in one request; expected at most 512; send fewer queries",
         ),
         (json.dumps([{"subquery": 7}] * 5), "; and 2 more"),
         (
@@ -162,6 +169,83 @@ def test_concurrent_requests_are_batched_and_deduplicated():
     assert len({query for batch in retriever.batches for query in batch}) == 5
 
 
+def test_a_large_request_delays_others_by_the_batch_that_runs():
+    """The large request is taken in parts, and a later client's query is in the next part."""
+    gate = threading.Event()
+    retriever = FakeRetriever(gate)
+    large = [Query(f"q{number}", tuple("abc")) for number in range(6)]
+    with served(retriever, max_batch=8) as running, ThreadPoolExecutor(2) as pool:
+        clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(2)]
+        first = pool.submit(clients[0].retrieve, large)
+        while not retriever.batches:
+            assert not first.done()
+        second = pool.submit(clients[1].retrieve, [WHERE, large[-1]])
+        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["queries"] < 8:
+            pass
+        gate.set()
+        assert second.result() == FakeRetriever().retrieve([WHERE, large[-1]])
+        assert first.result() == FakeRetriever().retrieve(large)
+        for client in clients:
+            client.close()
+    assert retriever.batches[:2] == [large[:2], [large[2], WHERE]]  # 8 texts, then 5 of at most 8
+    assert large[-1] in retriever.batches[2]  # in the turn of the client that asked second
+    assert sum(map(len, retriever.batches)) == 7
+
+
+def test_the_client_divides_what_exceeds_the_limits_of_a_request():
+    queries = [Query(f"q{number}", tuple(map(str, range(200)))) for number in range(5)]
+    queries += [Query(f"p{number}") for number in range(300)]
+    retriever = FakeRetriever()
+    with served(retriever) as running:
+        client = RemoteRetriever(running.url, IDENTITY)
+        assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
+        client.close()
+        about = httpx.get(f"{running.url}/health", trust_env=False).json()
+    assert about["served"]["requests"] == 4  # of 2, 2, 256 and 45 queries
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "127.0.0.1@evil.example",
+     "localhost.", "[", "[::1", "::1", "]", ":", "127.0.0.1:x"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/retrieve", "/health"])
+def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, host, path):
+    """DNS rebinding: a page reaches the service by a name that its site points at 127.0.0.1."""
+    sent = {"content": '[{"subquery": "who?"}]'} if path == "/retrieve" else {}
+    answer = httpx.request(
+        "POST" if sent else "GET",
+        f"{address}{path}",
+        headers={"host": host},
+        trust_env=False,
+        timeout=LIMIT,
+        **sent,
+    )
+    assert answer.status_code == 421
+    assert "--allow-host" in answer.json()["detail"]
+    assert "who?" not in answer.text
+    assert "identity" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8765", "127.0.0.1", "[::1]:8765", "10.0.0.7:8765", "Index-Host:8765"]
+)
+def test_addresses_and_allowed_names_are_answered(host):
+    with served(FakeRetriever(), names=("index-host",)) as running:
+        answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
+    assert answer.status_code == 200
+
+
+def test_generated_hosts_are_answered_or_refused():
+    app = create_app(FakeRetriever(), IDENTITY, {}, names=malformed_hosts.NAMES)
+    with TestClient(app) as client:
+        found = [
+            malformed_hosts.problem_of(host, client, "/health")
+            for host in malformed_hosts.hosts(0, 300)
+        ]
+    assert [problem for problem in found if problem] == []
+
+
 def test_failing_query_fails_only_its_own_request():
     retriever = FakeRetriever(bad=("bad",))
     gate = retriever.gate = threading.Event()
@@ -207,7 +291,7 @@ def test_missing_service_raises_retrieval_unavailable_with_the_start_command():
 
 def test_client_waits_for_a_restarted_service():
     with served(FakeRetriever()) as running:
-        client = RemoteRetriever(running.url, IDENTITY, patience=20)
+        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.retrieve, [WHO])
         with served(FakeRetriever(), port=running.port):
@@ -237,19 +321,19 @@ def test_server_that_is_no_retrieval_service_is_rejected():
     running.thread.start()
     try:
         with pytest.raises(RetrievalUnavailable, match="status 404 without the header"):
-            RemoteRetriever(running.url, IDENTITY, patience=5)
+            RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
     finally:  # otherwise the server's thread would keep a failed test run alive
         running.end()
-        running.thread.join(20)
+        running.thread.join(LIMIT)
         running.socket.close()
 
 
 HALF_SENT = (
     b"",
     b"POST /retr",
-    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-le",
-    b'POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
-    b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
+    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-le",
+    b'POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
+    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
 )
 
 
@@ -259,9 +343,11 @@ def test_half_sent_requests_do_not_keep_others_from_being_served():
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
     with served(FakeRetriever()) as running, ExitStack() as stack:
         for number in range(1100):
-            sender = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            sender = stack.enter_context(
+                socket.create_connection(("127.0.0.1", running.port), LIMIT)
+            )
             sender.sendall(HALF_SENT[number % len(HALF_SENT)])
-        client = RemoteRetriever(running.url, IDENTITY, patience=5)
+        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
         assert client.retrieve([WHO]) == FakeRetriever().retrieve([WHO])
         client.close()
 
@@ -272,7 +358,7 @@ def test_a_request_that_does_not_arrive_in_time_is_closed():
 
     with served(FakeRetriever(), connection=Impatient) as running, ExitStack() as stack:
         senders = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), LIMIT))
             for _ in HALF_SENT
         ]
         for sender, part in zip(senders, HALF_SENT, strict=True):
@@ -286,11 +372,11 @@ def test_a_slow_retrieval_is_not_cut_off():
     """The limit is for the request; its answer may take longer."""
 
     class Impatient(ServiceConnection):
-        read_seconds = 0.2
+        read_seconds = 2.0
 
     gate = threading.Event()
     with served(FakeRetriever(gate), connection=Impatient) as running:
-        threading.Timer(0.6, gate.set).start()
+        threading.Timer(3.0, gate.set).start()
         assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
 
 
@@ -299,13 +385,13 @@ def test_a_slow_retrieval_is_not_cut_off():
     [
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
         b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000,
-        b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: -1\r\n\r\n",
         b"POST /retrieve HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]",  # without a host
         b"\x16\x03\x01" + b"\x00" * 200,
     ],
 )
 def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 20) as sender:
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), LIMIT) as sender:
         sender.sendall(sent)
         answer = b"".join(iter(lambda: sender.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -314,8 +400,8 @@ def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
 
 def test_garbage_within_a_request_ends_its_connection_only(address, caplog):
     port = int(address.rpartition(":")[2])
-    start = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), 20) as sender:
+    start = b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as sender:
         sender.sendall(start + b"zz\r\n")
         assert sender.recv(100) == b""
     assert posted(address, "[]").status_code == 200
@@ -343,6 +429,10 @@ NAMED = f"{HEADER}: {IDENTITY.fingerprint}"
 ITEM_JSON = '{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": %s}'
 QUOTED = '"1"'
 HOSTILE = {
+    "refused host": (
+        reply('{"detail": "the request names the host"}', 421, NAMED),
+        r"status 421, expected 200 \(the request names the host\)",
+    ),
     "redirect": (reply("", 307, "location: http://x/\u202e"), r"redirect to http://x/\\u202e"),
     "NaN": (reply(f"[[{ITEM_JSON % 'NaN'}]]", 200, NAMED), r"answers\[0\]\[0\].score: nan"),
     "infinity": (reply(f"[[{ITEM_JSON % '1e999'}]]", 200, NAMED), "score: inf"),

@@ -33,6 +33,7 @@ from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import pick_device
 from tests.training.tiny_policy import Run, write_base
+from tests.waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
@@ -86,15 +87,11 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
         [sys.executable, "-c", STAGE, str(description)], cwd=ROOT, start_new_session=True
     )
     job = str(context.checkpoint_dir)
-    deadline = time.monotonic() + 60
-    while not (started := training_processes(job)) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    started = becomes(lambda: training_processes(job))
     time.sleep(random.Random(seed).uniform(0, 0.5))
     os.killpg(stage.pid, signal.SIGKILL)
     stage.wait()
-    deadline = time.monotonic() + 10
-    while command_lines(job) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    becomes(lambda: not command_lines(job))
     left = command_lines(job)
     for pid in left:
         os.kill(pid, signal.SIGKILL)

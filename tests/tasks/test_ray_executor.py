@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -27,10 +26,10 @@ from tests.tasks.counting_tasks import (
     UsesEngineToo,
     executions,
     task,
-    wait_until,
 )
 from tests.tasks.leasing_tasks import Samples, given
 from tests.tasks.test_slurm_executor import RUN, content
+from tests.waiting import ending, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +100,9 @@ tasks.build.needs = lambda *_: Needs(policy=True)
 def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
     stage = task(InBatches, workspace, "execution=ray")
     command = [sys.executable, "-c", script, "InBatches", str(workspace), "execution=ray"]
-    started = subprocess.Popen(command, cwd=ROOT)
-    wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
-    process = process_of(stage.store.progress_file(stage.key))
-    started.send_signal(signal.SIGKILL)
-    started.wait()
+    with ending(subprocess.Popen(command, cwd=ROOT)):
+        wait_until(lambda: "batch 1" in executions(workspace))
+        process = process_of(stage.store.progress_file(stage.key))
     wait_until(lambda: not process.is_running())
     wait_until(lambda: not stage.store.in_use(stage.key))
 
@@ -122,7 +119,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
 
     def remove_node() -> None:
         try:
-            wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
+            wait_until(lambda: "batch 1" in executions(workspace))
             lost.append(process_of(stage.store.progress_file(stage.key)))
             nodes.lose_node_of(lost[0])
             wait_until(lambda: not lost[0].is_running())

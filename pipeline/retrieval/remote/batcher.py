@@ -2,8 +2,9 @@
 
 An index and a reranker are fastest on large batches, and the clients of a service often send equal
 queries. Input: the queries of each request. Output: their items. While one batch is retrieved in a
-thread, incoming queries form the next one. A query that is pending or being retrieved is not added
-again; all requests that contain it share its result.
+thread, incoming queries form the next one: one of each waiting request in turn, so that a large
+request delays a small one by the batch that is being retrieved and not by all of its own. A query that
+is pending or being retrieved is not retrieved again; all requests that contain it share its result.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ class Counts:
 class Batcher:
     """Shares a retriever between the requests of one event loop."""
 
-    def __init__(self, retriever: Retriever, *, max_batch: int = 512) -> None:
-        """``max_batch`` is the largest number of queries in a batch."""
+    def __init__(self, retriever: Retriever, *, max_batch: int = 256) -> None:
+        """``max_batch`` is the largest number of texts in a batch of several queries.
+
+        The texts of a query are its subquery and its entities.
+        """
         self.counts = Counts()
         self._retriever = retriever
         self._max_batch = max_batch
         self._futures: dict[Query, asyncio.Future[Outcome]] = {}
-        self._pending: deque[Query] = deque()
+        self._requests: deque[deque[Query]] = deque()  # that wait, with the rest of their queries
         self._worker: asyncio.Task[None] | None = None
 
     async def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
@@ -47,10 +51,11 @@ class Batcher:
         failed."""
         self.counts.requests += 1
         self.counts.queries += len(queries)
-        futures = [self._submit(query) for query in queries]
-        if self._pending and self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+        futures = [self._future(query) for query in queries]
         if futures:
+            self._requests.append(deque(queries))
+            if self._worker is None:
+                self._worker = asyncio.create_task(self._work())
             # Not asyncio.gather, which would cancel futures that other requests await when this
             # request is cancelled.
             await asyncio.wait(set(futures))
@@ -62,16 +67,31 @@ class Batcher:
             answers.append(outcome)
         return answers
 
-    def _submit(self, query: Query) -> asyncio.Future[Outcome]:
+    def _future(self, query: Query) -> asyncio.Future[Outcome]:
         if query not in self._futures:
             self._futures[query] = asyncio.get_running_loop().create_future()
-            self._pending.append(query)
         return self._futures[query]
 
+    def _next_batch(self) -> list[Query]:
+        """The queries to retrieve now; empty when no request waits."""
+        batch: dict[Query, None] = {}
+        texts = 0
+        while self._requests:
+            request = self._requests[0]
+            while request and (request[0] in batch or request[0] not in self._futures):
+                request.popleft()  # another request has brought it
+            if not request:
+                self._requests.popleft()
+                continue
+            texts += 1 + len(request[0].entities)
+            if batch and texts > self._max_batch:
+                break
+            batch[request.popleft()] = None
+            self._requests.rotate(-1)
+        return list(batch)
+
     async def _work(self) -> None:
-        while self._pending:
-            size = min(len(self._pending), self._max_batch)
-            batch = [self._pending.popleft() for _ in range(size)]
+        while batch := self._next_batch():
             outcomes = await asyncio.to_thread(self._outcomes, batch)
             for query, outcome in zip(batch, outcomes, strict=True):
                 self._futures.pop(query).set_result(outcome)

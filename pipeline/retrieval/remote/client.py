@@ -11,7 +11,7 @@ redirects are not followed, and time and size of a response are bounded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -32,9 +32,14 @@ from pipeline.core.records import ContextItem
 from pipeline.core.text import one_line
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.wire import HEADER, MAX_ANSWER, decode_answers, encode_queries
+from pipeline.retrieval.remote.wire import (
+    HEADER,
+    MAX_ANSWER,
+    decode_answers,
+    encode_queries,
+    requests_of,
+)
 
-_PER_REQUEST = 256  # queries
 _TIMEOUT = httpx.Timeout(10.0, read=300.0)  # seconds; a batch may wait for other clients' batches
 _LONGEST = 600.0  # seconds of one request; the timeouts restart with every byte
 _SHOWN = 300  # characters of the server's words in a message
@@ -94,7 +99,7 @@ class RemoteRetriever:
         start = perf_counter()
         try:
             answers: dict[Query, list[ContextItem]] = {}
-            for part in _parts(list(dict.fromkeys(queries))):
+            for part in requests_of(dict.fromkeys(queries)):
                 answers.update(zip(part, self._items(part), strict=True))
             return [list(answers[query]) for query in queries]
         finally:
@@ -143,7 +148,7 @@ class RemoteRetriever:
         if response.status in (422, 500):
             raise RetrievalError(f"{self._url}: {_detail(response)}")
         if response.status != 200:
-            raise self._unavailable(f"status {response.status}; expected 200; read its log")
+            raise self._unavailable(f"status {response.status}, expected 200 ({_detail(response)})")
         return response
 
     def _request_once(self, method: str, path: str, body: bytes | None) -> HttpReply:
@@ -184,11 +189,6 @@ class RemoteRetriever:
             f"retrieval.service {self._url}: {problem}. Then run this stage again; finished work "
             "is kept"
         )
-
-
-def _parts(queries: list[Query]) -> Iterator[list[Query]]:
-    for start in range(0, len(queries), _PER_REQUEST):
-        yield queries[start : start + _PER_REQUEST]
 
 
 def _json(response: HttpReply) -> Any:

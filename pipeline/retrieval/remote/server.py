@@ -4,8 +4,9 @@
 title, text, score} per query, in order. Concurrent requests are batched (`Batcher`). Status 422
 means a malformed request, 500 that retrieval failed for one of its queries; ``detail`` is one
 sentence. ``GET /health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and
-counts. Every response has the fingerprint in the header `HEADER`. Clients that send half a request or
-nothing do not keep others from being served (`ServiceConnection`).
+counts. Every response has the fingerprint in the header `HEADER`. Status 421 means that the request
+names a host which is not trusted (`is_trusted`). Clients that send half a request or nothing do not
+keep others from being served (`ServiceConnection`).
 
 There is no authentication; use addresses other than 127.0.0.1 only in trusted networks.
 """
@@ -18,18 +19,20 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from starlette.requests import ClientDisconnect
 
 from pipeline.core.errors import InputError, RetrievalError
+from pipeline.core.text import one_line
 from pipeline.retrieval.base import Retriever
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.batcher import Batcher
 from pipeline.retrieval.remote.connections import ServiceConnection
+from pipeline.retrieval.remote.hosts import is_trusted
 from pipeline.retrieval.remote.wire import HEADER, MAX_BODY, decode_queries, encode_answers
 
 _SHUTDOWN_SECONDS = 60  # time for running requests after a signal
@@ -42,12 +45,27 @@ def create_app(
     identity: RetrievalIdentity,
     rows: Mapping[str, int],
     *,
-    max_batch: int = 512,
+    names: Collection[str] = (),
+    max_batch: int = 256,
 ) -> FastAPI:
-    """The service over an open retriever; ``rows`` has the number of rows of each indexed table."""
-    app = FastAPI(openapi_url=None)
+    """The service over an open retriever; ``rows`` has the number of rows of each indexed table.
+
+    ``names`` are those of the service besides IP addresses and localhost, in lower case.
+    """
     batcher = Batcher(retriever, max_batch=max_batch)
     fingerprint = identity.fingerprint
+
+    async def check_host(request: Request) -> None:
+        host = request.headers.get("host", "")
+        if not is_trusted(host, names):
+            raise HTTPException(
+                421,
+                f"the request names the host {one_line(host, 100)!r}; clients name the service by an "
+                "IP address, localhost, or a name that serve-retrieval was given with --allow-host",
+                {HEADER: fingerprint},
+            )
+
+    app = FastAPI(openapi_url=None, dependencies=[Depends(check_host)])
 
     def answer(body: bytes, status: int = 200) -> Response:
         return Response(body, status, {HEADER: fingerprint}, "application/json")

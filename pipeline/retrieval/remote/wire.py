@@ -1,15 +1,16 @@
 """Wire format of the retrieval service: queries and answers as JSON.
 
 Encodes and decodes lists of `Query`, and lists of `ContextItem` lists. Both decoders check every
-field and raise InputError with one sentence. Scores are transferred without loss. The limits exceed
-the longest segment of a policy, so a service answers every query that retrieval in process answers.
+field and raise InputError with one sentence. Scores are transferred without loss. No segment of 512
+tokens, the longest in the shipped configurations, exceeds the limits of a query, so a service answers
+every query that retrieval in process answers.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -21,8 +22,9 @@ from pipeline.retrieval.base import Query
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
 MAX_BODY = 16 * 2**20  # bytes of a request
 MAX_ANSWER = 256 * 2**20  # bytes of a response
-MAX_QUERIES = 1024
-MAX_ENTITIES = 512
+MAX_QUERIES = 256  # of a request
+MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
+MAX_ENTITIES_IN_ALL = 512  # of a request
 MAX_TEXT = 20_000  # characters
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
@@ -40,6 +42,20 @@ _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)
 _ANSWERS = TypeAdapter(list[list[ContextItem]])
 
 
+def requests_of(queries: Iterable[Query]) -> Iterator[list[Query]]:
+    """The queries in parts, each within the limits of a request."""
+    part: list[Query] = []
+    entities = 0
+    for query in queries:
+        entities += len(query.entities)
+        if part and (len(part) == MAX_QUERIES or entities > MAX_ENTITIES_IN_ALL):
+            yield part
+            part, entities = [], len(query.entities)
+        part.append(query)
+    if part:
+        yield part
+
+
 def encode_queries(queries: Sequence[Query]) -> bytes:
     """A JSON list of {subquery, entities}."""
     rows = [{"subquery": query.subquery, "entities": query.entities} for query in queries]
@@ -52,6 +68,12 @@ def decode_queries(body: bytes) -> list[Query]:
     A position reads ``queries[3].subquery``.
     """
     decoded = _decode(_QUERIES, body, "queries")
+    entities = sum(len(query.entities) for query in decoded)
+    if entities > MAX_ENTITIES_IN_ALL:
+        raise InputError(
+            f"queries: {entities} entities in one request; expected at most {MAX_ENTITIES_IN_ALL}; "
+            "send fewer queries"
+        )
     return [Query(query.subquery, query.entities) for query in decoded]
 
 
