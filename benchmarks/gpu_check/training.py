@@ -300,7 +300,10 @@ def _measure(
     figures.add("sequences or pairs of a forward pass", size, f"of {batch}")
     figures.add("time of a step", median(seconds[1:]), "s")
     figures.add("tokens", tokens / median(seconds[1:]), "tokens/s")
-    figures.add("loss at the first step", history.rows[0]["loss"])
+    losses = [row["loss"] for row in history.rows]
+    figures.add("loss at the first step", losses[0])
+    finite = all(map(math.isfinite, losses)) and len(losses) == STEPS
+    figures.verdict(f"losses of {STEPS} steps are finite", str(finite), finite, expected="True")
     add_peak(figures)
     return history
 

@@ -131,12 +131,13 @@ def _pairs(side: Side) -> dict[str, tuple[str, int]]:
 def side(run: OpenRun, key: str, place: int) -> Side:
     """The group called ``key``; without a key the first policy for side 0 and the last for side 1.
 
-    A run without evaluated policies has rounds in their place. Raises InputError for an unknown group.
+    A run with fewer than two evaluated policies has rounds in their place. Raises InputError for an
+    unknown group.
     """
     groups = run.sources.groups
     if not key:
-        policies = [group for group in groups if group.key.startswith("policy-")] or groups
-        return Side(run, policies[-place])
+        policies = [group for group in groups if group.key.startswith("policy-")]
+        return Side(run, (policies if len(policies) > 1 else groups)[-place])
     found = run.sources.group(key)
     if found is None:
         known = ", ".join(group.key for group in groups)
@@ -201,12 +202,12 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")
     start = (page - 1) * PAGE_SIZE
-    counted = {
+    counted: Mapping[str, Counter[str]] = {
         "outcome": Counter(row.outcome for row in shown),
         "failure": Counter(mode for row in shown for mode in failures(row)),
         "pairs": Counter(row.change for row in shown),
     }
-    known = {
+    known: Mapping[str, Sequence[str]] = {
         "outcome": ("won", "lost", "same"),
         "failure": [mode for mode in FAILURE_MEANINGS if counted["failure"][mode]],
         "pairs": ("new", "gone", "changed", "kept", "none"),

@@ -68,7 +68,10 @@ def share_table(
     """
     totals = {group: sum(of_group.values()) for group, of_group in counts.items()}
     shares = {
-        value: {group: 100 * of_group.get(value, 0) / (totals[group] or 1) for group, of_group in counts.items()}
+        value: {
+            group: 100 * of_group.get(value, 0) / (totals[group] or 1)
+            for group, of_group in counts.items()
+        }
         for value in _in_order(counts, meanings)
     }
     longest = max((share for row in shares.values() for share in row.values()), default=0) or 1
@@ -89,9 +92,7 @@ def share_table(
     }
 
 
-def _in_order(
-    counts: Mapping[str, Mapping[str, int]], order: Mapping[str, str]
-) -> Sequence[str]:
+def _in_order(counts: Mapping[str, Mapping[str, int]], order: Mapping[str, str]) -> Sequence[str]:
     """The values that occur, in the order of a list of names; other values come last."""
     found = {value for of_group in counts.values() for value in of_group}
     return [value for value in dict.fromkeys([*order, *sorted(found)]) if value in found]

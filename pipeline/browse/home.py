@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.browse.figures import curve, share_table, stacked
-from pipeline.browse.filters import query_string
 from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
@@ -60,14 +59,15 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
     named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
     unmerged = [group for group in groups.values() if group not in named.values()]
-    rows = [
-        _policy(name, scores[name], None, None, {}) for name in scores if name not in own
-    ]
+    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
-        row = _policy(name, scores[name], named[name], before and scores[before], failures)
-        rows.append({**row, "p": tests.get((before, name)), "before": before and named[before]})
-    return rows + [_policy(group.title, None, group, None, failures) for group in unmerged]
+        if before is None:
+            rows.append(_policy(name, scores[name], named[name], None, failures))
+            continue
+        row = _policy(name, scores[name], named[name], scores[before], failures)
+        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
+    return rows + [_policy("", None, group, None, failures) for group in unmerged]
 
 
 def _policy(
@@ -80,7 +80,7 @@ def _policy(
     modes = failures.get(group.key, {}) if group is not None else {}
     history = read_json(group.training)["history"] if group and group.training else []
     return {
-        "title": policy_title(name),
+        "title": policy_title(name) if group is None else group.title,
         "group": group,
         "score": score,
         "right": (modes.get("right", 0), sum(modes.values())),

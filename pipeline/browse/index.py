@@ -234,7 +234,9 @@ def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
         ).value
         for trajectory in iterate_trajectories(file, _DIAGNOSED)
     ]
-    table = pa.table({"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())})
+    table = pa.table(
+        {"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())}
+    )
     connection.register("diagnosed", table)
     connection.execute("CREATE OR REPLACE TEMP TABLE diagnoses AS SELECT * FROM diagnosed")
     connection.unregister("diagnosed")

@@ -110,8 +110,16 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         raise StoreError(
             f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
         )
-    once = (found.of(stage) for stage in ("corpus", "graph", "hypergraph", "evaluate"))
-    return RunSources(name, tuple(groups), *once, found.settings(), tuple(found.stale))
+    once = {stage: found.of(stage) for stage in ("corpus", "graph", "hypergraph")}
+    evaluation, settings = found.of("evaluate"), found.settings()
+    return RunSources(
+        name,
+        tuple(groups),
+        **once,
+        evaluation=evaluation,
+        settings=settings,
+        stale=tuple(found.stale),
+    )
 
 
 class _Found:

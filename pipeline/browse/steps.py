@@ -80,7 +80,9 @@ def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
             return f"step {one.number}, in {found[0]}"
     if len(left) != len(right):
         longer = sides[0 if len(left) > len(right) else 1]["side"]
-        return f"step {min(len(left), len(right)) + 1}, which is complete on one side only: {longer}"
+        return (
+            f"step {min(len(left), len(right)) + 1}, which is complete on one side only: {longer}"
+        )
     return ""
 
 

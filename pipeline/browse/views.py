@@ -219,13 +219,13 @@ def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> 
     trajectory of the question.
     """
     found = []
-    for place, side in enumerate(sides):
+    for number, side in enumerate(sides):
         rows = [
             row
             for row in side.run.queries.of_question(question_id)
             if row["group"] == side.group.key
         ]
-        right = {"won": bool(place), "lost": not place}.get(outcome or "")
+        right = {"won": bool(number), "lost": not number}.get(outcome or "")
         rows.sort(key=lambda row: right is not None and row["correct"] != right)
         record = side.run.trajectory(side.group.key, rows[0]["row"]) if rows else None
         if record is None:

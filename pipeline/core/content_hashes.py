@@ -14,7 +14,6 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import file_hash, model_hash
 
-
 _SETTLED = 2_000_000_000  # nanoseconds; a later edit then has another time on any file system
 
 

@@ -58,7 +58,9 @@ def reasons(
 def _chosen(chosen: Candidate, thresholds: Pairs) -> str:
     outcome, process = f"outcome {_number(chosen.outcome)}", f"process {_number(chosen.process)}"
     if chosen.hop == "single":
-        return f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        return (
+            f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        )
     strict = at_least(chosen.outcome, thresholds.multi_outcome) and (
         thresholds.terms != "all" or at_least(chosen.process, thresholds.multi_process)
     )
@@ -76,7 +78,9 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
     if kind == "format":
         return "It fails the format."
     if kind == "easy":
-        return f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        return (
+            f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        )
     text = (
         f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at "
         f"least {_setting(thresholds, 'hard_margin')}"
@@ -102,7 +106,7 @@ def _rejected_by_margin(
 def _partner(
     rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
 ) -> str:
-    """Why none of the samples with a lower total is the partner; the walk is that of `select`."""
+    """Why none of the samples before the partner was taken; the order is that of `select`."""
     before = Counter(
         _LOWER.get(outcome, "")
         for other, outcome in others
@@ -111,12 +115,12 @@ def _partner(
     before.pop("", None)
     walk = "Chosen samples take partners in turn, best total first, each from the lowest total on."
     if not before:
-        return f"{walk} No other sample has a lower total than this partner."
+        return f"{walk} No sample comes before this partner."
     which = ", ".join(f"{count} {meaning}" for meaning, count in before.items())
-    return f"{walk} Samples with a lower total than this partner: {which}."
+    return f"{walk} Before this partner: {which}."
 
 
-# What a sample with a lower total than a partner is; duplicates are not looked at.
+# What a sample before a partner is; duplicates are not looked at.
 _LOWER: dict[str, str] = {
     "chosen": "good enough to be chosen",
     "chosen-unpaired": "good enough to be chosen",

@@ -103,7 +103,7 @@ def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
 def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient) -> None:
     page = get(client, "/pair/round-2/0")
     assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
-    assert "No other sample has a lower total than this partner." in page
+    assert "No sample comes before this partner." in page
     assert "rejected in a pair: wrong answer, with q0/0@2" in page
     assert re.search(r"outcome</th><td>1</td><td>0</td><td>1</td>", page)
     assert page.count("q0/1@2") >= 2  # rejected side, and the table of samples
@@ -205,7 +205,9 @@ def test_the_home_of_a_run_has_scores_gain_failures_and_training(client: TestCli
     assert re.search(r"<td>33\.3<span class=\"ci\">0\.0 to \d+\.\d</span>", first)
     assert re.search(r"<td>100\.0<span class=\"ci\">100\.0 to 100\.0</span>", last)
     assert re.search(r'class="fill" width="33\.33"', first)
-    assert 'href="/compare?run_a=stored&amp;a=policy-0&amp;run_b=stored&amp;b=policy-1">+66.7' in last
+    assert (
+        'href="/compare?run_a=stored&amp;a=policy-0&amp;run_b=stored&amp;b=policy-1">+66.7' in last
+    )
     assert re.findall(r'class="mode (\w+)" x="([\d.]+)" width="([\d.]+)"', first) == [
         ("right", "0.0", "33.33"), ("misread", "33.33", "66.67"),
     ]  # fmt: skip
@@ -262,7 +264,9 @@ def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> 
     first = RunEntry(NAME, write_stored_run(tmp_path) / "store")
     config = {"runs_dir": str(tmp_path), "name": NAME, "cache_dir": str(tmp_path / "cache")}
     opened = open_site(
-        stage_task("report", "embedded", [f"{name}={value}" for name, value in config.items()], None)
+        stage_task(
+            "report", "embedded", [f"{name}={value}" for name, value in config.items()], None
+        )
     )
     assert opened.names == [first.name]
     with TestClient(create_app(opened), base_url="http://localhost") as client:

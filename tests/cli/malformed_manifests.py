@@ -87,7 +87,9 @@ def cases(seed: int, count: int, manifests: Mapping[str, Mapping[str, Any]]) -> 
         text = json.dumps(value).encode()
         if kind == "bytes":
             at = chance.randrange(len(text))
-            text = chance.choice((text[:at], text[:at] + b"\xff" + text[at + 1 :], b"[" * 5000, b""))
+            text = chance.choice(
+                (text[:at], text[:at] + b"\xff" + text[at + 1 :], b"[" * 5000, b"")
+            )
         command = ("verify",) if wrong and chance.random() < 0.3 else chance.choice(COMMANDS)
         yield Case(label, text, command, f"{label}: {kind} {name}", wrong)
 
@@ -105,9 +107,9 @@ def check(case: Case, file: Path, options: list[str]) -> str | None:
         return f"status {status}: {complaint[-600:]}"
     if status == 2 and (not complaint.startswith("error: ") or complaint.count("\n") != 1):
         return f"not one sentence: {complaint[:300]!r}"
-    if case.command == ("verify",) and case.wrong is not None:
-        if status == 0 or "not a manifest" not in printed + complaint:
-            return f"{case.wrong} was not named: {status} {printed[:300]}"
+    verified = case.command == ("verify",) and case.wrong is not None
+    if verified and (status == 0 or "not a manifest" not in printed + complaint):
+        return f"{case.wrong} was not named: {status} {printed[:300]}"
     return None
 
 

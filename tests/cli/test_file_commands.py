@@ -186,16 +186,12 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     )
     funnel = tmp_path / "funnel.jsonl"
     pairs = call(tmp_path, pair_file, *scored, funnel=funnel)
-    assert pairs == [
-        {
-            "question_id": "q",
-            "chosen": "a",
-            "rejected": "b",
-            "kind": "format",
-            "chosen_total": pytest.approx(2.7),
-            "rejected_total": 0.0,
-        }
-    ]
+    [pair] = pairs
+    assert (pair["question_id"], pair["kind"]) == ("q", "format")
+    assert (pair["chosen_id"], pair["rejected_id"]) == ("a", "b")
+    assert (pair["chosen_total"], pair["rejected_total"]) == (pytest.approx(2.7), 0.0)
+    assert pair["chosen_rewards"] == scored[0]["rewards"]
+    assert pair["rejected"] == [{"role": "assistant", "content": "Well, " + OUTPUT}]
     bins = [json.loads(line) for line in funnel.read_text().splitlines()]
     assert [(row["trajectory_id"], row["bin"]) for row in bins] == [
         ("a", "chosen"),
@@ -410,7 +406,7 @@ def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path
     }
     assert scored[2]["rewards"]["total"] == pytest.approx(0.2)
     pairs = call(tmp_path, pair_file, *scored)
-    assert [(row["chosen"], row["rejected"], row["kind"]) for row in pairs] == [
+    assert [(row["chosen_id"], row["rejected_id"], row["kind"]) for row in pairs] == [
         ("b", "a", "margin"), ("b", "c", "easy"),
     ]  # fmt: skip
     assert pairs[0]["rejected_total"] == pytest.approx(1.2)

@@ -166,6 +166,7 @@ def fabricate_round(judge: Judge, workspace: Path, model: Path) -> None:
         stage.store.commit(stage.key, written, {"counts": {"rows": 1}})
 
 
+@pytest.mark.slow
 def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
     tmp_path: Path, model: Path, server: FakeEndpoint
 ):
