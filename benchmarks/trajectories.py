@@ -258,7 +258,7 @@ def _report(folder: Path) -> None:
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
     inputs["questions-sampling"] = folder / "questions"
-    reward_terms(inputs, titled_terms())
+    reward_terms(folder / "score-1", titled_terms())
     report_recall.values(inputs, "test")
     pair_kinds(inputs)
     pair_examples(inputs)

@@ -7,7 +7,7 @@ the functions of the stages, with the settings of the configuration.
 >>> from pipeline import Run
 >>> run = Run.open("embedded")
 >>> kinds = [pair.kind for pair in run.pairs(round=1)]
->>> trajectories = run.roll_out(["Who founded Vell?"], policy=run.policies()[-1])
+>>> trajectories = run.roll_out(list(run.questions("test")), policy=run.policies()[-1])
 """
 
 from __future__ import annotations
@@ -251,7 +251,8 @@ class Run:
         corpus, graph or index, is not complete, InputError for repeated questions, and what engines
         and retrievers raise.
 
-        >>> [trajectory] = run.roll_out(["Who founded Vell?"], policy=3, temperature=0)
+        >>> question = next(iter(run.questions("test")))
+        >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
         >>> print(trajectory.answer, [step.subquery for step in trajectory.steps])
         """
         from pipeline.stages.policy_rollout import roll_out_policy
@@ -283,7 +284,8 @@ class Run:
         Raises InputError for an unusable policy or question, StoreError when an index or a policy is not
         complete, and what engines and retrievers raise.
 
-        >>> [trajectory] = run.ask(["Who founded Vell?"], policy="base")
+        >>> question = next(iter(run.questions("test"))).question
+        >>> [trajectory] = run.ask([question], policy="base")
         >>> print(trajectory.answer, [step.context for step in trajectory.steps])
         """
         from pipeline.stages.answering import open_answering, question_record
@@ -335,7 +337,7 @@ class Run:
         step progress continues the trajectories with policy ``round - 1``, which sampled them. Raises
         InputError for missing verdicts.
 
-        >>> scored = run.score(run.roll_out(["Who founded Vell?"], policy=3, samples=8))
+        >>> scored = run.score(run.roll_out(list(run.questions("test")), policy=3, samples=8))
         """
         from pipeline.stages.score import run as run_score
 

@@ -19,6 +19,7 @@ import luigi
 
 from pipeline import config as configuration
 from pipeline.config import Config
+from pipeline.config.dtypes import Resolved, resolve_dtypes
 from pipeline.core import shipped
 from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
@@ -52,9 +53,9 @@ preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
-def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Config:
+def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Resolved:
     """The configuration of a task's parameters; tasks with equal parameters share it."""
-    return configuration.load(path, overrides, data)
+    return resolve_dtypes(configuration.load(path, overrides, data))
 
 
 class StageTask(luigi.Task):
@@ -86,6 +87,11 @@ class StageTask(luigi.Task):
     @cached_property
     def run_settings(self) -> Config:
         """The configuration of the whole run."""
+        return self.resolved.settings
+
+    @property
+    def resolved(self) -> Resolved:
+        """The configuration of the whole run, and what ``dtype: auto`` is in it."""
         return load_config(str(self.config), tuple(self.overrides), self.data)
 
     @cached_property
@@ -150,6 +156,15 @@ class StageTask(luigi.Task):
         }
         hashes.save()
         return content
+
+    def raw_files(self) -> dict[str, str]:
+        """The content hashes of the raw files and models in the fingerprint, by path."""
+        content = self.key.files
+        return {
+            str(path): content[name]
+            for name, path in self.files().items()
+            if isinstance(path, Path)
+        }
 
     def facts(self) -> dict[str, Any]:
         """What the stage's function is told besides its settings, as JSON; no fingerprint has it."""
@@ -223,6 +238,7 @@ class StageTask(luigi.Task):
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
+            raw_files=self.raw_files(),
             contents=Outputs().contents(self),
             entry=entry,
             root=str(self.store.root),

@@ -53,7 +53,7 @@ class OfPolicy(StageTask):
 
 
 class _EvaluatingPolicy(OfPolicy, DivisibleTask):
-    version = 2
+    version = 3
     entry = "pipeline.stages.evaluate:run"
     reads = (
         "evaluation.temperature",

@@ -9,6 +9,7 @@ from pathlib import Path
 import luigi
 
 from pipeline.config import Config
+from pipeline.core.policy_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.knowledge import searched
@@ -47,12 +48,24 @@ class _EvaluatingAny(DivisibleTask):
     def files(self) -> dict[str, Path | str]:
         from pipeline.stages.policy_directory import checked_policy
 
+        _ = self._adapter  # hashed first: a change after this is noticed
         policy = checked_policy(self._policy_dir, self.settings)
         return {
             **roll_out_files(self),
             "policy": policy.fingerprint,
             "questions": Path(self.questions) / "questions.parquet",
         }
+
+    def raw_files(self) -> dict[str, str]:
+        """Adds the adapter, which the fingerprint has by its tensors."""
+        return {**super().raw_files(), **self._adapter}
+
+    @cached_property
+    def _adapter(self) -> dict[str, str]:
+        if self._policy_dir is None:
+            return {}
+        adapter = adapter_directory(self._policy_dir)
+        return self.content_of({str(adapter): adapter}) if adapter.is_dir() else {}
 
     @property
     def _policy_dir(self) -> Path | None:

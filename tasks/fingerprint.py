@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Block
+from pipeline.config import Block, Config
 from pipeline.config.base import (
     LEFT_OUT,
     Execution,
@@ -21,6 +21,7 @@ from pipeline.config.base import (
 )
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
+from pipeline.grammars.tokenizer import template_identity
 
 
 @lru_cache(maxsize=8)
@@ -65,6 +66,14 @@ def _block(settings: Block, parents: list[str]) -> Block:
     for parent in parents:
         block = getattr(block, parent)
     return block
+
+
+def base_model_files(settings: Config) -> dict[str, Path | str]:
+    """The identity of the base model, and of the chat template that replaces its own."""
+    files = {"base model": model_identity(settings.model.base)}
+    if settings.model.chat_template is not None:
+        files["chat template"] = template_identity(settings.model.chat_template)
+    return files
 
 
 def model_identity(name: str) -> Path | str:

@@ -10,7 +10,7 @@ from pipeline.config import Judges
 from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy, OfPolicy
-from tasks.fingerprint import model_identity
+from tasks.fingerprint import base_model_files, model_identity
 from tasks.policy import policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import Sample
@@ -27,7 +27,7 @@ def _required(task: StageTask, judges: Judges | None) -> Judges:
 class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
-    version = 2
+    version = 3
     reads: ClassVar[tuple[str, ...]] = (
         "grammar",
         "engine",
@@ -60,7 +60,7 @@ class _Judging(DivisibleTask):
 
     def files(self) -> dict[str, Path | str]:
         """The models that answer and judge, except the policy's adapter."""
-        files = {"base model": model_identity(self.settings.model.base)}
+        files = base_model_files(self.settings)
         for kind, judge in (("over", self.judges.over), ("under", self.judges.under)):
             if judge.model is not None:
                 files[f"judge of {kind}-search"] = model_identity(judge.model)

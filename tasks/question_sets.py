@@ -16,6 +16,7 @@ from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, read_records, write_parquet
 from pipeline.core.records import Question
+from pipeline.core.text import visible
 from tasks.base import StageTask
 
 Select = Literal["first", "random"]
@@ -86,12 +87,19 @@ def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Questi
             )
         return _of_parquet(path, choice, seed), "questions"
     from pipeline.corpus.questions.guess import dataset_of
-    from pipeline.corpus.questions.load import DATASETS, load_questions
+    from pipeline.corpus.questions.load import DATASETS, Notes, load_questions
+    from pipeline.stages.questions import lines_of
 
     if choice.dataset is not None and choice.dataset not in DATASETS:
         raise InputError(f"--dataset is {choice.dataset!r}; expected one of {', '.join(DATASETS)}")
     dataset = choice.dataset or dataset_of(path)
-    questions = load_questions(path, dataset, select=choice.select, limit=choice.limit, seed=seed)
+    notes = Notes()
+    questions = load_questions(
+        path, dataset, select=choice.select, limit=choice.limit, seed=seed, notes=notes
+    )
+    notes.count_repeats(questions)
+    for line in lines_of(path.name, notes):
+        print(visible(line))
     return questions, dataset
 
 

@@ -22,6 +22,7 @@ QUESTIONS_READ = {"questions": ("questions.parquet",)}
 class _Questions(DataTask):
     """The questions of one split in one format."""
 
+    version = 2
     entry = "pipeline.stages.questions:run"
     split: ClassVar[str]
 

@@ -23,7 +23,7 @@ class Report(StageTask):
     """The HTML page of a run, and its numbers as JSON."""
 
     stage = "report"
-    version = 4  # calls of judges, recall, and terms against answers
+    version = 5  # terms against answers by number of hops and within questions
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
@@ -35,10 +35,13 @@ class Report(StageTask):
         needs: dict[str, StageTask] = {
             **searched(self.clone(EvaluatePolicy)),  # evaluation may search where training does not
             **searched(self),
-            **{f"questions-{split}": questions(self, split) for split in SPLITS},
         }
         first = policy(self, 0)
-        if isinstance(first, Sft):
+        cold_start = isinstance(first, Sft)
+        for split in SPLITS:
+            if split != "sft" or cold_start:
+                needs[f"questions-{split}"] = questions(self, split)
+        if cold_start:
             needs["sft-data"] = self.clone(SftData)
         needs[first.stage] = first
         whole = self.settings.until == "report"

@@ -1,12 +1,15 @@
-"""The file ``config.yaml`` of a run: its configuration with bases, overrides and defaults resolved."""
+"""What a run keeps of its configuration: ``config.yaml``, with bases, overrides and defaults resolved, and
+``dtypes.json``, with what ``dtype: auto`` is.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pipeline.config import Config
+from pipeline.config.dtypes import DTYPES, Resolved, read_dtypes
 from pipeline.config.writing import as_yaml
-from pipeline.core.atomic import write_text
+from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import StoreError
 from pipeline.run.failures import explain_os_error
 
@@ -30,3 +33,24 @@ def write_resolved(settings: Config) -> Path:
     except OSError as error:
         raise StoreError(explain_os_error(error, path)) from None
     return path
+
+
+def keep_dtypes(resolved: Resolved) -> str | None:
+    """Keep what ``dtype: auto`` is for the rest of the run; returns a line if that was decided now.
+
+    Raises StoreError when another process has decided otherwise meanwhile, or the file cannot be written.
+    """
+    path = resolved.settings.run_dir / DTYPES
+    kept = read_dtypes(path)
+    if any(kept.get(name, dtype) != dtype for name, dtype in resolved.dtypes.items()):
+        raise StoreError(
+            f"{path}: another process has just started this run; run the command again"
+        )
+    if resolved.dtypes.keys() <= kept.keys():
+        return None
+    try:
+        write_json(path, {**kept, **resolved.dtypes})
+    except OSError as error:
+        raise StoreError(explain_os_error(error, path)) from None
+    chosen = ", ".join(f"{name} {dtype}" for name, dtype in resolved.dtypes.items())
+    return f"auto is {chosen} (kept in {path})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tasks.pair import Pair
 from tasks.preloading import preloaded
 from tasks.questions import SPLITS
 from tasks.report import Report
-from tasks.resolved import write_resolved
+from tasks.resolved import keep_dtypes, write_resolved
 from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
@@ -136,7 +137,7 @@ def run(
     before the first of them, as by ``steep check``. Raises RunFailed with the message of every failed stage;
     complete stages stay complete. Raises before anything runs: RunRefused with every fault of the checks,
     ConfigError for fewer than one worker and for too few GPUs, StoreError when an output that would be read
-    is damaged or a directory cannot be written.
+    is damaged, a directory cannot be written, or another process runs the stage with ``force``.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
@@ -144,20 +145,40 @@ def run(
             "--workers (WORKERS=), or leave it out for the setting workers"
         )
     tasks = _with_keys(task, force, check)
-    if keep_config:
-        write_resolved(task.run_settings)
-    if force or not task.complete():
-        todo = [needed for needed in tasks if needed is task or not needed.complete()]
-        if check:
-            _check(tasks, todo)
-        local = task.run_settings.execution.kind == "local"
-        capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
-        check_needs(todo, capacity)
-        _run(tasks, todo, capacity, force)
-    task.check_output(Depth.FOOTERS)
-    if task.stage == "report":
-        publish(task)
-    return task.directory
+    with _os_errors(task.settings.run_dir), _alone(task) if force else nullcontext():
+        if keep_config:
+            write_resolved(task.run_settings)
+        if force or not task.complete():
+            todo = [needed for needed in tasks if needed is task or not needed.complete()]
+            if check:
+                _check(tasks, todo)
+            local = task.run_settings.execution.kind == "local"
+            capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
+            check_needs(todo, capacity)
+            if kept := keep_dtypes(task.resolved):
+                say(aligned("plan", kept))
+            _run(tasks, todo, capacity, force)
+        task.check_output(Depth.FOOTERS)
+        if task.stage == "report":
+            publish(task)
+        return task.directory
+
+
+@contextmanager
+def _os_errors(run_dir: Path) -> Iterator[None]:
+    """Raise StoreError for errors of the files beside the stages, whose own errors are failures of tasks."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(explain_os_error(error, run_dir)) from None
+
+
+def _alone(task: StageTask) -> AbstractContextManager[None]:
+    """Hold the lock of forced runs of a stage: a second one would discard the output of the first.
+
+    Raises StageBusy when another process holds it.
+    """
+    return task.store.locked(task.stage, f"{task.key.fingerprint}-forced", timeout=0)
 
 
 def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
@@ -234,9 +255,9 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
     ]
     if not failed:
         return RunFailed(
-            f"{todo[-1].label} is not complete, although nothing failed: another process may be making "
-            "it again (--force); run the command again",
-            1,
+            f"{todo[-1].label} was completed, and another process is making it again (--force); wait for "
+            "it, then run the command again",
+            2,
         )
     return RunFailed(told_once(failed), failed[-1][1].status)
 
@@ -254,7 +275,6 @@ def publish(report: StageTask) -> None:
                     shutil.copyfile(source, temporary)
         except OSError as error:
             raise StoreError(explain_os_error(error, target)) from None
-    say(f"report: {report.settings.run_dir / 'report.html'}")
 
 
 def clean(task: StageTask) -> Cleaning:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.fingerprint import model_identity
+from tasks.fingerprint import base_model_files, model_identity
 from tasks.knowledge import searched
 from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
@@ -31,7 +31,7 @@ def roll_out_inputs(task: StageTask) -> dict[str, tuple[str, ...]]:
 
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:
     """The models that roll-outs read, except the policy's adapter."""
-    files = {"base model": model_identity(task.settings.model.base)}
+    files = base_model_files(task.settings)
     reranker = task.settings.retrieval.reranker.model
     if reranker:
         files["reranker"] = model_identity(reranker)

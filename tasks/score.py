@@ -69,7 +69,7 @@ class ScoreShard(_Scoring, ShardTask):
     """One shard of a round's rewards: trajectories of consecutive questions."""
 
     stage = "score-shard"
-    version = 2
+    version = 3
 
 
 class Score(_Scoring, ShardedTask):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.fingerprint import model_identity
+from tasks.fingerprint import base_model_files
 from tasks.sft_data import SftData
 
 
@@ -31,4 +31,4 @@ class Sft(StageTask):
         return {"sft-data": ("train.parquet", "test.parquet")}
 
     def files(self) -> dict[str, Path | str]:
-        return {"base model": model_identity(self.settings.model.base)}
+        return base_model_files(self.settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
-from tasks.fingerprint import model_identity
+from tasks.fingerprint import base_model_files, model_identity
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
 from tasks.questions import QUESTIONS_READ, questions
@@ -16,7 +16,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _SftData(DivisibleTask):
-    version = 3
+    version = 4
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model", "judges.system"),
@@ -58,7 +58,7 @@ class _SftData(DivisibleTask):
         if self._asks_graph_model and self.settings.graph.model:
             files["graph model"] = model_identity(self.settings.graph.model)
         if settings.memory is not None:
-            files["base model"] = model_identity(self.settings.model.base)
+            files |= base_model_files(self.settings)
         return files
 
     def reading(self) -> tuple[str, ...]:

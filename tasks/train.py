@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.config import for_round
 from tasks.base import StageTask
-from tasks.fingerprint import model_identity
+from tasks.fingerprint import base_model_files
 from tasks.pair import Pair
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
@@ -59,7 +59,7 @@ class Train(RoundTask):
         return {**super().input_directories(), **compared}
 
     def files(self) -> dict[str, Path | str]:
-        return {"base model": model_identity(self.settings.model.base)}
+        return base_model_files(self.settings)
 
     def reading(self) -> tuple[str, ...]:
         """The block of the objective."""

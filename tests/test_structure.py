@@ -46,7 +46,6 @@ READING_MODULES = {
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
     "pipeline/stages/index.py",  # the same
     "pipeline/stages/checkpoint_files.py",  # checkpoints whose hash was checked
-    "pipeline/tiny_reader/train.py",  # its own log
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/worker.py",

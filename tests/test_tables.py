@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ PRINTED = {
 }  # fmt: skip
 
 
+@cache
 def loaded(name: str, settings: tuple[str, ...] = ()) -> Config:
     return load(CONFIGS / f"{name}.yaml", (*settings, "data.root=/data"))
 
@@ -160,6 +162,7 @@ def test_ablations_of_tearag_share_the_graph_and_train_another_policy(tmp_path: 
         assert keys["train-1"] != whole["train-1"]
 
 
+COMMAND_LINE = get_command(app)
 STEEP = [command for command in COMMANDS if command.steep]
 
 
@@ -168,7 +171,7 @@ def test_every_command_of_a_row_can_be_parsed_and_carried_out(command: Command) 
     """Its options exist, and its configuration has what it asks for: the stage, the policy, the judges."""
     words = shlex.split(str(command))
     assert words[0] == "steep"
-    options = get_command(app).commands[words[1]].make_context(words[1], words[2:]).params  # type: ignore[attr-defined]
+    options = COMMAND_LINE.commands[words[1]].make_context(words[1], words[2:]).params  # type: ignore[attr-defined]
     if "VERDICTS" in words:
         assert (options["judged"], options["truth"]) == (Path("VERDICTS"), Path("VERDICTS"))
         return

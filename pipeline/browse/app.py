@@ -7,7 +7,7 @@ records 404, files of a run that cannot be read 500; each is one sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
@@ -16,20 +16,26 @@ from urllib.parse import quote
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from pipeline.browse import views
 from pipeline.browse.asking import Desk
-from pipeline.browse.compare import Comparer, compare, side
+from pipeline.browse.compare import Comparer, Side, compare, selection, side
 from pipeline.browse.compare import comparison as comparison_of
 from pipeline.browse.filters import PAIRS, TRAJECTORIES
 from pipeline.browse.forms import Form, Forms, take_question
+from pipeline.browse.home import home
 from pipeline.browse.rendering import render, script, stylesheet
-from pipeline.browse.security import Guard
+from pipeline.browse.security import WRITTEN_POLICY, Guard
 from pipeline.browse.site import OpenRun, Site
 from pipeline.core.errors import InputError, SteepError
+from pipeline.pairs.anchors import EXPORT
 
 _RUN = "/run/{name}"
+# The tab of each page that is not one itself.
+_TABS = {
+    "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
+}  # fmt: skip
 
 
 async def _read_form(request: Request) -> Form:
@@ -52,6 +58,7 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
     app.middleware("http")(Guard(token))
     _add_errors(app, site)
     _add_files(app)
+    _add_written(app, site)
     _add_lists(app, site)
     _add_comparison(app, site)
     _add_records(app, site)
@@ -89,10 +96,10 @@ def _page(
 ) -> Response:
     if values is None:
         raise HTTPException(404, missing)
-    home = f"/run/{quote(run.name, safe='')}"
     common = {
         "run": run,
-        "home": home,
+        "home": f"/run/{quote(run.name, safe='')}",
+        "tab": _TABS.get(template, template),
         "runs": site.names,
         "stale": run.sources.stale,
         "has_new_outputs": run.has_new_outputs,
@@ -132,15 +139,31 @@ def _add_files(app: FastAPI) -> None:
     add("/static/browse.js", "text/javascript", script)
 
 
+def _add_written(app: FastAPI, site: Site) -> None:
+    """The report of a run, and the pairs beside it to which the report links."""
+
+    def add(file: str, command: str) -> None:
+        @app.get(f"{_RUN}/{file}")
+        def written(name: str) -> Response:
+            run = _open(site, name)
+            path = run.written(file)
+            if path is None:
+                raise HTTPException(404, f"run {name!r:.80} has no {file} yet; {command} writes it")
+            return FileResponse(path, headers={"Content-Security-Policy": WRITTEN_POLICY})
+
+    add("report.html", "steep run")
+    add(EXPORT, f"steep browse --export {EXPORT}, in the directory of the run,")
+
+
 def _add_lists(app: FastAPI, site: Site) -> None:
     @app.get("/")
     def start() -> Response:
         return RedirectResponse(f"/run/{quote(site.names[0], safe='')}/", 303)
 
     @app.get(f"{_RUN}/")
-    def overview(name: str) -> Response:
+    def start_of_run(name: str) -> Response:
         run = _open(site, name)
-        return _page(site, run, "overview", views.overview(run))
+        return _page(site, run, "home", home(run))
 
     @app.get(f"{_RUN}/pairs")
     def pairs(name: str, request: Request) -> Response:
@@ -157,13 +180,34 @@ def _add_lists(app: FastAPI, site: Site) -> None:
 def _add_comparison(app: FastAPI, site: Site) -> None:
     comparer: Comparer = app.state.comparer
 
-    @app.get("/compare")
-    def comparison(request: Request) -> Response:
-        given = request.query_params
+    def sides(given: Mapping[str, str]) -> tuple[Side, Side]:
         first = _open(site, given.get("run_a") or site.names[0])
         second = _open(site, given.get("run_b") or first.name)
-        sides = (side(first, given.get("a", ""), 0), side(second, given.get("b", ""), 1))
-        return _page(site, first, "compare", comparison_of(*sides, given, comparer))
+        return side(first, given.get("a", ""), 0), side(second, given.get("b", ""), 1)
+
+    @app.get("/compare")
+    def comparison(request: Request) -> Response:
+        first, second = sides(request.query_params)
+        selected = selection(first, second, request.query_params, comparer)
+        values = comparison_of(selected, request.query_params)
+        return _page(site, first.run, "compare", {"first": first, "second": second, **values})
+
+    @app.get("/compare/question")
+    def question(request: Request, id: str = "") -> Response:
+        """The trajectories of one question on both sides."""
+        first, second = sides(request.query_params)
+        selected = selection(first, second, request.query_params, comparer)
+        ids = [row.question_id for row in selected.shown]
+        place = ids.index(id) if id in ids else None
+        outcome = next((row.outcome for row in selected.rows if row.question_id == id), None)
+        values = views.versus((first, second), id, outcome)
+        around = {
+            "filters": selected.filters,
+            "before": ids[place - 1] if place else None,
+            "after": None if place is None else next(iter(ids[place + 1 :]), None),
+        }
+        missing = f"the question {id!r:.80} is not on both sides"
+        return _page(site, first.run, "versus", values and {**values, **around}, missing)
 
 
 def _add_records(app: FastAPI, site: Site) -> None:

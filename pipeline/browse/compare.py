@@ -8,13 +8,14 @@ side answers a larger share of its samples right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from pipeline.browse.figures import category_bars
 from pipeline.browse.filters import PAGE_SIZE, Filters, page_number
 from pipeline.browse.queries import Listing
+from pipeline.browse.rendering import FAILURE_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import Group
 from pipeline.core.errors import InputError
@@ -46,12 +47,14 @@ class _Samples(NamedTuple):
     dataset: str
     right: int
     samples: int
+    failures: Sequence[str]
 
 
 class Compared(NamedTuple):
     """One question on both sides, first side first.
 
-    ``right`` and ``samples`` are counts, ``pairs`` the kinds of its pairs.
+    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs`` the
+    kinds of its pairs.
     """
 
     question_id: str
@@ -59,6 +62,7 @@ class Compared(NamedTuple):
     dataset: str
     right: tuple[int, int]
     samples: tuple[int, int]
+    failures: tuple[Sequence[str], Sequence[str]]
     pairs: tuple[str, str]
     outcome: Outcome
     change: Change
@@ -81,6 +85,7 @@ def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]
                 before.dataset,
                 (before.right, after.right),
                 (before.samples, after.samples),
+                (before.failures, after.failures),
                 (of_before[0] if of_before else "", of_after[0] if of_after else ""),
                 _outcome(before, after),
                 _change(of_before, of_after),
@@ -104,7 +109,8 @@ def _change(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Ch
 def _samples(side: Side) -> dict[str, _Samples]:
     rows = side.run.queries.rows_of(
         "SELECT question_id, any_value(question), any_value(dataset), "
-        'count(*) FILTER (correct), count(*) FROM trajectories WHERE "group" = ? '
+        "count(*) FILTER (correct), count(*), list_sort(list_distinct(list(failure))) "
+        'FROM trajectories WHERE "group" = ? '
         "GROUP BY question_id ORDER BY min(n)",
         [side.group.key],
     )
@@ -123,14 +129,15 @@ def _pairs(side: Side) -> dict[str, tuple[str, int]]:
 
 
 def side(run: OpenRun, key: str, place: int) -> Side:
-    """The group called ``key``; without a key the last round, or the round before it for side 0.
+    """The group called ``key``; without a key the first policy for side 0 and the last for side 1.
 
-    Raises InputError for an unknown group.
+    A run with fewer than two evaluated policies has rounds in their place. Raises InputError for an
+    unknown group.
     """
     groups = run.sources.groups
     if not key:
-        rounds = [group for group in groups if group.key.startswith("round-")] or list(groups)
-        return Side(run, rounds[max(len(rounds) - 2 + place, 0)])
+        policies = [group for group in groups if group.key.startswith("policy-")]
+        return Side(run, (policies if len(policies) > 1 else groups)[-place])
     found = run.sources.group(key)
     if found is None:
         known = ", ".join(group.key for group in groups)
@@ -141,53 +148,84 @@ def side(run: OpenRun, key: str, place: int) -> Side:
 Comparer = Callable[[Side, Side], tuple[list[Compared], tuple[int, int]]]
 
 
-def comparison(
-    first: Side, second: Side, parameters: Mapping[str, str], comparer: Comparer = compare
-) -> dict[str, Any]:
-    """The variables of the page: counts as bars that filter, and one page of questions.
+@dataclass(frozen=True)
+class Selection:
+    """The questions of a comparison that an address asks for; ``rows`` are all of them."""
 
-    ``comparer`` is `compare`, or a cache of it. Raises InputError for an unknown filter or page.
+    rows: list[Compared]
+    only: tuple[int, int]
+    shown: list[Compared]
+    filters: Filters
+
+
+def selection(
+    first: Side, second: Side, parameters: Mapping[str, str], comparer: Comparer = compare
+) -> Selection:
+    """The questions with the outcome, change of pairs and failure mode of an address.
+
+    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of all its samples on the
+    side that was not right: the second, or the first for questions won. Raises InputError for an
+    unknown filter.
     """
     rows, only = comparer(first, second)
-    given = {name: parameters.get(name, "") for name in ("outcome", "pairs")}
+    given = {name: parameters.get(name, "") for name in ("outcome", "pairs", "failure")}
     for name, value in given.items():
-        if value and value not in MEANINGS:
-            raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(MEANINGS)}")
+        known = FAILURE_MEANINGS if name == "failure" else MEANINGS
+        if value and value not in known:
+            raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
     shown = [
         row
         for row in rows
-        if given["outcome"] in ("", row.outcome) and given["pairs"] in ("", row.change)
+        if given["outcome"] in ("", row.outcome)
+        and given["pairs"] in ("", row.change)
+        and (not given["failure"] or given["failure"] in failures(row))
     ]
-    page = page_number(parameters.get("page") or "1")
-    start = (page - 1) * PAGE_SIZE
     sides = {
         "run_a": first.run.name,
         "a": first.group.key,
         "run_b": second.run.name,
         "b": second.group.key,
     }
-    filters = Filters({**sides, **given}, "", ())
-    outcomes = Counter(row.outcome for row in shown)
-    changes = Counter(row.change for row in shown)
+    return Selection(rows, only, shown, Filters({**sides, **given}, "", ()))
+
+
+def failures(row: Compared) -> Sequence[str]:
+    """The failure modes of a question on its worse side, or on the second where both are equal."""
+    return row.failures[0 if row.outcome == "won" else 1]
+
+
+def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The variables of the page: counts as bars that filter, and one page of questions.
+
+    Raises InputError for a page that is no number.
+    """
+    shown, filters = selected.shown, selected.filters
+    page = page_number(parameters.get("page") or "1")
+    start = (page - 1) * PAGE_SIZE
+    counted: Mapping[str, Counter[str]] = {
+        "outcome": Counter(row.outcome for row in shown),
+        "failure": Counter(mode for row in shown for mode in failures(row)),
+        "pairs": Counter(row.change for row in shown),
+    }
+    known: Mapping[str, Sequence[str]] = {
+        "outcome": ("won", "lost", "same"),
+        "failure": [mode for mode in FAILURE_MEANINGS if counted["failure"][mode]],
+        "pairs": ("new", "gone", "changed", "kept", "none"),
+    }
     return {
-        "first": first,
-        "second": second,
-        "only": only,
-        "total": len(rows),
-        "has_pairs": any(row.change != "none" for row in rows),
-        "given": given,
+        "only": selected.only,
+        "total": len(selected.rows),
+        "has_pairs": any(row.change != "none" for row in selected.rows),
         "filters": filters,
         "listing": Listing(
             [{"row": row} for row in shown[start : start + PAGE_SIZE]], len(shown), page
         ),
-        "outcomes": category_bars(
-            {name: outcomes[name] for name in ("won", "lost", "same")},
-            lambda value: filters.address(outcome=value),
-            MEANINGS,
-        ),
-        "changes": category_bars(
-            {name: changes[name] for name in ("new", "gone", "changed", "kept", "none")},
-            lambda value: filters.address(pairs=value),
-            MEANINGS,
-        ),
+        "bars": {
+            name: category_bars(
+                {value: counts[value] for value in known[name]},
+                lambda value, name=name: filters.address(**{name: value}),  # type: ignore[misc]
+                {**MEANINGS, **FAILURE_MEANINGS},
+            )
+            for name, counts in counted.items()
+        },
     }

@@ -72,7 +72,7 @@ TRAJECTORIES = Table(
     "trajectories",
     {
         "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "type": "type",
-        "bin": "bin", "stop": "stop", "question": "question_id", "id": "trajectory_id",
+        "failure": "failure", "bin": "bin", "stop": "stop", "question": "question_id", "id": "trajectory_id",
     },
     {
         "steps": "steps", "searches": "searches", "tokens": "coalesce(tokens, characters)",
@@ -86,7 +86,7 @@ PAIRS = Table(
     "pairs",
     {
         "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "kind": "kind",
-        "question": "question_id",
+        "failure": "failure", "question": "question_id",
     },
     {
         "steps": "steps_chosen", "tokens": "tokens_chosen + tokens_rejected",

@@ -1,9 +1,9 @@
 """The side table of the browser: one row per trajectory, with the words of its text.
 
 Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables ``trajectories``,
-``pairs``, ``words`` (which trajectory has which word), ``items`` (which trajectory retrieved what) and
-``verdicts``. Pages filter, sort and search in these tables; texts and token ids stay in Parquet. The
-file is built once for each state of the run's files.
+``pairs``, ``words`` (which trajectory has which word), ``items`` (which trajectory retrieved what),
+``verdicts``, and ``verdict``, a sentence on the reward. Pages filter, sort and search in these tables;
+texts and token ids stay in Parquet. The file is built once for each state of the run's files.
 """
 
 from __future__ import annotations
@@ -16,17 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.browse.sources import VERDICTS, Group, RunSources
-from pipeline.core.answer_metrics import exact_match
 from pipeline.core.atomic import replacing
-from pipeline.core.errors import DependencyError, StoreError
+from pipeline.core.errors import DependencyError, InputError, StoreError
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Question
+from pipeline.evaluation.failures import diagnose, mode_of_answer
+from pipeline.stages.trajectory_columns import iterate_trajectories
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VERSION = 1  # of the tables; part of the file's name
+VERSION = 2  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
 _DAY = 24 * 60 * 60  # in seconds
-TABLES = ("trajectories", "pairs", "words", "items", "verdicts")
+TABLES = ("trajectories", "pairs", "words", "items", "verdicts", "verdict")
+_DIAGNOSED = [
+    "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
+]  # fmt: skip
 _TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
@@ -63,7 +69,7 @@ def open_index(
         connection.execute(f"ATTACH '{quoted}' AS side (READ_ONLY)")
         for name in TABLES:  # the database itself is in memory and takes the tables of searches
             connection.execute(f"CREATE VIEW {name} AS SELECT * FROM side.{name}")
-    except library.Error as error:
+    except (library.Error, InputError) as error:
         raise StoreError(f"{sources.name}: {str(error).splitlines()[0]}") from None
     return connection
 
@@ -96,12 +102,13 @@ def _build(path: Path, sources: RunSources) -> None:
         for group in sources.groups:
             if group.trajectories is not None:
                 _add_trajectories(connection, group, group.trajectories)
-        _add_terms(connection)
+        terms = _add_terms(connection)
         for group in sources.groups:
             if group.pairs is not None:
                 connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
         _add_pair_terms(connection)
         _sort_words(connection)
+        _add_verdict(connection, sources, "process" if "process" in terms else "total")
 
 
 _TABLES = """
@@ -109,8 +116,8 @@ CREATE TABLE base (
   n BIGINT, "group" VARCHAR, "row" BIGINT, trajectory_id VARCHAR, question_id VARCHAR,
   dataset VARCHAR, question VARCHAR, hop VARCHAR, hops BIGINT, type VARCHAR, policy VARCHAR,
   sample BIGINT, answer VARCHAR, gold VARCHAR, correct BOOLEAN, format_ok BOOLEAN, stop VARCHAR,
-  steps BIGINT, searches BIGINT, tokens BIGINT, characters BIGINT, bin VARCHAR,
-  over BIGINT, under BIGINT, judged BIGINT, unknown BIGINT, rewards VARCHAR
+  steps BIGINT, searches BIGINT, tokens BIGINT, characters BIGINT, failure VARCHAR, bin VARCHAR,
+  partner VARCHAR, over BIGINT, under BIGINT, judged BIGINT, unknown BIGINT, rewards VARCHAR
 );
 CREATE TABLE unsorted_words (word VARCHAR, n BIGINT);
 CREATE TABLE unsorted_items (item VARCHAR, n BIGINT);
@@ -136,16 +143,16 @@ WITH judged AS (
 )
 SELECT $first + t.file_row_number, $key, t.file_row_number, t.trajectory_id, t.question_id,
   t.dataset, t.question, t.hop, q.hops, q.type, t.policy, t.sample, t.answer,
-  array_to_string(t.answers, ' | '), c.correct, t.format_ok, t.stop, len(t.steps),
+  array_to_string(t.answers, ' | '), d.failure = 'right', t.format_ok, t.stop, len(t.steps),
   len(list_filter(t.steps,
     lambda s: s.subquery <> '' OR s.search IS NOT NULL OR s.query IS NOT NULL)),
-  nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), f.bin,
-  j.over, j.under, j.judged, j.unknown, t.rewards
+  nullif(t.tokens.thinking + t.tokens.retrieved, 0), length(t.output), d.failure,
+  f.bin, f.partner, j.over, j.under, j.judged, j.unknown, t.rewards
 FROM read_parquet($file, file_row_number = true) t
 LEFT JOIN questions q USING (question_id)
 LEFT JOIN funnel f USING (trajectory_id)
 LEFT JOIN judged j USING (trajectory_id)
-LEFT JOIN correct c ON c."row" = t.file_row_number
+LEFT JOIN diagnoses d ON d."row" = t.file_row_number
 """
 
 _WORDS = f"""
@@ -176,7 +183,7 @@ def _add_trajectories(connection: DuckDBPyConnection, group: Group, file: Path) 
     row = connection.execute("SELECT count(*) FROM base").fetchone()
     values = {"key": group.key, "file": str(file), "first": row[0] if row else 0}
     _read_beside(connection, group)
-    _mark_correct(connection, file)
+    _diagnose(connection, group, file)
     connection.execute(_TRAJECTORIES, values)
     values.pop("key")
     connection.execute(_WORDS, values)
@@ -195,11 +202,12 @@ def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
             [str(path)],
         )
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE funnel (trajectory_id VARCHAR PRIMARY KEY, bin VARCHAR)"
+        "CREATE OR REPLACE TEMP TABLE funnel (trajectory_id VARCHAR PRIMARY KEY, bin VARCHAR, "
+        "partner VARCHAR)"
     )
     if group.funnel is not None:
         connection.execute(
-            "INSERT OR IGNORE INTO funnel SELECT trajectory_id, bin FROM read_parquet(?)",
+            "INSERT OR IGNORE INTO funnel SELECT trajectory_id, bin, partner FROM read_parquet(?)",
             [str(group.funnel)],
         )
     if group.judged is not None:
@@ -210,23 +218,28 @@ def _read_beside(connection: DuckDBPyConnection, group: Group) -> None:
         )
 
 
-def _mark_correct(connection: DuckDBPyConnection, file: Path) -> None:
-    """The exact match of every answer, by the project's own metric."""
+def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
+    """The failure mode of every trajectory, as evaluation diagnoses it; "right" is none."""
     import pyarrow as pa
 
-    cursor = connection.execute(
-        "SELECT file_row_number, answer, answers FROM read_parquet(?, file_row_number = true)",
-        [str(file)],
+    questions = {
+        question.question_id: question
+        for path in group.questions
+        for question in read_records(path, Question)
+    }
+    modes = [
+        (
+            mode_of_answer(trajectory)  # most need no look at the hops
+            or diagnose(trajectory, questions.get(trajectory.question_id)).failure_mode
+        ).value
+        for trajectory in iterate_trajectories(file, _DIAGNOSED)
+    ]
+    table = pa.table(
+        {"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())}
     )
-    rows, correct = list[int](), list[bool]()
-    while batch := cursor.fetchmany(10_000):
-        for row, answer, answers in batch:
-            rows.append(row)
-            correct.append(exact_match(answer, answers or ()) == 1)
-    table = pa.table({"row": pa.array(rows, pa.int64()), "correct": pa.array(correct, pa.bool_())})
-    connection.register("correct_view", table)
-    connection.execute("CREATE OR REPLACE TEMP TABLE correct AS SELECT * FROM correct_view")
-    connection.unregister("correct_view")
+    connection.register("diagnosed", table)
+    connection.execute("CREATE OR REPLACE TEMP TABLE diagnoses AS SELECT * FROM diagnosed")
+    connection.unregister("diagnosed")
 
 
 def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> list[str]:
@@ -240,13 +253,14 @@ def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> l
     return [term for term, _ in rows if _TERM.fullmatch(term) and term != "id"]
 
 
-def _add_terms(connection: DuckDBPyConnection) -> None:
+def _add_terms(connection: DuckDBPyConnection) -> list[str]:
     terms = _numeric_terms(connection, "base", "rewards")
     columns = "".join(f", (rewards->>'$.{t}')::DOUBLE AS term_{t}" for t in terms)
     connection.execute(
         f"CREATE TABLE trajectories AS SELECT * EXCLUDE (rewards){columns} FROM base ORDER BY n"
     )
     connection.execute("DROP TABLE base")
+    return terms
 
 
 def _add_pair_terms(connection: DuckDBPyConnection) -> None:
@@ -264,7 +278,7 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
           SELECT p."group", p."row", p.round, p.question_id, c.dataset,
             coalesce(c.question, p.question) AS question, c.hop, c.hops, p.kind, p.chosen_id,
             p.rejected_id, p.tokens_chosen, p.tokens_rejected, c.n AS n_chosen, r.n AS n_rejected,
-            c.answer AS answer_chosen, r.answer AS answer_rejected, c.gold,
+            r.failure, c.answer AS answer_chosen, r.answer AS answer_rejected, c.gold,
             c.over AS over_chosen, c.under AS under_chosen, r.over AS over_rejected,
             r.under AS under_rejected, c.steps AS steps_chosen, r.steps AS steps_rejected{columns}
           FROM base_pairs p
@@ -276,6 +290,24 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
         """
     )
     connection.execute("DROP TABLE base_pairs")
+
+
+def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
+    """The report's sentence on whether the reward prefers right answers; null without scored rounds."""
+    from pipeline.stages.report_rewards import verdict_of_run
+
+    scored = {
+        f"score-{group.number}": group.trajectories.parent
+        for group in sources.groups
+        if group.trajectories is not None and group.trajectories.parts[-3] == "score"
+    }
+    paired = {
+        f"pair-{group.number}": group.pairs.parent
+        for group in sources.groups
+        if group.pairs is not None
+    }
+    text = verdict_of_run({**scored, **paired}, term)
+    connection.execute("CREATE TABLE verdict AS SELECT ?::VARCHAR AS sentence", [text])
 
 
 def _sort_words(connection: DuckDBPyConnection) -> None:

@@ -161,6 +161,16 @@ class Queries:
         sql = f"SELECT count(*) FROM {table.name} WHERE {filters.where}"
         return int(self.rows_of(sql, filters.values)[0][0])
 
+    def counts(self, table: str, column: str) -> dict[str, dict[str, int]]:
+        """The number of rows for each value of a column, by group."""
+        result: dict[str, dict[str, int]] = {}
+        for group, value, count in self.rows_of(
+            f'SELECT "group", "{column}", count(*) FROM {table} WHERE "{column}" IS NOT NULL '
+            "GROUP BY ALL ORDER BY ALL"
+        ):
+            result.setdefault(group, {})[value] = count
+        return result
+
     def facets(self, table: Table, filters: Filters) -> dict[str, dict[str, int]]:
         """The number of rows for each value of the columns with few values, by column."""
         names = _FACETS[table.name]
@@ -265,6 +275,6 @@ _SORTS = {
     "pairs": ["tokens_chosen", "tokens_rejected", "steps_chosen", "steps_rejected"],
 }
 _FACETS = {
-    "trajectories": ["group", "dataset", "hop", "hops", "type", "bin", "stop"],
-    "pairs": ["group", "dataset", "hop", "hops", "kind"],
+    "trajectories": ["group", "dataset", "hop", "hops", "type", "failure", "bin", "stop"],
+    "pairs": ["group", "dataset", "hop", "hops", "kind", "failure"],
 }

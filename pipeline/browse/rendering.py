@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from pipeline.browse.steps import scalar_terms
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import one_line
+from pipeline.evaluation.failures import LEGEND
 from pipeline.pairs.select import BINS
 from pipeline.stages.report import TEMPLATES as REPORT_TEMPLATES
 
@@ -22,6 +23,7 @@ HERE = Path(__file__).parent
 _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")
 
 BIN_MEANINGS: Mapping[str, str] = {str(name): meaning for name, meaning in BINS.items()}
+FAILURE_MEANINGS = {mode.value: meaning for mode, meaning in LEGEND.items()}
 KIND_MEANINGS = {
     "format": "The rejected trajectory fails the format.",
     "easy": "The rejected trajectory is well-formed and has a wrong answer.",
@@ -70,12 +72,14 @@ def _environment() -> Any:
         "value": _value,
         "select_numbers": scalar_terms,
         "short": one_line,
+        "signed": lambda value: f"{value:+.1f}".replace("-", "−"),
         "path": lambda value: quote(str(value), safe=""),
         "words": lambda value: str(value).replace("_", " ").replace("-", " "),
     }
     environment.globals |= {
         "query": lambda **values: "?" + urlencode(values),
         "bin_meanings": BIN_MEANINGS,
+        "failure_meanings": FAILURE_MEANINGS,
         "kind_meanings": KIND_MEANINGS,
         "verdict_meanings": VERDICT_MEANINGS,
     }

@@ -21,6 +21,11 @@ POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+# Of pages that the run wrote, with styles inside: no script runs, and nothing is loaded.
+WRITTEN_POLICY = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -43,7 +48,8 @@ class Guard:
     async def __call__(self, request: Request, call_next: Next) -> Response:
         """The answer to a request, with the headers of every answer."""
         response = self._refusal(request) or await call_next(request)
-        response.headers.update(HEADERS)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
         return response
 
     def _refusal(self, request: Request) -> Response | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,16 @@ class OpenRun:
         self._outputs = outputs
 
     @property
+    def report(self) -> Path | None:
+        """The page that the run wrote at its end, if it did."""
+        return self.written("report.html")
+
+    def written(self, name: str) -> Path | None:
+        """A file in the directory of the run, or None."""
+        path = self._entry.store.parent / name
+        return path if path.is_file() else None
+
+    @property
     def has_new_outputs(self) -> bool:
         """Whether the run has other outputs now than when it was opened."""
         return _outputs(self._entry.store) != self._outputs
@@ -109,17 +119,27 @@ def _outputs(store: Path) -> frozenset[Path]:
 
 
 class Site:
-    """All runs of a browser, by name; the first is the one that was asked for."""
+    """All runs of a browser, by name; the first is the one that was asked for.
+
+    Runs that appear while the browser runs are found at the next request.
+    """
 
     def __init__(
         self,
         entries: Mapping[str, RunEntry],
         cache: Path,
         say: Callable[[str], None] = lambda line: None,
+        others: Callable[[Collection[str]], Mapping[str, RunEntry]] = lambda known: {},
     ) -> None:
-        self._entries, self._cache, self._say = entries, cache, say
+        """``others`` gives the runs that are there now beside those of the given names."""
+        self._known, self._cache, self._say, self._others = dict(entries), cache, say, others
         self._open: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
+
+    @property
+    def _entries(self) -> Mapping[str, RunEntry]:
+        self._known |= self._others(self._known.keys())
+        return self._known
 
     @property
     def names(self) -> list[str]:
@@ -129,7 +149,7 @@ class Site:
     @property
     def first(self) -> OpenRun:
         """The run that was asked for, opened. Raises as `run` does."""
-        return self._opened(self.names[0])
+        return self._opened(next(iter(self._known)))
 
     def run(self, name: str) -> OpenRun | None:
         """The run with this name, opened, or None.
@@ -145,7 +165,7 @@ class Site:
     def _opened(self, name: str, *, again: bool = False) -> OpenRun:
         with self._lock:
             if again or name not in self._open:
-                entry = self._entries[name]
+                entry = self._known[name]
                 outputs = _outputs(entry.store)
                 sources = find_sources(name, entry.store, entry.current())
                 queries = Queries(open_index(sources, self._cache, self._say))

@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.policy import Pairs
 from pipeline.core.errors import StoreError
+from pipeline.pairs.select import PAPER
 from pipeline.run.store import MANIFEST, Store, read_manifest
 
 TRAJECTORIES = "trajectories.parquet"
 PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
+LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 SHOWN_STAGES = (
     "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
-    "sample", "judge", "score", "pair", "evaluate-policy", "judge-policy",
+    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy", "evaluate",
 )  # fmt: skip
-# Thresholds of the block ``pairs`` for kinds of pairs; all others are TeaRAG's (eq. 14).
-_OF_KIND = {"margin": ("margin", "decisions"), "step": ("step_margin",)}
 Stages = Mapping[tuple[str, int | None], Path]
 
 
@@ -45,7 +46,8 @@ class Group:
     funnel: Path | None = None
     judged: Path | None = None
     questions: tuple[Path, ...] = ()
-    thresholds: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of the pairing
+    thresholds: Pairs = PAPER  # of the pairing
+    training: Path | None = None  # the log of the training that made the policy
 
     @property
     def number(self) -> int:
@@ -59,12 +61,6 @@ class Group:
             return f"Round {self.number}"
         name = "SFT" if self.number == 0 else f"after round {self.number}"
         return f"Policy {self.number} ({name})"
-
-    def thresholds_of(self, kind: str) -> Mapping[str, Any]:
-        """The thresholds that pairs of a kind were selected by."""
-        others = {name for names in _OF_KIND.values() for name in names}
-        own = _OF_KIND.get(kind, self.thresholds.keys() - others)
-        return {n: v for n, v in self.thresholds.items() if n == "limit" or n in own}
 
     def files(self) -> Iterator[Path]:
         """The files that the side table is built from."""
@@ -83,6 +79,7 @@ class RunSources:
     corpus: Path | None = None
     graph: Path | None = None
     hypergraph: Path | None = None
+    evaluation: Path | None = None  # of all policies
     settings: Mapping[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
@@ -113,9 +110,15 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         raise StoreError(
             f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
         )
-    corpus, graph, hypergraph = (found.of(stage) for stage in ("corpus", "graph", "hypergraph"))
+    once = {stage: found.of(stage) for stage in ("corpus", "graph", "hypergraph")}
+    evaluation, settings = found.of("evaluate"), found.settings()
     return RunSources(
-        name, tuple(groups), corpus, graph, hypergraph, found.settings(), tuple(found.stale)
+        name,
+        tuple(groups),
+        **once,
+        evaluation=evaluation,
+        settings=settings,
+        stale=tuple(found.stale),
     )
 
 
@@ -198,19 +201,22 @@ def _rounds(found: _Found) -> Iterator[Group]:
         )
 
 
-def _thresholds(pair: Path | None) -> Mapping[str, Any]:
+def _thresholds(pair: Path | None) -> Pairs:
     """The block ``pairs`` of the settings that a round was paired with."""
     manifest = None if pair is None else _manifest(pair)
-    block = {} if manifest is None else manifest["key"]["settings"].get("pairs")
-    return {n: v for n, v in block.items() if v is not None} if isinstance(block, dict) else {}
+    block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
+    return Pairs(**{name: value for name, value in block.items() if name in Pairs.model_fields})
 
 
 def _policies(found: _Found) -> Iterator[Group]:
     for number in found.numbers("evaluate-policy"):
         directory = found.of("evaluate-policy", number)
+        made = (_recorded(directory) or {}).get("policy", "")
+        trained = found.of("train", number, {"train": made}) if number else found.of("sft")
         yield Group(
             f"policy-{number}",
             trajectories=_file(directory, TRAJECTORIES),
+            training=_file(trained, LOG),
             judged=found.of("judge-policy", number),
             questions=_questions(found, ("test", "validation"), None),
         )

@@ -9,6 +9,7 @@ page says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.rewards.evidence_match import item_text
 
+_OFFSET = re.compile(r" at offset (\d+)$")
+_AROUND = 120  # characters of text on each side of a format error
 KINDS = ("subquery", "context", "summary")
 
 
@@ -57,6 +60,41 @@ def step_views(trajectory: Trajectory) -> list[StepView]:
         )
         for number, step in enumerate(trajectory.steps, start=1)
     ]
+
+
+def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
+    """The first step at which two trajectories differ, and in what; empty where no step differs.
+
+    Each side has its name, ``side``, and its ``steps``.
+    """
+    left, right = (side["steps"] for side in sides)
+    for one, other in zip(left, right, strict=False):
+        parts = {
+            "the reasoning": (one.reasoning, other.reasoning),
+            "the query": (one.query, other.query),
+            "the key entities": (one.entities, other.entities),
+            "the retrieved items": ([i.text for i in one.items], [i.text for i in other.items]),
+            "the conclusion": (one.conclusion, other.conclusion),
+        }
+        if found := [name for name, (a, b) in parts.items() if a != b]:
+            return f"step {one.number}, in {found[0]}"
+    if len(left) != len(right):
+        longer = sides[0 if len(left) > len(right) else 1]["side"]
+        return (
+            f"step {min(len(left), len(right)) + 1}, which is complete on one side only: {longer}"
+        )
+    return ""
+
+
+def format_error(trajectory: Trajectory) -> tuple[str, str, str]:
+    """The parser's reason, and the text before and after its place, where it names one."""
+    reason = trajectory.format_error or "no cause recorded"
+    found = _OFFSET.search(reason)
+    if found is None:
+        return reason, "", ""
+    at, text = int(found[1]), trajectory.output
+    before, after = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+    return reason, "…" * (at > _AROUND) + before, after + "…" * (at + _AROUND < len(text))
 
 
 def evidence_matches(trajectory: Trajectory) -> list[EvidenceMatch]:

@@ -6,17 +6,23 @@ record. Raises InputError for an impossible filter, StoreError for a file that c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.browse.association import HEIGHT, WIDTH, association_graph
+from pipeline.browse.compare import Outcome, Side
 from pipeline.browse.figures import BarView, category_bars, histogram_bars
 from pipeline.browse.filters import PAIRS, TRAJECTORIES, Filters, Table
 from pipeline.browse.queries import Row
 from pipeline.browse.records import read_call
-from pipeline.browse.rendering import BIN_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
-from pipeline.browse.steps import evidence_matches, scalar_terms, step_views
+from pipeline.browse.steps import (
+    evidence_matches,
+    first_difference,
+    format_error,
+    scalar_terms,
+    step_views,
+)
 from pipeline.browse.texts import (
     Piece,
     Token,
@@ -26,9 +32,13 @@ from pipeline.browse.texts import (
     tokens,
     trained_pieces,
 )
+from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
 from pipeline.evaluation.terminal_steps import answer_line, cost_line
+from pipeline.methods import candidate_terms
+from pipeline.pairs.reasons import Reasons, place, reasons
+from pipeline.pairs.select import PAPER, Candidate
 from pipeline.stages.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
@@ -37,46 +47,6 @@ if TYPE_CHECKING:
 
 Page = dict[str, Any]
 _CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}
-
-
-def overview(run: OpenRun) -> Page:
-    """Every round and evaluated policy with its counts, its funnel and its kinds of pairs."""
-    groups = []
-    for group in run.sources.groups:
-        of_group = {"group": group.key}
-        trajectories = run.queries.parse(TRAJECTORIES, of_group)
-        pairs = run.queries.parse(PAIRS, of_group)
-        facets = run.queries.facets(TRAJECTORIES, trajectories)
-        kinds = run.queries.facets(PAIRS, pairs).get("kind", {})
-        correct = run.queries.parse(TRAJECTORIES, {**of_group, "correct": "yes"})
-        groups.append(
-            {
-                "group": group,
-                "trajectories": run.queries.count(TRAJECTORIES, trajectories),
-                "pairs": run.queries.count(PAIRS, pairs),
-                "correct": run.queries.count(TRAJECTORIES, correct),
-                "funnel": category_bars(
-                    _ordered(facets.get("bin", {}), BIN_MEANINGS),
-                    lambda name, filters=trajectories: filters.address(bin=name),  # type: ignore[misc]
-                    BIN_MEANINGS,
-                ),
-                "kinds": category_bars(
-                    _ordered(kinds, KIND_MEANINGS),
-                    lambda name, filters=pairs: filters.address(kind=name),  # type: ignore[misc]
-                    KIND_MEANINGS,
-                ),
-                "stops": category_bars(
-                    facets.get("stop", {}),
-                    lambda name, filters=trajectories: filters.address(stop=name),  # type: ignore[misc]
-                ),
-            }
-        )
-    return {"groups": groups}
-
-
-def _ordered(counts: Mapping[str, int], order: Mapping[str, str]) -> dict[str, int]:
-    """The counts in the order of a list of names; other names come last."""
-    return {name: counts[name] for name in dict.fromkeys([*order, *counts]) if name in counts}
 
 
 def listing(run: OpenRun, table: Table, parameters: Mapping[str, str]) -> Page:
@@ -143,9 +113,15 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         )
     before, after = run.queries.neighbours(PAIRS, filters, group, row)
     question = next((m.content for m in reversed(record.prompt) if m.role == "user"), "")
+    of_group = run.sources.group(group)
+    samples = [
+        sample for sample in run.queries.of_question(record.question_id) if sample["group"] == group
+    ]
+    thresholds = of_group.thresholds if of_group is not None else PAPER
+    candidates = {sample["trajectory_id"]: _candidate(sample) for sample in samples}
     return {
         "pair": record,
-        "group": run.sources.group(group),
+        "group": of_group,
         "row": row,
         "question": question,
         "sides": sides,
@@ -154,12 +130,46 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "before": before,
         "after": after,
         "filters": filters,
-        "samples": [
-            sample
-            for sample in run.queries.of_question(record.question_id)
-            if sample["group"] == group
-        ],
+        "difference": first_difference(sides),
+        "reasons": _reasons(record, candidates, samples, thresholds),
+        "samples": sorted(
+            samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
+        ),
     }
+
+
+def _candidate(sample: Row) -> Candidate:
+    """A sample as it was paired, from the reward terms of the side table."""
+    terms = {
+        name.removeprefix("term_"): value
+        for name, value in sample.items()
+        if name.startswith("term_") and value is not None
+    }
+    return Candidate(
+        sample["trajectory_id"],
+        sample["sample"],
+        sample["hop"],
+        broken=sample["stop"] == "retrieval_error",
+        **(candidate_terms(terms) or {}),
+    )
+
+
+def _reasons(
+    record: Pair,
+    candidates: Mapping[str, Candidate],
+    samples: Sequence[Row],
+    thresholds: Pairs,
+) -> Reasons | None:
+    """Why the pair was formed; None when its trajectories are no longer in the run."""
+    if not {record.chosen_id, record.rejected_id} <= candidates.keys():
+        return None
+    return reasons(
+        record.kind,
+        candidates[record.chosen_id],
+        candidates[record.rejected_id],
+        [(candidates[sample["trajectory_id"]], sample["bin"] or "") for sample in samples],
+        thresholds,
+    )
 
 
 def _pair_texts(
@@ -191,13 +201,54 @@ def _pair_tokens(run: OpenRun, record: Pair, side: str, whole: Trajectory | None
 def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] | None) -> Page:
     """What the page shows of a trajectory besides its text."""
     if found is None:
-        return {"facts": None, "steps": [], "evidence": [], "verdicts": {}}
+        return {"facts": None, "error": None, "steps": [], "evidence": [], "verdicts": {}}
     row, record = found
     return {
         "facts": row,
+        "error": None if record.format_ok else format_error(record),
         "steps": step_views(record),
         "evidence": evidence_matches(record),
         "verdicts": run.queries.verdicts_of(group, record.trajectory_id),
+    }
+
+
+def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> Page | None:
+    """One trajectory of a question on each side of a comparison, with their differences marked.
+
+    Of a question that was won or lost, the two have a right and a wrong answer. None when a side has no
+    trajectory of the question.
+    """
+    found = []
+    for number, side in enumerate(sides):
+        rows = [
+            row
+            for row in side.run.queries.of_question(question_id)
+            if row["group"] == side.group.key
+        ]
+        right = {"won": bool(number), "lost": not number}.get(outcome or "")
+        rows.sort(key=lambda row: right is not None and row["correct"] != right)
+        record = side.run.trajectory(side.group.key, rows[0]["row"]) if rows else None
+        if record is None:
+            return None
+        found.append((side, rows, record))
+    texts = pair_pieces(*(pieces(record) for _, _, record in found))
+    views = [
+        {
+            "side": side.group.title,
+            "run": side.run.name,
+            "group": side.group,
+            "id": record.trajectory_id,
+            "pieces": text,
+            "tokens": None,
+            "samples": len(rows),
+            **_trajectory_values(side.run, side.group.key, (rows[0], record)),
+        }
+        for (side, rows, record), text in zip(found, texts, strict=True)
+    ]
+    return {
+        "sides": views,
+        "outcome": outcome,
+        "difference": first_difference(views),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,12 +77,13 @@ def open_site(task: StageTask) -> Site:
         _base_model(settings),
         RunPolicies(str(task.config), tuple(task.overrides), task.data),
     )
-    entries = {settings.name: first}
-    for folder in sorted(Path(settings.runs_dir).glob("*/store/sample")):
-        other = folder.parent.parent
-        if other.name not in entries:
-            entries[other.name] = _other(other)
-    return Site(entries, Path(settings.cache_dir) / "browse", say=_say)
+
+    def others(known: Collection[str]) -> dict[str, RunEntry]:
+        folders = sorted(Path(settings.runs_dir).glob("*/store/sample"))
+        found = [folder.parent.parent for folder in folders]
+        return {folder.name: _other(folder) for folder in found if folder.name not in known}
+
+    return Site({settings.name: first}, Path(settings.cache_dir) / "browse", _say, others)
 
 
 def _say(line: str) -> None:

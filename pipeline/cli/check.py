@@ -75,7 +75,8 @@ def check(
     for fault in faults:
         typer.echo(visible(fault), err=True)
     if as_json:
-        typer.echo(json.dumps({"faults": faults, **_as_json(checked)}, indent=2))
+        found = {"faults": faults, "notes": list(checked.notes), **_as_json(checked)}
+        typer.echo(json.dumps(found, indent=2))
     elif not faults:
         _print(checked)
     if faults:
@@ -136,6 +137,8 @@ def _print(checked: Checked) -> None:
     typer.echo(
         f"no faults; {device}; RAM at most {gib(plan.ram)} GiB; disk about {gib(plan.disk)} GiB"
     )
+    for note in checked.notes:
+        typer.echo(visible(note))
     for name, size in checked.downloads:
         amount = "of unknown size" if size is None else f"about {gib(size)} GiB"
         typer.echo(f"will be fetched from the hub: {name} ({amount})")

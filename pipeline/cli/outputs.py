@@ -165,13 +165,9 @@ def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
         raise InputError.at(
             directory, None, "no such directory; --tokenizer takes the directory of a model"
         )
-    from transformers import AutoTokenizer
+    from pipeline.grammars.tokenizer import model_tokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(directory, None, f"no tokenizer could be read: {cause}") from None
+    tokenizer = model_tokenizer(directory)
     return tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1
 
 

@@ -219,8 +219,10 @@ class Embedder(Block):
     backend: Literal["torch", "onnx", "openvino"] = Field(
         "torch", description="the library that computes; onnx and openvino need exported models"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="torch: number format of weights and activations"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "float32",
+        description="torch: number format of weights and activations; auto: bfloat16 on a GPU, the faster "
+        "one on a CPU",
     )
     batch_size: Annotated[Positive, Execution()] = Field(
         64, description="texts per forward pass on a GPU"

@@ -29,6 +29,7 @@ from pipeline.config.values import (
     Few,
     NotEmpty,
     PathOrName,
+    PathOrTemplate,
     Positive,
     Share,
     SizesByHops,
@@ -42,8 +43,8 @@ class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
-    chat_template: str | None = Field(
-        None, description="Jinja template; null: that of the tokenizer"
+    chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
+        None, description="file of a Jinja template, or the template; null: that of the tokenizer"
     )
 
 
@@ -158,8 +159,10 @@ class Trainer(Block):
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "bfloat16", description="number format of the base weights and activations"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "bfloat16",
+        description="number format of the base weights and activations; auto: bfloat16 on a GPU, the faster "
+        "one on a CPU",
     )
     quantization: Literal["none", "4bit", "8bit"] = Field(
         "none", description="of the frozen base weights (bitsandbytes)"
@@ -184,6 +187,11 @@ class Trainer(Block):
         "auto", description="auto: the GPU if there is one"
     )
 
+    @property
+    def processes_per_machine(self) -> int:
+        """The training processes on each machine, rounded up where they are not shared evenly."""
+        return math.ceil(self.processes / self.machines)
+
     @model_validator(mode="before")
     @classmethod
     def _without_accelerate_config(cls, value: Any) -> Any:
@@ -196,7 +204,7 @@ class Trainer(Block):
 
     @model_validator(mode="after")
     def _base_can_be_divided(self) -> Trainer:
-        if self.shard_base and self.processes <= self.machines:
+        if self.shard_base and self.processes_per_machine == 1:
             raise ValueError(
                 f"shard_base divides the base among the processes of a machine, and processes is {self.processes} "
                 f"on {self.machines} machine{'s' * (self.machines > 1)}; raise processes, or set shard_base: false"

@@ -45,6 +45,14 @@ PathOrName = Annotated[
 ]
 
 
+def _path_unless_template(value: str) -> str:
+    return value if "{" in value else _file_name_lengths(value)
+
+
+# The path of a Jinja template, or the template, which holds a brace.
+PathOrTemplate = Annotated[str, Field(min_length=1), AfterValidator(_path_unless_template)]
+
+
 def with_numbers_as_keys(value: object, kind: str) -> object:
     """A mapping with whole numbers as keys, which are texts in JSON; ``kind`` names a key in messages."""
     if not isinstance(value, dict):

@@ -1,8 +1,10 @@
 """Answer metrics: exact match, token F1 (TeaRAG, arXiv 2511.05385, eq. 5) and cover exact match.
 
 All three compare a predicted answer with the gold answers, aliases included, after SQuAD
-normalization, and return the best score. A missing answer, and an answer or gold answer that is
-empty after normalization, scores 0; otherwise an article alone would match every answer.
+normalization, and return the best score. Unlike SQuAD's script, it first brings a text to Unicode
+form NFC: "é" may be one character or two, and both spellings are the same answer. A missing answer,
+and an answer or gold answer that is empty after normalization, scores 0; otherwise an article alone
+would match every answer.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from pipeline.core.unicode_forms import nfc
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """SQuAD normalization: lower-case, delete ASCII punctuation, drop a/an/the, collapse white
-    space.
+    """SQuAD normalization after Unicode form NFC.
 
-    The steps run in this order.
+    Lower-case, delete ASCII punctuation, drop a/an/the, collapse white space; the steps run in this
+    order.
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", nfc(text).lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import file_hash, model_hash
 
+_SETTLED = 2_000_000_000  # nanoseconds; a later edit then has another time on any file system
+
 
 class ContentHashes:
-    """Hashes of files and models, cached by path, size, modification time and inode.
+    """Hashes of files and models, cached by path, size, times of modification and change, and inode.
 
-    A 16 GB model is hashed once instead of at every ``make run``.
+    A 16 GB model is hashed once instead of at every ``make run``. The time of change (ctime) also tells
+    an edit after which size and modification time were restored. The hash of a file that was changed
+    less than two seconds ago is not kept, because the next edit could have the same times.
     """
 
     def __init__(self, cache_file: Path) -> None:
@@ -42,17 +48,19 @@ class ContentHashes:
         except OSError as error:
             where = error.filename or path
             raise InputError.at(where, None, f"cannot be read: {error.strerror}") from None
-        raise InputError.at(path, None, "no such file or directory")
+        kind = "not a regular file" if path.exists() else "no such file or directory"
+        raise InputError.at(path, None, kind)
 
     def _file(self, path: Path) -> str:
-        status = path.stat()
-        name, stamp = str(path.resolve()), [status.st_size, status.st_mtime_ns, status.st_ino]
+        started, status = time.time_ns(), path.stat()
+        name, stamp = str(path.resolve()), _stamp(status)
         cached = self._hashes.get(name)
         if cached and cached[0] == stamp:
             return str(cached[1])
         value = file_hash(path)
-        self._hashes[name] = [stamp, value]
-        self._changed = True
+        if status.st_ctime_ns < started - _SETTLED and _stamp(path.stat()) == stamp:
+            self._hashes[name] = [stamp, value]
+            self._changed = True
         return value
 
     def save(self) -> None:
@@ -66,9 +74,13 @@ class ContentHashes:
             self._changed = False
 
 
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
 def _is_entry(entry: Any) -> bool:
-    """Whether a value of the cache file is [[size, modification time, inode], hash]."""
+    """Whether a value of the cache file is [`_stamp`, hash]."""
     match entry:
-        case [[int(), int(), int()], str()]:
+        case [[int(), int(), int(), int()], str()]:
             return True
     return False

@@ -60,5 +60,13 @@ class TrainingError(SteepError, RuntimeError):
     """Training cannot continue: no data, sequences too long, or a diverging policy."""
 
 
+def model_problem(error: BaseException | str) -> str:
+    """Why a library could not read a model's files, on one line of at most 300 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "trust_remote_code" in text:
+        return "it needs code of its own, which is never run; name a model that transformers has"
+    return text[:300]
+
+
 class StoreError(SteepError, RuntimeError):
     """A stage directory, index or cache is missing, broken or inconsistent."""

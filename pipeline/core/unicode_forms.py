@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
+from typing import Literal
 
 MAX_MARKS = 30
 _JOINER = "\u034f"
@@ -19,11 +20,20 @@ _MARKS = range(0x0300, 0x1E94B)  # holds all characters with a combining class
 
 def nfkc(text: str) -> str:
     """The text in normalization form KC."""
+    return _normalized("NFKC", text)
+
+
+def nfc(text: str) -> str:
+    """The text in normalization form C."""
+    return _normalized("NFC", text)
+
+
+def _normalized(form: Literal["NFC", "NFKC"], text: str) -> str:
     if text.isascii():
         return text
     if len(text) > MAX_MARKS:
         text = _long_runs().sub(rf"\g<0>{_JOINER}", text)
-    return unicodedata.normalize("NFKC", text)
+    return unicodedata.normalize(form, text)
 
 
 @cache

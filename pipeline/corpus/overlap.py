@@ -1,6 +1,7 @@
 """Find training questions that equal or nearly equal a held-out question (test-set contamination).
 
-Input: training questions and held-out questions. Output: the overlapping pairs.
+Input: training questions and held-out questions. Output: the overlapping pairs. Equal questions of one
+set are found too.
 
 An *exact* overlap has equal token sequences (`core.text.tokenize`). A *near* overlap has a weighted
 Jaccard similarity of the token sets of at least ``threshold``:
@@ -84,6 +85,17 @@ def find_overlaps(
         if best >= threshold:
             overlaps.append(_overlap(question, heldout[best_number], "near", round(best, 4)))
     return overlaps
+
+
+def repeated_questions(questions: Sequence[Question]) -> dict[str, str]:
+    """Ids of questions with the tokens of an earlier one, and the id of the first such question."""
+    first: dict[tuple[str, ...], str] = {}
+    found = {}
+    for question in questions:
+        earlier = first.setdefault(tuple(tokenize(question.question)), question.question_id)
+        if earlier != question.question_id:
+            found[question.question_id] = earlier
+    return found
 
 
 def _overlap(

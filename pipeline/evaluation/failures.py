@@ -42,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from pipeline.core.answer_metrics import exact_match, normalize
@@ -113,13 +114,13 @@ def diagnose(trajectory: Trajectory, question: Question | None = None) -> Diagno
     Without ``question``, the gold answers and evidence of the trajectory's record are used.
     """
     hops = gold_hops(trajectory, question)
-    failure_mode, hop = _without_hops(trajectory), None
+    failure_mode, hop = mode_of_answer(trajectory), None
     if failure_mode is None:
         failure_mode, hop = _by_hops(trajectory, hops)
     return Diagnosis(failure_mode, hop, len(hops))
 
 
-def _without_hops(trajectory: Trajectory) -> FailureMode | None:
+def mode_of_answer(trajectory: Trajectory) -> FailureMode | None:
     """The failure mode that answer and stop reason determine; None when the hops decide."""
     answer = trajectory.answer or ""
     if exact_match(trajectory.answer, trajectory.answers):
@@ -202,7 +203,10 @@ def retrieved_hops(trajectory: Trajectory, question: Question | None = None) -> 
 def _items(trajectory: Trajectory) -> list[SearchableText]:
     """The distinct retrieved items of a trajectory."""
     texts = {(item.title, item.text): None for step in trajectory.steps for item in step.context}
-    return [SearchableText(*text) for text in texts]
+    return [_item(*text) for text in texts]
+
+
+_item = lru_cache(maxsize=1024)(SearchableText)  # samples of one question retrieve the same items
 
 
 def _query_texts(step: Step) -> list[str]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.text import QUALIFIER, WORD
+from pipeline.core.unicode_forms import nfc
 
 _MARKS = re.compile(r"[\W_]+")
 
@@ -67,7 +68,7 @@ def _contains_words(text: str, name: str) -> bool:
 
 
 def _normalized_forms(text: str) -> tuple[str, str]:
-    return normalize(text), normalize(_MARKS.sub(" ", text))
+    return normalize(text), normalize(_MARKS.sub(" ", nfc(text)))  # marks may be accents
 
 
 _forms_of_name = lru_cache(maxsize=8192)(_normalized_forms)  # names recur, texts do not

@@ -1,30 +1,92 @@
 """How often a reward term has each value, for right and for wrong answers.
 
-Input: the values of one term over trajectories, one at a time. Output: means, the area under the ROC curve
-(AUC) against exact match, and the distribution. Values are counted after rounding to four decimals, so
+Input: the values of one term over trajectories, one question at a time. Output: means, the distribution,
+and the area under the ROC curve (AUC) against exact match, over all answers and over answers to one
+question, which is what preference pairs compare. Values are counted after rounding to four decimals, so
 memory grows with the number of distinct values (20,001 between 0 and 2) and not with the trajectories.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
 _SCALE = 10_000  # values are counted in steps of 1 / _SCALE
+_NORMAL_95 = 1.96  # standard errors on both sides of a 95 % interval
+
+
+class WithinQuestions:
+    """Comparisons of a right with a wrong answer to the same question.
+
+    Attributes:
+        questions: number of questions with right and with wrong answers.
+        comparisons: number of pairs of a right and a wrong answer to one question.
+    """
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.comparisons = 0
+        self._won = 0.0
+        self._squares = np.zeros(3)  # sums over questions of won², won · comparisons, comparisons²
+
+    def add(self, right: Iterable[int], wrong: Iterable[int]) -> None:
+        """Compare all right with all wrong answers to one question by their values."""
+        wrong = list(wrong)
+        differences = [value - other for value in right for other in wrong]
+        if not differences:
+            return
+        count = len(differences)
+        won = sum((difference > 0) + (difference == 0) / 2 for difference in differences)
+        self.questions += 1
+        self.comparisons += count
+        self._won += won
+        self._squares += (won * won, won * count, count * count)
+
+    def auc(self) -> float | None:
+        """The share of comparisons in which the right answer has the larger value; ties count half."""
+        return self._won / self.comparisons if self.comparisons else None
+
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of `auc`; None for fewer than two questions.
+
+        It is the normal approximation for a ratio of sums over questions, which are independent;
+        comparisons within one question are not.
+        """
+        auc = self.auc()
+        if auc is None or self.questions < 2:
+            return None
+        residuals = float(self._squares @ (1, -2 * auc, auc * auc))  # sum of (won - auc · n)²
+        variance = max(0.0, residuals) * self.questions / (self.questions - 1)
+        half = _NORMAL_95 * math.sqrt(variance) / self.comparisons
+        return max(0.0, auc - half), min(1.0, auc + half)
 
 
 class TermCounts:
-    """One reward term over the trajectories of a round."""
+    """One reward term over the trajectories of a round; ``within`` compares those of one question."""
 
     def __init__(self) -> None:
         self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())  # wrong, right
         self._sums = [0.0, 0.0]
+        self.within = WithinQuestions()
 
-    def add(self, value: float, right: bool) -> None:
-        """Count one trajectory; ``right`` says whether its answer is an exact match."""
-        self._counts[right][round(value * _SCALE)] += 1
-        self._sums[right] += value
+    def add_question(self, values: Iterable[tuple[float, bool]]) -> None:
+        """Count the trajectories of one question: value, and whether the answer is an exact match."""
+        own: tuple[list[int], list[int]] = ([], [])
+        for value, right in values:
+            own[right].append(round(value * _SCALE))
+            self._sums[right] += value
+        for counts, sides in zip(self._counts, own, strict=True):
+            counts.update(sides)
+        self.within.add(right=own[True], wrong=own[False])
+
+    def merge(self, other: TermCounts) -> None:
+        """Count the values of ``other``; its comparisons within questions are left out."""
+        for side in (0, 1):
+            self._counts[side].update(other._counts[side])
+            self._sums[side] += other._sums[side]
 
     @property
     def total(self) -> int:

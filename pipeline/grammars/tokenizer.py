@@ -1,17 +1,72 @@
-"""The interface of a tokenizer: the part of transformers' ``PreTrainedTokenizer`` that the code uses.
+"""Open a model's tokenizer with its chat template; the interface of a tokenizer.
 
-Functions that take a tokenizer name this type, so that any object with these members works (tests
-pass small fakes) and transformers itself is imported only where a tokenizer is loaded.
+Input: a model directory and the setting ``model.chat_template``. Output: a `Tokenizer`, the part of
+transformers' ``PreTrainedTokenizer`` that the code uses. Functions that take a tokenizer name this
+type, so that any object with these members works (tests pass small fakes) and transformers itself is
+imported only where a tokenizer is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol, overload
+
+from pipeline.core.errors import ConfigError, DependencyError, model_problem
+from pipeline.core.input_files import read_text
+
+
+def template_identity(setting: str) -> Path | str:
+    """The file that ``model.chat_template`` names, or the template itself, which holds a brace."""
+    return setting if "{" in setting else Path(setting)
+
+
+def read_template(setting: str) -> str:
+    """The Jinja template of ``model.chat_template``.
+
+    Raises ConfigError when it is neither a file nor a template, InputError when the file cannot be
+    read.
+    """
+    template = template_identity(setting)
+    if isinstance(template, str):
+        return template
+    if not template.is_file():
+        raise ConfigError(
+            f"model.chat_template is {setting!r}, which is neither a file nor a Jinja template; correct "
+            "the path"
+        )
+    return read_text(template)
+
+
+def model_tokenizer(model: Path | str, chat_template: str | None = None) -> Tokenizer:
+    """The tokenizer of a model; ``chat_template`` is the setting ``model.chat_template``.
+
+    Raises DependencyError when the tokenizer cannot be read, and what `read_template` raises.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
+    except Exception as error:  # noqa: BLE001 - the tokenizers library raises no narrower type
+        raise DependencyError(
+            f"{model}: no tokenizer could be read: {model_problem(error)}"
+        ) from None
+    if chat_template is not None:
+        tokenizer.chat_template = read_template(chat_template)
+    return tokenizer
+
+
+def is_markup(token: AddedToken) -> bool:
+    """Whether an added token is more than a word, a character or white space."""
+    text = token.content
+    return token.special or (len(text) > 1 and not text.isspace() and not text.isalnum())
 
 
 class AddedToken(Protocol):
     """A token that was added to the vocabulary; ``special`` marks a control token."""
+
+    @property
+    def content(self) -> str: ...
 
     @property
     def special(self) -> bool: ...

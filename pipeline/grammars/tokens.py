@@ -4,19 +4,23 @@ Prompts go through the model's chat template. Observation text is tokenized sepa
 special tokens, and its ids are spliced between the sampled ids, which are only ever decoded. The
 text of a trajectory is the concatenation of its decoded parts, so character spans and token spans
 agree by construction. Control tokens that the policy samples are part of that text, except the
-token that ends the sequence. A question or a document never becomes a control token. `mismatch`
+token that ends the sequence. No added token comes from a question or a document: in prompts they are
+escaped, in observations they are tokenized as ordinary text. `mismatch`
 decodes the ids again and compares, because a loss mask is only as good as its spans.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, model_problem
 from pipeline.core.records import Message, Span
-from pipeline.grammars.control_tokens import escape_tokens
+from pipeline.grammars.control_tokens import escape_tokens, token_patterns
 from pipeline.grammars.spans import cover_error, extend
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.grammars.tokenizer import Tokenizer, is_markup
 
 
 def control_ids(tokenizer: Tokenizer) -> frozenset[int]:
@@ -43,26 +47,44 @@ def _vocabulary_forms(tokenizer: Tokenizer) -> tuple[str, ...]:
     return tuple(tokenizer.convert_ids_to_tokens(sorted(control_ids(tokenizer))))
 
 
+def _escaped_in_prompts(tokenizer: Tokenizer) -> tuple[str, ...]:
+    return (*_vocabulary_forms(tokenizer), *_markup(tokenizer).values())
+
+
 def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The chat template applied to ``messages``, with the generation prompt appended.
 
-    Control tokens in a message are escaped, so that a question cannot switch the chat role.
-    Raises InputError when the tokenizer has no chat template.
+    Added tokens in a message are escaped, so that a question cannot switch the chat role.
+    Raises InputError when the tokenizer has no chat template, or one that fails or leaves out a
+    message.
     """
     if tokenizer.chat_template is None:
         raise InputError(
             f"the tokenizer of {tokenizer.name_or_path} has no chat template; "
             "set model.chat_template, or use an instruct model"
         )
-    controls = _vocabulary_forms(tokenizer)
-    return tokenizer.apply_chat_template(
-        [
-            {"role": message.role, "content": escape_tokens(message.content, controls)}
-            for message in messages
-        ],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
+    controls = _escaped_in_prompts(tokenizer)
+    contents = [escape_tokens(message.content, controls) for message in messages]
+    conversation = [
+        {"role": message.role, "content": content}
+        for message, content in zip(messages, contents, strict=True)
+    ]
+    try:
+        text = tokenizer.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:  # a template is a program, and may raise anything
+        raise InputError(
+            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct it, "
+            "or set model.chat_template to another"
+        ) from error
+    for message, content in zip(messages, contents, strict=True):
+        if content.strip() not in text:  # templates strip contents
+            raise InputError(
+                f"the chat template of {tokenizer.name_or_path} leaves out the {message.role} message "
+                f"{content.strip()[:60]!r}; set model.chat_template to a template that writes it"
+            )
+    return text
 
 
 def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
@@ -76,8 +98,48 @@ def prompt_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
 
 
 def observation_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of observation text; a special token in it is tokenized as ordinary text."""
-    return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    """Token ids of observation text; an added token in it is tokenized as ordinary text."""
+    return plain_ids(tokenizer, [text])[0]
+
+
+def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Token ids of each text, without an id of an added token.
+
+    ``split_special_tokens`` alone leaves added tokens whole that are not flagged special, such as
+    Qwen3's ``<think>``. A text with one is cut behind the first character of each.
+    """
+    if not texts:
+        return []
+    rows = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    added = _markup_ids(tokenizer)
+    return [
+        list(row) if added.isdisjoint(row) else _ids_in_pieces(tokenizer, text)
+        for text, row in zip(texts, rows, strict=True)
+    ]
+
+
+def _ids_in_pieces(tokenizer: Tokenizer, text: str) -> list[int]:
+    tokens = token_patterns(_markup(tokenizer).values())
+    cuts = [match.start() + 1 for match in re.finditer(f"(?={'|'.join(tokens)})", text)]
+    pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+    ids: list[int] = []
+    for parts in (pieces, list(text)):  # by characters where a token is found in normalized text
+        rows = tokenizer(parts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids = [token_id for row in rows for token_id in row]
+        if _markup_ids(tokenizer).isdisjoint(ids):
+            break
+    return ids
+
+
+def _markup(tokenizer: Tokenizer) -> dict[int, str]:
+    """The texts of the added tokens that are more than words, by id."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {token_id: token.content for token_id, token in added if is_markup(token)}
+
+
+@lru_cache(maxsize=4)  # the tokenizer builds its table of added tokens at each call
+def _markup_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    return frozenset(_markup(tokenizer))
 
 
 def decode(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:

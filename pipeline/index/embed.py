@@ -204,6 +204,7 @@ class Embedder:
                     backend=self._backend,
                     model_kwargs=kwargs,
                     local_files_only=True,
+                    trust_remote_code=False,
                 )
         except ImportError as error:
             raise DependencyError(
@@ -240,6 +241,7 @@ def open_cache(cache_dir: Path | str) -> Cache:
 
 def open_embedder(settings: EmbedderSettings, cache: Cache, model: str | None = None) -> Embedder:
     """The embedder of a settings block; ``model`` replaces the model of the settings."""
+    assert settings.dtype != "auto"  # `pipeline.config.dtypes` has replaced it
     return Embedder(
         model or settings.model,
         query_prefix=settings.query_prefix,

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.core.errors import DependencyError
+from pipeline.core.devices import cuda_works
+from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.model_files import EXPORTED_WEIGHTS
 
 PACKAGE = "package:"
@@ -41,13 +42,11 @@ def locate(name: str, key: str, backend: str = "torch") -> Path:
 def resolve_device(name: str, key: str) -> str:
     """The device of a setting; ``auto`` is cuda where it is available, else cpu.
 
-    Raises DependencyError when the setting is cuda and no GPU is available.
+    Raises DependencyError when the setting is cuda and no GPU is available, and what `cuda_works` raises.
     """
-    import torch
-
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+        return "cuda" if cuda_works() else "cpu"
+    if name == "cuda" and not cuda_works():
         raise DependencyError(f"{key}: cuda is not available on this machine; set it to cpu")
     return name
 
@@ -60,9 +59,8 @@ def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise DependencyError(
-            f"{key}: {directory} does not load as a {kind} model ({reason}); copy it again"
+            f"{key}: {directory} does not load as a {kind} model ({model_problem(error)}); copy it again"
         ) from None
 
 

@@ -13,11 +13,13 @@ is, the verdict "yes".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.core.verdicts import KINDS, Kind, Verdict
+
+_FEWEST = 50  # equal verdicts on fewer cases may be chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,27 @@ def count_search_errors(verdicts: Iterable[Verdict]) -> SearchErrors:
         for kind in KINDS
     )
     return SearchErrors(over, under)
+
+
+def constant_verdicts(statistics: Mapping[str, Any]) -> list[str]:
+    """A sentence for each kind of step on which a judge gave the same verdict in many cases.
+
+    ``statistics`` are those of the stage ``judge``: verdict counts of steps by kind, and under "calls"
+    the number of distinct cases.
+    """
+    lines = []
+    for kind in KINDS:
+        counts = VerdictCounts(**statistics[kind])
+        known = counts.yes + counts.no
+        if min(known, statistics["calls"].get(kind, 0)) >= _FEWEST and not (
+            counts.yes and counts.no
+        ):
+            verdict = "yes" if counts.yes else "no"
+            lines.append(
+                f"all {known:,} verdicts on {kind}-search are {verdict!r}: either every step is alike or the "
+                "judge does not judge; read some in calls.parquet, and measure it with steep calibrate"
+            )
+    return lines
 
 
 @dataclass(frozen=True, slots=True)

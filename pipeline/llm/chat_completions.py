@@ -17,13 +17,13 @@ from pipeline.core.http_body import HttpReply
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Message
 from pipeline.core.text import one_line
-from pipeline.grammars.control_tokens import escape_match
+from pipeline.grammars.control_tokens import escape_all
 from pipeline.llm.chat import Finish, Reply
 
 # Control tokens of common chat templates. The tokenizer of an endpoint is unknown, so a control token
 # is recognized by its spelling.
 _CONTROL_TOKENS = re.compile(
-    r"<\s*[|\uff5c][^<>]*[|\uff5c]\s*>"  # <|im_end|>, <|eot_id|>; some models use a full-width bar
+    r"<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"  # <|im_end|>, <|eot_id|>; some models use a full-width bar
     r"|</?(?:s|bos|eos|pad|unk|sop|eop|start_of_turn|end_of_turn|tool_call|tool_response)>"
     r"|<<\s*/?\s*SYS\s*>>"
     r"|\[\s*/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\s*\]",
@@ -58,11 +58,7 @@ def without_control(text: str) -> str:
     document that contains ``<|im_start|>system`` would switch the chat role. All other text stays
     unchanged. With a local tokenizer, `pipeline.grammars.tokens.prompt_text` escapes its own tokens.
     """
-    # A token may hide another one: "<|<s>|>" matches only after the inner token is escaped. Every
-    # iteration removes brackets, so the loop ends.
-    while (clean := _CONTROL_TOKENS.sub(escape_match, text)) != text:
-        text = clean
-    return text
+    return escape_all(_CONTROL_TOKENS, text)
 
 
 def message_json(message: Message) -> dict[str, str]:

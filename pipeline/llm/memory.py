@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pipeline.core.gpus import CONTEXT_BYTES, GIB
 from pipeline.core.model_shapes import ModelShape
 
-BATCH_TOKENS = 8192  # tokens of a step of vLLM, whose default depends on the GPU: 2,048 to 16,384
+BATCH_TOKENS = 8192  # tokens of a step of vLLM on GPUs (`pipeline.llm.vllm_engine` sets them)
 GRAPH_BYTES = GIB  # of CUDA graphs, which no formula here gives
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import EngineError, SteepError
+from pipeline.core.errors import EngineError, SteepError, model_problem
 from pipeline.core.model_files import model_hash
+from pipeline.grammars.tokenizer import model_tokenizer
+from pipeline.llm.adapter_files import check_adapter
 from pipeline.llm.merge_error import merge_and_measure
 
 _NAME = "merged-"
@@ -48,8 +50,8 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
 
     ``dtype`` is "float32", "bfloat16" or "float16". An existing directory of the same content is
     reused. Writing ends with a rename, so an existing directory is always complete.
-    Raises EngineError when the adapter does not match the base, ConfigError when ``dtype`` would lose
-    much of the adapter.
+    Raises InputError when the adapter does not match the base or changes nothing (`check_adapter`),
+    ConfigError when ``dtype`` would lose much of the adapter.
     """
     target, lock = _held(base, adapter, into, dtype)
     lock.close()
@@ -88,7 +90,10 @@ class Served:
         self._temporary: Path | None = None
         self._lock: IO[bytes] | None = None
         self.path: Path | str = base
-        if adapter is None or config.adapters == "loaded":
+        if adapter is None:
+            return
+        if config.adapters == "loaded":
+            check_adapter(adapter, base)
             return
         if workspace is None:
             workspace = self._temporary = Path(tempfile.mkdtemp(prefix="steep-merged-"))
@@ -131,12 +136,15 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
 def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype))
+        check_adapter(adapter, base)
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
         # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share of it.
         policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
         lost = merge_and_measure(policy)
@@ -146,13 +154,13 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
             f"{lost.unchanged:.1%} of the entries unchanged"
         )
         policy.unload().save_pretrained(temporary)
-        AutoTokenizer.from_pretrained(base).save_pretrained(temporary)
+        model_tokenizer(base).save_pretrained(temporary)
         temporary.replace(target)
     except SteepError:
         raise
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise EngineError(
-            f"adapter {adapter} could not be merged into {base}: {' '.join(str(error).split())}; "
+            f"adapter {adapter} could not be merged into {base}: {model_problem(error)}; "
             "an adapter fits only the base model it was trained on"
         ) from error
     finally:

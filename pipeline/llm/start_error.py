@@ -14,6 +14,8 @@ import math
 import re
 from pathlib import Path
 
+from pipeline.core.errors import model_problem
+
 # vllm.v1.worker.utils.request_memory, vLLM 0.32
 _OCCUPIED = re.compile(
     r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
@@ -48,6 +50,8 @@ def start_error(model: object, error: BaseException, cause: Path) -> str:
     except OSError:  # the engine is in this process, or its process was killed
         message = ""
     message = message.strip() or str(error).strip() or type(error).__name__
+    if "trust_remote_code" in message:
+        return f"vLLM could not start with {model}: {model_problem(message)}"
     occupied = _OCCUPIED.search(message)
     return f"vLLM could not start with {model}: " + (
         _occupied(occupied)

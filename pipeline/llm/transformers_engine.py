@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import EngineError
-from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.core.devices import cuda_works
+from pipeline.core.errors import EngineError, model_problem
+from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.merged_adapter import Served
@@ -40,7 +41,7 @@ class _CausalModel(Protocol):
 class TransformersEngine(Engine):
     """A causal language model under transformers, on a GPU if one is available.
 
-    Raises EngineError when the model cannot be loaded.
+    Raises EngineError when the model cannot be loaded, and what `cuda_works` raises.
     """
 
     def __init__(
@@ -52,17 +53,19 @@ class TransformersEngine(Engine):
         workspace: Path | None = None,
     ) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM
 
         self.max_model_len = config.max_model_len
         self._batch = config.max_num_seqs
         self._waiting: list[GenerationRequest] = []
+        self._device = "cuda" if cuda_works() else "cpu"
         self._served = Served(config, model, adapter, workspace)
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             path, dtype = self._served.path, getattr(torch, config.dtype)
-            self.tokenizer = AutoTokenizer.from_pretrained(path)
-            loaded = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            self.tokenizer = model_tokenizer(path)
+            loaded = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, trust_remote_code=False
+            )
             if adapter is not None and config.adapters == "loaded":
                 from peft import PeftModel
 
@@ -70,7 +73,7 @@ class TransformersEngine(Engine):
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             self._served.close()
             raise EngineError(
-                f"transformers could not load {model}: {' '.join(str(error).split())[:300]}"
+                f"transformers could not load {model}: {model_problem(error)}"
             ) from error
         self._model: _CausalModel = loaded.to(self._device).eval()
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)

@@ -15,18 +15,25 @@ import sys
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import DependencyError, EngineError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
+from pipeline.llm.adapter_files import check_adapter
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
 from pipeline.llm.engine_watch import EngineWatch
+from pipeline.llm.memory import BATCH_TOKENS
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.start_error import start_error
 from pipeline.llm.vllm_types import LLMEngine, RequestOutput
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import EngineArgs
 
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few prefixes.
 CPU_BLOCK = 32
@@ -70,9 +77,7 @@ class VllmEngine(Engine):
                 self._served.close()
                 raise EngineError(start_error(model, error, cause)) from error
         self._watch = EngineWatch(self._engine.engine_core)
-        from transformers import AutoTokenizer
-
-        self.tokenizer = AutoTokenizer.from_pretrained(self._served.path)
+        self.tokenizer = model_tokenizer(self._served.path)
 
     def add(self, request: GenerationRequest) -> None:
         """Queue a request; raises EngineError when vLLM rejects it, for example as too long.
@@ -153,6 +158,7 @@ class VllmEngine(Engine):
             lora, settings = _loaded(adapter)
             if settings != self._lora_settings:
                 return False
+            check_adapter(adapter, self._served.path)
             self._lora, self._adapter = lora, key
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -197,9 +203,20 @@ def import_vllm() -> None:
 def _start(
     config: EngineConfig, model: str, seed: int, settings: dict[str, object], cause: Path
 ) -> LLMEngine:
+    from vllm.v1.engine.llm_engine import LLMEngine as V1Engine
+
+    arguments = engine_arguments(config, model, seed, settings)
+    with ending_with_parent(ENGINE_CORE, str(cause)):
+        started: LLMEngine = V1Engine.from_engine_args(arguments)
+    return started
+
+
+def engine_arguments(
+    config: EngineConfig, model: str, seed: int, settings: dict[str, object]
+) -> EngineArgs:
+    """vLLM's arguments for the platform of this machine; ``settings`` are those of an adapter."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
-    from vllm.v1.engine.llm_engine import LLMEngine as V1Engine
 
     if current_platform.is_cpu():
         # A second process would import every package again and take a core from the first one. With
@@ -226,8 +243,13 @@ def _start(
             "max_num_batched_tokens": max(config.max_model_len, 4096),
         }
     else:
-        settings = {**settings, "gpu_memory_utilization": config.gpu_memory_utilization}
-    arguments = EngineArgs(
+        settings = {
+            **settings,
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            # vLLM would take 2,048, because only its own entry points have other defaults.
+            "max_num_batched_tokens": max(BATCH_TOKENS, config.max_num_seqs),
+        }
+    return EngineArgs(
         model=model,
         dtype=config.dtype,
         seed=seed,
@@ -239,11 +261,9 @@ def _start(
         logprobs_mode="processed_logprobs",  # under the distribution that was sampled from
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        trust_remote_code=False,
         **settings,
     )
-    with ending_with_parent(ENGINE_CORE, str(cause)):
-        started: LLMEngine = V1Engine.from_engine_args(arguments)
-    return started
 
 
 def _answer_for_llvmlite() -> None:
@@ -262,7 +282,8 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
     from vllm.lora.request import LoRARequest
 
     key = model_hash(adapter)
-    rank = read_json(adapter / "adapter_config.json")["r"]
+    trained = read_json(adapter / "adapter_config.json")
+    rank, targets = trained["r"], trained["target_modules"]
     sufficient = [bound for bound in LORA_RANKS if bound >= rank]
     if not sufficient:
         raise EngineError(
@@ -270,7 +291,15 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
             "engine.adapters: merged"
         )
     request = LoRARequest(f"policy-{key}", int(key[:7], 16) + 1, str(adapter.resolve()))
-    return request, {"enable_lora": True, "max_loras": 1, "max_lora_rank": sufficient[0]}
+    return request, {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": sufficient[0],
+        # Without them vLLM adds the kernels of LoRA to every linear layer. A pattern names no layers.
+        "lora_target_modules": None
+        if isinstance(targets, str)
+        else sorted({name.rpartition(".")[2] for name in targets}),
+    }
 
 
 def _finish(reason: str | None, stopped_by: str | int | None) -> FinishReason:

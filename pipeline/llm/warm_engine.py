@@ -23,6 +23,7 @@ from typing import Any
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError, SteepError
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult, open_engine
 
 SOCKET = "STEEP_ENGINE"  # environment variable with the path of a server's socket
@@ -57,9 +58,7 @@ class WarmEngine(Engine):
         except BaseException:
             self.close()
             raise
-        from transformers import AutoTokenizer
-
-        self.tokenizer = AutoTokenizer.from_pretrained(model)
+        self.tokenizer = model_tokenizer(model)
 
     def add(self, request: GenerationRequest) -> None:
         self._call("add", request)

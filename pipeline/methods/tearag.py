@@ -66,6 +66,7 @@ METHOD = Method(
         "context": "Context match (eq. 9–12)",
         "summary": "Summary match (eq. 9–12)",
         "process": "Process (eq. 13)",
+        "total": "Total (format + outcome + process)",
     },
     build_step=_build_step,
     weights=TeaRagWeights._fields,

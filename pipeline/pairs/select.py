@@ -189,19 +189,19 @@ def _select_by_margin(
         bins.update((candidate.id, "no-chosen") for candidate in candidates)
         return []
     best = max(candidate.total for candidate in right)
-    chosen = [candidate for candidate in right if _at_least(candidate.total, best)]
+    chosen = [candidate for candidate in right if at_least(candidate.total, best)]
     right_but_worse: list[Candidate] = []
     wrong_decision: list[Candidate] = []
     wrong_only: list[Candidate] = []
     for candidate in sorted(
         candidates, key=lambda candidate: (round(candidate.total, 9), candidate.sample)
     ):
-        qualifies = _at_least(best - thresholds.margin, candidate.total)
+        qualifies = at_least(best - thresholds.margin, candidate.total)
         bins[candidate.id] = "not-reached" if qualifies else "passed-over"
         if not qualifies:
             continue
         if candidate not in right:
-            (wrong_only if _at_least(candidate.process, 1) else wrong_decision).append(candidate)
+            (wrong_only if at_least(candidate.process, 1) else wrong_decision).append(candidate)
         elif candidate.judged:
             right_but_worse.append(candidate)
         else:
@@ -254,24 +254,24 @@ def _is_chosen(candidate: Candidate, thresholds: Pairs) -> bool:
     if _malformed(candidate, thresholds):
         return False
     if candidate.hop == "single":
-        return _at_least(candidate.outcome, thresholds.single_outcome)
+        return at_least(candidate.outcome, thresholds.single_outcome)
     any_process = thresholds.terms != "all"
-    strict = _at_least(candidate.outcome, thresholds.multi_outcome) and (
-        any_process or _at_least(candidate.process, thresholds.multi_process)
+    strict = at_least(candidate.outcome, thresholds.multi_outcome) and (
+        any_process or at_least(candidate.process, thresholds.multi_process)
     )
     return strict or (
-        _at_least(candidate.outcome, thresholds.multi_outcome_relaxed)
-        and (any_process or _at_least(candidate.process, thresholds.multi_process_relaxed))
+        at_least(candidate.outcome, thresholds.multi_outcome_relaxed)
+        and (any_process or at_least(candidate.process, thresholds.multi_process_relaxed))
     )
 
 
 def _kind(chosen: Candidate, rejected: Candidate, thresholds: Pairs) -> Kind | None:
     if _malformed(rejected, thresholds):
         return "format"
-    if _at_least(thresholds.easy_outcome, rejected.outcome):
+    if at_least(thresholds.easy_outcome, rejected.outcome):
         return "easy"
-    margin = _at_least(chosen.outcome - thresholds.hard_margin, rejected.outcome)
-    no_better = thresholds.terms != "all" or _at_least(chosen.process, rejected.process)
+    margin = at_least(chosen.outcome - thresholds.hard_margin, rejected.outcome)
+    no_better = thresholds.terms != "all" or at_least(chosen.process, rejected.process)
     return "hard" if rejected.hop == "multi" and margin and no_better else None
 
 
@@ -280,5 +280,6 @@ def _malformed(candidate: Candidate, thresholds: Pairs) -> bool:
     return thresholds.terms != "outcome" and candidate.format < 1
 
 
-def _at_least(value: float, bound: float) -> bool:
+def at_least(value: float, bound: float) -> bool:
+    """Whether ``value`` reaches ``bound``, up to rounding."""
     return value >= bound - _TOLERANCE

@@ -18,10 +18,12 @@ from time import perf_counter
 from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
-from pipeline.core.errors import ConfigError, DependencyError, InputError
+from pipeline.config.dtypes import resolve_dtypes
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.corpus.questions.load import DATASETS
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.index.embed import Embedder, open_cache, open_embedder
 from pipeline.recall.build import BuiltStages, build_corpus, build_stages
 from pipeline.recall.compare import (
@@ -153,7 +155,7 @@ def _subject(
         raise InputError.at(
             data, None, "no such directory; --data takes the directory of the data files"
         )
-    config = load(path, tuple(overrides), str(data) if data else None)
+    config = resolve_dtypes(load(path, tuple(overrides), str(data) if data else None)).settings
     root = Path(config.data.root or ".")
     if files.dataset is not None and files.dataset not in DATASETS:
         raise InputError(f"--dataset {files.dataset}: expected one of {', '.join(DATASETS)}")
@@ -219,13 +221,7 @@ def _document_of(chunks: Sequence[Chunk], built: BuiltStages) -> DocumentOf:
 
 def _token_counter(directory: Path) -> CountTokens:
     """Counts tokens with the embedder's tokenizer, which is available wherever this command runs."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
-    except (OSError, ValueError) as error:
-        cause = str(error).splitlines()[0]
-        raise DependencyError(f"index.embedder.model: {directory}: no tokenizer: {cause}") from None
+    tokenizer: Any = model_tokenizer(directory)
     tokenizer.model_max_length = 10**9  # avoids warnings about long texts
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 

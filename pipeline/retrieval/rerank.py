@@ -199,7 +199,7 @@ class FlagModel:
             ) from None
         device = _device(self._settings)
         with loading(KEY, self._directory, "sequence-classification"):
-            reranker = FlagReranker(str(self._directory), devices=[device])
+            reranker = FlagReranker(str(self._directory), devices=[device], trust_remote_code=False)
         # FlagReranker moves and converts its model only inside compute_score.
         model = reranker.model.half() if device == "cuda" else reranker.model
         model.to(device).eval()
@@ -242,6 +242,7 @@ class CrossEncoderModel:
                 device=_device(self._settings),
                 max_length=self._settings.max_length,
                 local_files_only=True,
+                trust_remote_code=False,
             )
         if model.num_labels != 1:
             raise ConfigError(

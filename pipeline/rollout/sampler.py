@@ -15,6 +15,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 from pipeline.core.errors import RetrievalError, RetrievalUnavailable
@@ -29,6 +30,7 @@ from pipeline.rollout.settings import RolloutSettings
 from pipeline.rollout.truncation import fit_items
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
+MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
 
 
 class SupportsRetrieve(Protocol):
@@ -216,7 +218,7 @@ class _Scheduler:
         if items is None:
             yield self._finish(trajectory, "retrieval_error")
             return
-        items = self._truncate(trajectory, items)
+        items = self._truncate(trajectory, [_cut(item) for item in items])
         text = self._observation(trajectory, items)
         if self.prompt_retrieval:
             tokenizer, question = self.engine.tokenizer, trajectory.question.question
@@ -264,6 +266,10 @@ class _Scheduler:
         if self.prompt_retrieval and trajectory.contexts:
             finished.steps = [_only_step(finished, trajectory.contexts[0])]
         return finished
+
+
+def _cut(item: ContextItem) -> ContextItem:
+    return replace(item, title=item.title[:MOST_CHARACTERS], text=item.text[:MOST_CHARACTERS])
 
 
 def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:

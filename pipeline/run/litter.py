@@ -26,7 +26,7 @@ _LITTER = re.compile(rf"{_FINGERPRINT}\.partial|{_FINGERPRINT}\.discarded-\d+|\.
 _RECORD = re.compile(
     rf"{_FINGERPRINT}\.(?:progress|failed)\.json|\.{_FINGERPRINT}\.(?:progress|failed)\.json\.\d+\.tmp"
 )
-_LOCK = re.compile(rf"{_FINGERPRINT}\.lock")
+_LOCK = re.compile(rf"{_FINGERPRINT}(?:-forced)?\.lock")
 _OF_STORE = re.compile(r"\.hashes\.json|\.\.hashes\.json\..+\.tmp")
 
 

@@ -20,14 +20,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.core.nested import leaves
 from pipeline.run.failures import explain_os_error
-from pipeline.run.file_hashes import parse_records, seal
+from pipeline.run.file_hashes import FileRecord, parse_records, seal
 from pipeline.run.progress import read_progress
 
 MANIFEST = "manifest.json"
@@ -195,18 +197,58 @@ class Store:
             sync(final)
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Key(_Strict):
+    stage: str
+    version: int
+    settings: dict[str, Any]
+    files: dict[str, str]
+    inputs: dict[str, str]
+    round: int | None
+
+
+class _Manifest(_Strict):
+    """The values of a manifest that are read somewhere, and their types."""
+
+    fingerprint: str
+    key: _Key
+    counts: dict[str, float]
+    files: Annotated[dict[str, FileRecord], BeforeValidator(parse_records)] = {}
+    content_key: str | None = None
+    contents: dict[str, str] | None = None
+    made_from: dict[str, str] = {}
+    notes: dict[str, Any] = {}
+    execution: dict[str, Any] = {}
+    work: dict[str, float] = {}
+    resumed: bool = False
+    seed: int = 0
+    started: str = ""
+    wall_seconds: float = 0.0
+    launch_seconds: float = 0.0
+    peak_memory_mb: float = 0.0
+    device: str = ""
+    versions: dict[str, str] = {}
+    git: str | None = None
+
+
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a completed stage directory. Raises StoreError when it cannot be read."""
+    """The manifest of a completed stage directory. Raises StoreError when it cannot be read.
+
+    Every value has the type that `_Manifest` says.
+    """
     path = directory / MANIFEST
     if not path.exists():
         raise StoreError(f"{directory} has no {MANIFEST}, so that stage is not complete")
     try:
         manifest: dict[str, Any] = read_json(path)
-        _check(manifest)
+        _Manifest.model_validate(manifest)
     except InputError as error:
         problem = str(error).removeprefix(f"{path}:").strip()
-    except ValueError as error:
-        problem = str(error)
+    except ValidationError as error:
+        problem = _first_problem(error)
     else:
         return manifest
     raise StoreError(
@@ -214,35 +256,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     )
 
 
-_KEY_TYPES: dict[str, tuple[type, ...]] = {
-    "stage": (str,),
-    "version": (int,),
-    "settings": (dict,),
-    "files": (dict,),
-    "inputs": (dict,),
-    "round": (int, type(None)),
-}
-_TYPES: dict[str, tuple[type, ...]] = {"fingerprint": (str,), "key": (dict,), "counts": (dict,)}
-
-
-def _check(manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError when a manifest lacks a value that readers need, or it has another type."""
-    for values, types, prefix in (
-        (manifest, _TYPES, ""),
-        (manifest.get("key"), _KEY_TYPES, "key."),
-    ):
-        for name, kinds in types.items():
-            if not isinstance(values, Mapping) or name not in values:
-                raise ValueError(f"{prefix}{name} is missing")
-            if not isinstance(values[name], kinds) or isinstance(values[name], bool):
-                raise ValueError(f"{prefix}{name} is {values[name]!r:.60}")
-    for name, count in manifest["counts"].items():
-        if not isinstance(count, int | float) or isinstance(count, bool):
-            raise ValueError(f"counts.{name} is {count!r:.60}")
-    if not isinstance(manifest.get("wall_seconds", 0), int | float):
-        raise ValueError(f"wall_seconds is {manifest['wall_seconds']!r:.60}")
-    if "files" in manifest:
-        parse_records(manifest["files"])
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    return f"{name} is {first['input']!r:.60}: {first['msg']}"
 
 
 def differences(

@@ -30,7 +30,8 @@ from typing import Any
 
 from pipeline.core import shipped
 from pipeline.core.atomic import write_text
-from pipeline.core.errors import SteepError, StoreError
+from pipeline.core.content_hashes import ContentHashes
+from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
 from pipeline.run.content import MADE_FROM, content_key, holds_checkpoints
 from pipeline.run.context import StageContext
@@ -51,7 +52,8 @@ _NEARLY_FULL = 1 << 20  # bytes
 class StageJob:
     """What Luigi's process sends to the stage's process on standard input, as JSON.
 
-    ``key`` holds the fields of a `StageKey`, ``contents`` the content of each input
+    ``key`` holds the fields of a `StageKey`, ``raw_files`` the content hashes of the raw files and models
+    that the stage reads, by path, ``contents`` the content of each input
     (`pipeline.run.content`; None where an input is on another machine), ``entry`` is ``module:function``, ``root`` the store's
     directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
     stage's output, and ``force`` says that the stage runs again although it is complete.
@@ -67,6 +69,7 @@ class StageJob:
     root: str
     seed: int
     log: str
+    raw_files: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] | None = None
     inputs: dict[str, str] = field(default_factory=dict)
     shard: int = 0
@@ -171,7 +174,13 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
             "facts": task.facts,
         }
     )
+    _check_raw_files(task, context, "before the stage started")
     counts = call_stage(task.entry, context)
+    try:
+        _check_raw_files(task, context, "while the stage ran")
+    except InputError:
+        shutil.rmtree(checkpoint_dir)  # made from the old content, the new content, or both
+        raise
     written = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print(f"wrote {written or 'nothing'} in {duration(time.monotonic() - clock)}", flush=True)
     usage = [
@@ -199,6 +208,17 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
     }
     store.commit(key, output, facts)
     return counts
+
+
+def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:
+    """Raise InputError when a raw file or model no longer has the content of the fingerprint."""
+    hashes = ContentHashes(context.config.hashes_file)
+    for path, content in task.raw_files.items():
+        if hashes.of(Path(path)) != content:
+            raise InputError.at(
+                path, None, f"changed {when}, so nothing was stored; run the command again"
+            )
+    hashes.save()
 
 
 def _log_informative_lines() -> None:

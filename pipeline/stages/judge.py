@@ -27,7 +27,7 @@ from pipeline.judges.base import Case, Judge, JudgeCall
 from pipeline.judges.judge_steps import Answerer, JudgingResult, judge_steps
 from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
-from pipeline.judges.metrics import SearchErrors, count_search_errors
+from pipeline.judges.metrics import SearchErrors, constant_verdicts, count_search_errors
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.run.context import StageContext
@@ -216,6 +216,8 @@ def judge_to(
     write_json(folder / "statistics.json", statistics)
     for name, value in statistics.items():
         print(f"{name}: {value}")
+    for line in constant_verdicts(statistics):
+        print(line)
     if fails:
         unknown = errors.over.unknown + errors.under.unknown
         faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline.config import Config
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.tokenizer import read_template
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.engine import Engine, open_engine
 from pipeline.llm.engine_chat import EngineChat
@@ -48,6 +49,7 @@ def open_policy_engine(context: StageContext, adapter: Path | None) -> Engine:
     Where a warm engine is at hand (`pipeline.llm.warm_engine`), it takes the place of an own one.
     """
     model = context.config.model
+    template = None if model.chat_template is None else read_template(model.chat_template)
     opened = warm_engine if SOCKET in os.environ else open_engine
     engine = opened(
         context.config.engine,
@@ -56,8 +58,8 @@ def open_policy_engine(context: StageContext, adapter: Path | None) -> Engine:
         seed=context.seed,
         workspace=merged_models(context.config.cache_dir),
     )
-    if model.chat_template is not None:
-        engine.tokenizer.chat_template = model.chat_template
+    if template is not None:
+        engine.tokenizer.chat_template = template
     return engine
 
 
@@ -70,10 +72,11 @@ def open_policy_chat(
     prompts in the engine at once.
     """
     config = context.config
+    template = config.model.chat_template
     identity = {
         **policy_identity(config),
         "adapter": adapter and model_hash(adapter),
-        "chat_template": config.model.chat_template,
+        "chat_template": template and read_template(template),
     }
     cache = chat_cache(config.cache_dir)
     return EngineChat(lambda: open_policy_engine(context, adapter), identity, cache, window=window)

@@ -5,15 +5,15 @@ held-out questions, in the inputs ``questions-validation`` and ``questions-test`
 ``questions.parquet``, which is empty for a split without files, and for the splits that train
 ``overlap.json``: the questions that repeat a held-out question and are dropped. A question whose
 supporting facts name no sentence of its context is left out of the splits that train, because rewards
-that match evidence would be zero for it; held-out splits keep it. The notes of the manifest count what
-was left out and what has no golden evidence.
+that match evidence would be zero for it, and so is a question whose answers normalize to nothing; held-out
+splits keep both. The notes of the manifest count what was left out, what has no golden evidence, and what
+repeats another question of the split.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.config import QuestionFile
@@ -22,7 +22,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import THRESHOLD, Overlap, find_overlaps
-from pipeline.corpus.questions.load import load_questions
+from pipeline.corpus.questions.load import REPEATED, UNANSWERABLE, Notes, load_questions
 from pipeline.corpus.questions.shared import NO_FACT_FOUND
 from pipeline.run.context import StageContext
 
@@ -41,9 +41,12 @@ def run(context: StageContext) -> dict[str, int]:
     """
     split = context.stage.removeprefix(_PREFIX)
     files: Sequence[QuestionFile] = getattr(context.config.data, split)
-    notes: Counter[str] = Counter()
-    questions = _read(context, split, files, notes)
-    _report(context, split, notes)
+    context.progress.start(len(files), "files")
+    notes = Notes()
+    questions = read_split(split, _with_paths(context, files), context.seed, notes)
+    for line in lines_of(f"data.{split}", notes, for_training=split in TRAINED):
+        print(line)
+    context.notes["questions"] = {name: count for name, count in notes.counts.items() if count}
     if split not in TRAINED:
         return {"questions": write_parquet(context.output / FILE, questions, Question)}
     questions, dropped = _without_overlaps(context, split, questions)
@@ -53,24 +56,33 @@ def run(context: StageContext) -> dict[str, int]:
     return {"questions": len(questions), "overlaps": overlaps}
 
 
-def _read(
-    context: StageContext, split: str, files: Sequence[QuestionFile], notes: Counter[str]
+def _with_paths(
+    context: StageContext, files: Iterable[QuestionFile]
+) -> Iterator[tuple[QuestionFile, Path]]:
+    for file in files:
+        yield file, context.resolve(file.path)
+        context.progress.advance()
+
+
+def read_split(
+    split: str, files: Iterable[tuple[QuestionFile, Path]], seed: int, notes: Notes
 ) -> list[Question]:
+    """The questions of the files of a split, in order; repeated questions are counted in ``notes``.
+
+    Raises InputError when a file is unusable or a question id is repeated.
+    """
     by_id: dict[str, Question] = {}
-    context.progress.start(len(files), "files")
-    for number, file in enumerate(files):
-        path = context.resolve(file.path)
-        questions = load_questions(
+    for number, (file, path) in enumerate(files):
+        for question in load_questions(
             path,
             file.dataset,
             required=file.filter,
             select=file.select,
             limit=file.limit,
-            seed=context.seed + number,
-            drop_unfounded=split in TRAINED,
-            counts=notes,
-        )
-        for question in questions:
+            seed=seed + number,
+            for_training=split in TRAINED,
+            notes=notes,
+        ):
             if question.question_id in by_id:
                 raise InputError.at(
                     path,
@@ -79,17 +91,27 @@ def _read(
                     "file once per split, or make the ids distinct",
                 )
             by_id[question.question_id] = question
-        context.progress.advance()
-    return list(by_id.values())
+    questions = list(by_id.values())
+    notes.count_repeats(questions)
+    return questions
 
 
-def _report(context: StageContext, split: str, notes: Mapping[str, int]) -> None:
-    """Write the counts of what was left out to the log and to the notes of the manifest."""
-    counts = {reason: count for reason, count in notes.items() if count}
-    for reason, count in counts.items():
-        left_out = reason == NO_FACT_FOUND and split in TRAINED
-        print(f"data.{split}: {count:,} {reason}" + ("; left out" if left_out else ""))
-    context.notes["questions"] = counts
+def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
+    """A sentence for each thing that was left out of the questions of the set ``name`` or noticed."""
+    for reason, count in notes.counts.items():
+        if not count:
+            continue
+        line = f"{name}: {count:,} {reason}"
+        if reason in (NO_FACT_FOUND, UNANSWERABLE) and for_training:
+            line += "; left out"
+        elif reason == UNANSWERABLE:
+            line += "; every prediction scores 0"
+        if reason == UNANSWERABLE:
+            line += f"; the first: {notes.unanswerable[0]}"
+        if reason == REPEATED:
+            repeat, first = next(iter(notes.repeated.items()))
+            line += f"; all are kept; the first: {repeat}, as {first}"
+        yield line
 
 
 def _without_overlaps(

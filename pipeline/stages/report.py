@@ -85,11 +85,15 @@ def figures(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "settings": found["differing"],
         "recall": [asdict(recall) for recall in found["recalls"]],
+        "verdict": found["reward_verdict"],
+        "constant_judges": found["constant_judges"],
         "rewards": [
-            {"round": number, **against}
-            for by_round in found["reward_answers"].values()
+            {"round": number, "hop": hop, **against}
+            for hop, by_term in found["reward_answers"].items()
+            for by_round in by_term.values()
             for number, against in by_round.items()
         ],
+        "pair_order": found["reward_order"],
         "calls": [asdict(calls) for calls in found["usages"]],
     }
 

@@ -22,6 +22,7 @@ from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
 from pipeline.evaluation.failures import VALUES_OF_0_1
 from pipeline.methods import titled_terms
 from pipeline.pairs.anchors import pair_anchor
+from pipeline.run.store import MANIFEST, read_manifest
 from pipeline.stages.questions import HELD_OUT, TRAINED
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
@@ -180,17 +181,17 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
     result = []
     seen = set()
     for name in sorted(inputs, key=_position):
-        path = inputs[name] / "manifest.json"
+        path = inputs[name] / MANIFEST
         if path.resolve() in seen or not path.exists():
             continue
         seen.add(path.resolve())
-        manifest = read_json(path)
+        manifest = read_manifest(inputs[name])
         row = {
             key: manifest.get(key)
             for key in ("fingerprint", "wall_seconds", "peak_memory_mb", "device")
         }
-        counts = _with_current_names(manifest.get("counts") or {})
-        versions = manifest.get("versions") or {}
+        counts = _with_current_names(manifest["counts"])
+        versions = manifest.get("versions", {})
         result.append({"name": name, **row, "counts": counts, "versions": versions})
     return result
 

@@ -1,81 +1,245 @@
 """Section "Rewards" of the report: every reward term over the trajectories of each round.
 
-Input: the directories of the stages ``score``. Output: the variables of the section, with means of right
-and of wrong answers and the AUC of each term against exact match. A term with an AUC of 0.5 says nothing
-about the answer; terms of the process need not.
+Input: the directories of the stages ``score``, ``pair`` and ``judge``. Output: the variables of the
+section: means of right and of wrong answers, and the AUC of each term against exact match, over all
+questions and within one, for single-hop and for multi-hop questions apart, because TeaRAG's process reward
+is 0 for single-hop questions by definition. One sentence says whether the process reward, or the reward of
+a method without one, prefers right answers to wrong ones where preference pairs do: within one question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.core.answer_metrics import exact_match
+from pipeline.core.dataset_averages import HOP_AVERAGES
 from pipeline.core.input_files import iterate_parquet, parse_json
+from pipeline.core.records import HopType
 from pipeline.evaluation import plots
 from pipeline.evaluation.term_counts import TermCounts
-from pipeline.stages.report_data import rounds_of
+from pipeline.judges.metrics import constant_verdicts
+from pipeline.pairs.questions import by_question
+from pipeline.stages.report_data import read_json, rounds_of
+from pipeline.stages.report_usage import judgings
+from pipeline.stages.trajectory_columns import FILE
 
 _TWO_VALUED = ("answer", "format")  # their means suffice
+_FEWEST = 10  # questions with right and wrong answers, for a verdict
+
+Terms = Mapping[str, TermCounts]
+
+
+@dataclass(frozen=True)
+class RoundRewards:
+    """The reward terms of one round by kind of question, and the order of its pairs by one term.
+
+    ``pairs`` are by kind of question: their number, and how many have a rejected side with the higher
+    value of the term that the verdict is about.
+    """
+
+    terms: Mapping[HopType, Terms]
+    pairs: Mapping[HopType, tuple[int, int]]
 
 
 def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
     """Template variables; ``titles`` are those of the method's terms, by term."""
-    terms = reward_terms(inputs, titles)
-    last = max(terms, default=0)
+    judged = "process" if "process" in titles else "total"
+    rounds = {
+        number: _round(inputs, number, directory, titles, judged)
+        for number, directory in rounds_of(inputs, "score").items()
+    }
+    merged = {number: _merged(of_round.terms, titles) for number, of_round in rounds.items()}
+    last = max(rounds, default=0)
+    hops: list[HopType] = [
+        hop for hop in HOP_AVERAGES if any(hop in r.terms for r in rounds.values())
+    ]
     return {
-        "reward_rounds": {n: plots.series_color(n - 1, last) for n in terms},
+        "reward_rounds": {n: plots.series_color(n - 1, last) for n in rounds},
         "reward_means": {
-            title: {n: of_round[term].mean() for n, of_round in terms.items()}
+            title: {n: terms[term].mean() for n, terms in merged.items()}
             for term, title in titles.items()
         },
         "reward_answers": {
-            title: {n: _against_answers(term, of_round[term]) for n, of_round in terms.items()}
-            for term, title in titles.items()
+            hop: {
+                title: {
+                    n: _against_answers(term, r.terms.get(hop, {}).get(term, TermCounts()))
+                    for n, r in rounds.items()
+                }
+                for term, title in titles.items()
+            }
+            for hop in hops
         },
+        "reward_order": [
+            {"round": n, "hop": hop, "term": judged, "pairs": pairs, "rejected_higher": higher}
+            for n, r in rounds.items()
+            for hop, (pairs, higher) in r.pairs.items()
+        ],
+        "reward_verdict": verdict(rounds, judged),
+        "constant_judges": constant_judges(inputs),
         "reward_figures": {
             title: plots.histograms(
-                {n - 1: of_round[term].distribution() for n, of_round in terms.items()}, last
+                {n - 1: terms[term].distribution() for n, terms in merged.items()}, last
             )
             for term, title in titles.items()
-            if terms and term not in _TWO_VALUED
+            if rounds and term not in _TWO_VALUED
         },
     }
 
 
+def verdict_of_run(inputs: Mapping[str, Path], term: str) -> str | None:
+    """The sentence of `verdict` from the directories of the stages ``score`` and ``pair`` alone."""
+    rounds = {
+        number: _round(inputs, number, directory, [term], term)
+        for number, directory in rounds_of(inputs, "score").items()
+    }
+    return verdict(rounds, term)
+
+
+def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
+    """One sentence: does the reward of the last round prefer right answers? None without rounds.
+
+    It is about multi-hop questions where the run has them: TeaRAG's process reward is 0 for others.
+    """
+    if not rounds:
+        return None
+    hop: HopType = "multi" if any("multi" in r.terms for r in rounds.values()) else "single"
+    name = "process reward" if term == "process" else "reward"
+    number, of_last = max(rounds.items())
+    within = of_last.terms.get(hop, {}).get(term, TermCounts()).within
+    auc, interval = within.auc(), within.interval()
+    if auc is None or interval is None or within.questions < _FEWEST:
+        return (
+            f"Round {number} cannot tell whether the {name} prefers right answers: {within.questions} "
+            f"{hop}-hop questions have both right and wrong answers, and at least {_FEWEST} are needed."
+        )
+    low, high = (100 * bound for bound in interval)
+    does = (
+        "prefers right answers" if low > 50
+        else "prefers wrong answers" if high < 50
+        else "does not tell right from wrong answers"
+    )  # fmt: skip
+    number_first, of_first = min(rounds.items())
+    before = of_first.terms.get(hop, {}).get(term, TermCounts()).within.auc()
+    known = [f"95 % interval {low:.1f} to {high:.1f}", "50 by chance"]
+    if number_first != number and before is not None:
+        known.append(f"{100 * before:.1f} in round {number_first}")
+    text = (
+        f"In round {number} the {name} {does}: of a right and a wrong answer to one {hop}-hop question, "
+        f"the right one has the higher value in {100 * auc:.1f} % of {within.comparisons:,} comparisons "
+        f"({', '.join(known)})"
+    )
+    pairs, higher = of_last.pairs.get(hop, (0, 0))
+    if pairs:
+        text += (
+            f"; in {higher:,} of {pairs:,} {hop}-hop pairs the rejected side has the higher value"
+        )
+    return f"{text}."
+
+
+def constant_judges(inputs: Mapping[str, Path]) -> list[str]:
+    """A sentence for each judge that gave one verdict on all steps of a round or policy."""
+    return [
+        f"{title}: {line}"
+        for title, directory in judgings(inputs).items()
+        for line in constant_verdicts(read_json(directory / "statistics.json"))
+    ]
+
+
+def _merged(by_hop: Mapping[HopType, Terms], terms: Collection[str]) -> dict[str, TermCounts]:
+    """The values of each term over all questions."""
+    merged = {term: TermCounts() for term in terms}
+    for of_hop in by_hop.values():
+        for term, counts in of_hop.items():
+            merged[term].merge(counts)
+    return merged
+
+
 def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
-    """Numbers and means of right and of wrong answers, and the AUC; None for what is not measured."""
+    """Numbers and means of right and of wrong answers, and the AUC; None for what is not measured.
+
+    A term with one value only has no AUC, although all its comparisons are ties.
+    """
+    varies = len(counts.distribution()[0]) > 1
     return {
         "term": term,
         "right": counts.mean(True),
         "wrong": counts.mean(False),
         "n_right": counts.number(True),
         "n_wrong": counts.number(False),
-        "auc": counts.auc(),
+        "auc": counts.auc() if varies else None,
+        "within": counts.within.auc() if varies else None,
+        "within_interval": counts.within.interval() if varies else None,
+        "comparisons": counts.within.comparisons,
+        "questions": counts.within.questions,
     }
 
 
+def _round(
+    inputs: Mapping[str, Path], number: int, score: Path, terms: Collection[str], judged: str
+) -> RoundRewards:
+    by_hop, hops = reward_terms(score, terms)
+    return RoundRewards(by_hop, _pair_order(inputs.get(f"pair-{number}"), hops, judged))
+
+
 def reward_terms(
-    inputs: Mapping[str, Path], terms: Collection[str]
-) -> dict[int, dict[str, TermCounts]]:
-    """The values of every reward term over the trajectories of each round.
+    score: Path, terms: Collection[str]
+) -> tuple[dict[HopType, dict[str, TermCounts]], dict[str, HopType]]:
+    """The values of every reward term over the trajectories of a round, and the kind of each question.
 
     TeaRAG eq. 5 to 13, HiPRAG eq. 1, and ProGraph-R1 eq. 11 to 15 as means over the steps of a
     trajectory. A term that is not measured has no values.
     """
-    result = {}
-    for number, directory in rounds_of(inputs, "score").items():
-        counts = {term: TermCounts() for term in terms}
-        path = directory / "trajectories.parquet"
-        rows = iterate_parquet(path, ["rewards", "answer", "answers"])
-        for place, row in enumerate(rows, start=1):
-            if row["rewards"] is None:  # a retrieval error ended it
-                continue
-            rewards = parse_json(row["rewards"], path, place)
-            right = exact_match(row["answer"], row["answers"]) == 1
-            for term, of_term in counts.items():
-                if rewards.get(term) is not None:
-                    of_term.add(rewards[term], right)
-        result[number] = counts
-    return result
+    path = score / FILE
+    result: dict[HopType, dict[str, TermCounts]] = {}
+    hops: dict[str, HopType] = {}
+    for question, samples in by_question(_samples(path), lambda sample: sample.question_id, path):
+        hops[question] = samples[0].hop
+        counts = result.setdefault(hops[question], {term: TermCounts() for term in terms})
+        for term, of_term in counts.items():
+            of_term.add_question(
+                (sample.rewards[term], sample.right)
+                for sample in samples
+                if sample.rewards.get(term) is not None
+            )
+    return result, hops
+
+
+class _Sample(NamedTuple):
+    question_id: str
+    hop: HopType
+    rewards: Mapping[str, Any]
+    right: bool
+
+
+def _samples(path: Path) -> Iterator[_Sample]:
+    """The trajectories of a file; those that a retrieval error ended have no rewards."""
+    columns = ["question_id", "hop", "rewards", "answer", "answers"]
+    for place, row in enumerate(iterate_parquet(path, columns), start=1):
+        rewards = {} if row["rewards"] is None else parse_json(row["rewards"], path, place)
+        right = exact_match(row["answer"], row["answers"]) == 1
+        yield _Sample(row["question_id"], row["hop"], rewards, right)
+
+
+def _pair_order(
+    pair: Path | None, hops: Mapping[str, HopType], term: str
+) -> dict[HopType, tuple[int, int]]:
+    """Number of pairs, and of pairs whose rejected side has the higher value, by kind of question.
+
+    Step pairs are left out: their sides are parts of trajectories.
+    """
+    counts: dict[HopType, tuple[int, int]] = {}
+    if pair is None:
+        return counts
+    path = pair / "pairs.parquet"
+    sides = ["chosen_rewards", "rejected_rewards"]
+    for row in iterate_parquet(path, ["question_id", "kind", *sides]):
+        chosen, rejected = (parse_json(row[side], path).get(term) for side in sides)
+        hop = hops.get(row["question_id"])
+        if row["kind"] == "step" or hop is None or chosen is None or rejected is None:
+            continue
+        pairs, higher = counts.get(hop, (0, 0))
+        counts[hop] = (pairs + 1, higher + (rejected > chosen))
+    return counts

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.run.store import MANIFEST
+from pipeline.run.store import MANIFEST, read_manifest
 from pipeline.stages.report_data import read_json, rounds_of
 
 _CHATS = {"chat.json": "chat", "extraction_chat.json": "extraction"}  # the name in the stage's work
@@ -64,15 +64,20 @@ def _usages(inputs: Mapping[str, Path]) -> Iterator[Calls]:
             path = inputs[stage] / file
             if path.is_file():
                 yield _calls(stage, name, read_json(path), _work(inputs[stage]))
-    judged = {f"Judging of round {n}": path for n, path in rounds_of(inputs, "judge").items()}
-    for name, path in inputs.items():
-        if name.startswith(_JUDGE) and path not in judged.values():
-            judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
-    for title, directory in judged.items():
+    for title, directory in judgings(inputs).items():
         if (directory / "chat.json").is_file():
             work = _work(directory)
             for name, total in read_json(directory / "chat.json").items():
                 yield _calls(title, name, total, work)
+
+
+def judgings(inputs: Mapping[str, Path]) -> dict[str, Path]:
+    """The directories of the stages that judge, by title: rounds first, then evaluated policies."""
+    judged = {f"Judging of round {n}": path for n, path in rounds_of(inputs, "judge").items()}
+    for name, path in inputs.items():
+        if name.startswith(_JUDGE) and path not in judged.values():
+            judged[f"Judging of {policy_title(name.removeprefix(_JUDGE))}, evaluated"] = path
+    return judged
 
 
 def _calls(stage: str, name: str, total: Mapping[str, Any], work: Mapping[str, float]) -> Calls:
@@ -91,18 +96,17 @@ def _calls(stage: str, name: str, total: Mapping[str, Any], work: Mapping[str, f
 def _work(directory: Path) -> Counter[str]:
     """The work of a stage, which is that of its shards where it was divided."""
     work: Counter[str] = Counter()
-    manifests = [directory / MANIFEST]
-    if manifests[0].is_file():
+    outputs = [directory]
+    if (directory / MANIFEST).is_file():
         shards = directory.parent.with_name(f"{directory.parent.name}-shard")
-        manifest = read_json(manifests[0])
-        made_from = manifest.get("made_from") or manifest.get("key", {}).get("inputs", {})
-        manifests += [
-            shards / fingerprint / MANIFEST
+        made_from = read_manifest(directory).get("made_from", {})
+        outputs += [
+            shards / fingerprint
             for name, fingerprint in made_from.items()
             if name.startswith("shard-")
         ]
-    for path in manifests:
-        if path.is_file():
-            amounts = read_json(path).get("work") or {}
+    for output in outputs:
+        if (output / MANIFEST).is_file():
+            amounts = read_manifest(output).get("work", {})
             work.update({name: value for name, value in amounts.items() if value})
     return work

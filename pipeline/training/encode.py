@@ -20,7 +20,7 @@ from pipeline.core.errors import TrainingError
 from pipeline.core.records import Pair, SftExample, Span, Writer
 from pipeline.grammars.spans import cover_error, pieces
 from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.grammars.tokens import control_ids, decode, prompt_text
+from pipeline.grammars.tokens import control_ids, decode, plain_ids, prompt_text
 from pipeline.training.checks import (
     WRITERS,
     check_control_tokens,
@@ -120,7 +120,9 @@ def encode_sft(
     prompts = [prompt_text(tokenizer, example.prompt) for example in examples]
     prompt_ids = _ids(tokenizer, prompts)
     piece_ids = {
-        writer: iter(_ids(tokenizer, _texts(examples, writer), plain=writer == "observation"))
+        writer: iter(
+            (plain_ids if writer == "observation" else _ids)(tokenizer, _texts(examples, writer))
+        )
         for writer in WRITERS
     }
     for name, ids, text in zip(names, prompt_ids, prompts, strict=True):
@@ -137,11 +139,8 @@ def _texts(examples: Sequence[SftExample], writer: Writer) -> list[str]:
     ]
 
 
-def _ids(tokenizer: Tokenizer, texts: Sequence[str], plain: bool = False) -> list[list[int]]:
-    """Ids of each text; with ``plain`` (for observations), control tokens are read as plain text."""
-    if not texts:
-        return []
-    return tokenizer(list(texts), add_special_tokens=False, split_special_tokens=plain)["input_ids"]
+def _ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
 
 
 def _join(

@@ -38,7 +38,7 @@ def load_sharded(
     from torch.distributed.device_mesh import init_device_mesh
 
     state, model = PartialState(cpu=device == "cpu"), None
-    here = settings.processes // settings.machines
+    here = settings.processes_per_machine
     names = ("machine", "fsdp")  # the second tells PEFT that layers compute with whole weights
     mesh = init_device_mesh(device, (settings.machines, here), mesh_dim_names=names)["fsdp"]
     for turn in range(here):

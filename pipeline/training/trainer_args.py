@@ -167,7 +167,8 @@ def sorted_steps(
             args._n_gpu = min(args.n_gpu, 1)
             with keeping_precision(model):
                 super().__init__(model=model, args=args, **arguments)
-            leave_shards_alone(self.model)
+            if settings.shard_base:
+                leave_shards_alone(self.model)
 
         def _get_train_sampler(self, train_dataset: object = None) -> StepSortedSampler:
             return StepSortedSampler(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.config import Config
+from pipeline.config.dtypes import resolve_dtypes
 from pipeline.config.reading import load_with_faults
 from pipeline.core.errors import SteepError
 from tasks.checks.access import access_faults
-from tasks.checks.data import data_faults
+from tasks.checks.data import data_faults, data_notes
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.endpoints import endpoint_faults
 from tasks.checks.lengths import length_faults
@@ -40,6 +41,7 @@ class Checked:
 
     ``plan`` is None when the configuration is invalid. ``seconds`` are expected GPU seconds by stage, for
     runs on GPUs. ``downloads`` are models that are fetched from the hub, with their bytes if known.
+    ``notes`` are sentences about the questions of a run without faults (`data_notes`).
     """
 
     faults: tuple[str, ...]
@@ -48,6 +50,7 @@ class Checked:
     sizes: Sizes | None = None
     seconds: Mapping[str, float] | None = None
     downloads: tuple[tuple[str, float | None], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def check_run(
@@ -59,7 +62,13 @@ def check_run(
         return Checked((*found, f"{config}: {_UNCHECKED}"))
     stages = _stages(config, overrides, data, settings) if not found else _STAGES
     checked = check_stages(settings, stages, machine)
-    return replace(checked, faults=tuple(dict.fromkeys([*found, *checked.faults])))
+    checked = replace(checked, faults=tuple(dict.fromkeys([*found, *checked.faults])))
+    if checked.faults:
+        return checked
+    try:
+        return replace(checked, notes=tuple(data_notes(settings, stages)))
+    except (SteepError, OSError) as error:
+        return replace(checked, faults=(str(error),))
 
 
 def check_stages(
@@ -70,6 +79,7 @@ def check_stages(
     Only what these stages read, load and write is checked. ``held`` are bytes that they have written
     already, which count as part of the disk that they need.
     """
+    settings = resolve_dtypes(settings, gpus=bool(machine.gpus)).settings
     local = machine.here and not runs_elsewhere(settings)
     stages = _indexed(settings, stages)
     sizes = sizes_of(settings)

@@ -1,7 +1,8 @@
 """Data files: whether they are there, and whether their first records have what the stages read.
 
-The readers are those of the stages, so a message is the one that the stage would give. Only the first
-records of a file are read; JSON arrays are streamed.
+The readers are those of the stages, so a message is the one that the stage would give. Before a run only
+the first records of a file are read; JSON arrays are streamed. ``steep check`` also reads small question
+files whole, and says what the stages will leave out.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ from itertools import islice
 from pathlib import Path
 
 from pipeline.config import Config, QuestionFile
+from pipeline.config.run import SFT
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.documents import read_documents
-from pipeline.corpus.questions.load import first_questions
+from pipeline.corpus.questions.load import Notes, first_questions
 from pipeline.corpus.raw_files import read_rows
 from pipeline.corpus.text_files import first_character
+from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.checks.uses import plain
 
 _RECORDS = 20  # of each file
-_WHOLE_BYTES = 1 << 26  # of a JSON object around a list, which is read as a whole
+_WHOLE_BYTES = 1 << 26  # of files that are read as a whole
 _SPLITS = ("sft", "sampling", "validation", "test")
 
 
@@ -57,6 +60,23 @@ def data_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
         )
     if "hypergraph" in names and hyper.source == "annotated" and hyper.path:
         yield from _source_faults(settings, hyper.path, "hypergraph.path", listed=True)
+
+
+def data_notes(settings: Config, stages: Collection[str]) -> Iterator[str]:
+    """A sentence for everything that the stages will leave out of the questions or find odd in them.
+
+    Every record is read, as the stages read them; splits with a file of more than 64 MiB are left
+    out. Raises InputError for a malformed record.
+    """
+    for split in _SPLITS:
+        if f"questions-{split}" not in plain(stages):
+            continue
+        files = [(file, _raw(settings, file.path)) for file in getattr(settings.data, split)]
+        small = [(file, path) for file, path in files if path is not None and _is_small(path)]
+        if len(small) == len(files):
+            notes = Notes()
+            read_split(split, small, settings.seed, notes)
+            yield from lines_of(f"data.{split}", notes, for_training=split in TRAINED)
 
 
 def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
@@ -98,7 +118,9 @@ def _source_faults(settings: Config, name: str, key: str, *, listed: bool) -> It
 def _is_needed(settings: Config, split: str) -> bool:
     if split == "sampling":
         return settings.rounds > 0
-    return split in ("sft", settings.evaluation.split)
+    if split == "sft":
+        return settings.start == SFT
+    return split == settings.evaluation.split
 
 
 def _raw(settings: Config, name: str) -> Path | None:
@@ -118,9 +140,13 @@ def _absent(path: Path, use: str) -> str | None:
     )
 
 
+def _is_small(path: Path) -> bool:
+    return path.stat().st_size <= _WHOLE_BYTES
+
+
 def _is_quick(path: Path) -> bool:
     """Whether the first records can be read without the whole of a large file."""
-    if path.suffix in (".jsonl", ".tsv", ".csv") or path.stat().st_size <= _WHOLE_BYTES:
+    if path.suffix in (".jsonl", ".tsv", ".csv") or _is_small(path):
         return True
     try:
         return first_character(path) == "["

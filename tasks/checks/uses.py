@@ -183,7 +183,7 @@ def needed_gpus(settings: Config, stages: Collection[str]) -> list[tuple[str, in
             needs.append((f"{key}.device is cuda", 1))
     for block, trainer in trainers(settings, names):
         if trainer.device == "cuda":
-            needs.append((f"{block}.device is cuda", trainer.processes // trainer.machines))
+            needs.append((f"{block}.device is cuda", trainer.processes_per_machine))
         if trainer.quantization != "none":
             needs.append((f"{block}.quantization is {trainer.quantization}", 1))
     return list(dict.fromkeys(needs))

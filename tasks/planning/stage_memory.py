@@ -11,7 +11,6 @@ files that are mapped into memory are shared and counted once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -227,13 +226,11 @@ class Planner:
         settings, parts = self.settings, Parts()
         shape = self.models.known(settings.model.base, parts)
         if shape is None:
-            return self._made(
-                name, parts, math.ceil(trainer.processes / trainer.machines), 0.0, 0.0
-            )
+            return self._made(name, parts, trainer.processes_per_machine, 0.0, 0.0)
         length = trainer.max_length
         if name == "train":  # no trajectory is longer than the engine's limit
             length = min(length, settings.engine.max_model_len)
-        here = math.ceil(trainer.processes / trainer.machines)
+        here = trainer.processes_per_machine
         memory = training_memory(
             shape,
             rows=trainer.per_device_batch_size * rows,

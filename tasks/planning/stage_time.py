@@ -46,7 +46,7 @@ class Times:
         self._sizes: dict[int, tuple[Config, Sizes]] = {}
 
     def seconds(self, task: StageTask, parts: int, threads: int) -> float:
-        """Wall seconds of ``task``, one of ``parts`` of its stage, with so many CPU threads."""
+        """Wall seconds of ``task`` with ``threads`` CPU threads; it does one of the ``parts`` of its stage."""
         work = self._work(task)
         if shards_of(task):
             seconds = self._on_cpu(work, threads) + work.joined / self.rates.joining

@@ -25,6 +25,7 @@ from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
+from tests.waiting import wait_until
 
 
 class NoEngine:
@@ -63,13 +64,13 @@ def form(client: TestClient, **fields: str) -> dict[str, str]:
 
 def settled(client: TestClient, address: str) -> str:
     """The page of a question when it no longer renews itself."""
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        page = client.get(address).text
-        if 'http-equiv="refresh"' not in page:
-            return page
-        time.sleep(0.2)
-    raise AssertionError("the question was not answered")
+    return page_when(client, address, lambda page: 'http-equiv="refresh"' not in page)
+
+
+def page_when(client: TestClient, address: str, holds: Callable[[str], bool]) -> str:
+    """The page as soon as its text is what the caller waits for."""
+    wait_until(lambda: holds(client.get(address).text))
+    return client.get(address).text
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("model") / "base")
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,10 +105,7 @@ def test_a_question_is_answered_by_two_policies_and_by_the_engine_that_is_open(
         assert "<script>alert" not in page
         assert "Earlier questions" in page
         client.post(f"/run/{NAME}/ask/end", data=fields)
-        deadline = time.monotonic() + 30
-        while desk.open and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert desk.open is None
+        wait_until(lambda: desk.open is None)
 
 
 def test_an_engine_that_cannot_start_is_one_sentence_and_the_question_stays(
@@ -177,9 +176,11 @@ def test_progress_is_shown_and_only_few_questions_may_wait(runs: Path) -> None:
     for client in served(runs, slow, Desk()):
         fields = form(client)
         sent = client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
-        time.sleep(0.3)
-        page = client.get(sent.headers["location"]).text
-        assert "waits for 1 GPU: another run on this machine holds 0" in page
+        page = page_when(
+            client,
+            sent.headers["location"],
+            lambda page: "waits for 1 GPU: another run on this machine holds 0" in page,
+        )
         assert 'http-equiv="refresh"' in page
         for _ in range(3):
             client.post(f"/run/{NAME}/ask", data=fields, follow_redirects=False)
@@ -212,19 +213,12 @@ def test_questions_are_answered_after_an_engine_that_fails_to_end_or_exits(
     desk = Desk()
     question = question_record("Where is Vell?")
     before = desk.ask(NAME, question, ["base"], failing)
-    until(lambda: before.ended)
+    wait_until(lambda: before.ended)
     desk.end()
     after = desk.ask(NAME, question, ["base"], Failing(OSError("no space left")))
-    until(lambda: after.ended)
+    wait_until(lambda: after.ended)
     assert after.problem == ""
     desk.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_page_is_shown_while_the_engine_ends(runs: Path) -> None:

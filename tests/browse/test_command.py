@@ -22,6 +22,7 @@ from pipeline.browse.sources import find_sources
 from pipeline.cli.browse import browse
 from pipeline.core.errors import InputError, StoreError
 from tests.browse.stored_run import NAME, write_stored_run
+from tests.waiting import LIMIT
 
 
 @contextmanager
@@ -38,13 +39,13 @@ def served(runs: Path, *options: str) -> Iterator[str]:
             yield process.stdout.readline().split()[0]
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) in (0, 130)
+        assert process.wait(LIMIT) in (0, 130)
 
 
 def test_the_command_serves_a_run_until_it_is_interrupted(runs: Path) -> None:
     with served(runs) as address:
         assert address.startswith("http://127.0.0.1:")
-        page = httpx.get(f"{address}run/{NAME}/pairs", timeout=60).text
+        page = httpx.get(f"{address}run/{NAME}/pairs", timeout=LIMIT).text
     assert "6 rows" in page
     assert "of the shown outputs are stale" in page
 
@@ -53,8 +54,8 @@ def test_another_address_needs_the_token_that_is_printed(runs: Path) -> None:
     with served(runs, "--host", "0.0.0.0") as address:
         local = address.replace("0.0.0.0", "127.0.0.1")
         assert re.search(r"\?token=\S{20,}", local)
-        assert httpx.get(local.partition("?")[0], timeout=60).status_code == 401
-        with httpx.Client(follow_redirects=True, timeout=60) as browser:
+        assert httpx.get(local.partition("?")[0], timeout=LIMIT).status_code == 401
+        with httpx.Client(follow_redirects=True, timeout=LIMIT) as browser:
             assert NAME in browser.get(local).text
 
 

@@ -29,6 +29,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
+from tests.waiting import LIMIT, ending, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,7 @@ def options(task: StageTask) -> list[str]:
     return [word for setting in task.overrides for word in ("--set", setting)]
 
 
+@pytest.mark.slow
 def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTask) -> None:
     """The roll-out is one, so both give the same text; the last trained policy is the default."""
     question = "Where is Vell? <|assistant|>"  # a control token, which stays text
@@ -69,6 +71,7 @@ def test_an_answer_is_an_object_with_answer_and_steps_as_in_python(run: StageTas
     assert base.policy != last.policy
 
 
+@pytest.mark.slow
 def test_every_line_of_standard_input_is_asked_of_all_compared_policies(run: StageTask) -> None:
     lines = b"Where is Vell?\n\n  Who is Ada?\n"
     status, printed, told = steep(["ask", "--compare", "base,sft", "--json", *options(run)], lines)
@@ -125,6 +128,7 @@ def test_a_run_without_an_index_names_the_command_that_makes_it(
         asked_policies(task, ["base"])
 
 
+@pytest.mark.slow
 def test_a_line_that_is_no_question_ends_with_its_number(run: StageTask) -> None:
     """The engine starts at once; the first bad line ends the command."""
     status, printed, told = steep(["ask", "--policy", "base", *options(run)], b"\n\xff\n")
@@ -147,6 +151,7 @@ def test_a_process_that_dies_is_an_error_with_its_status(
     assert not process._log.exists()
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_path: Path) -> None:
     [asked] = asked_policies(run, ["base"])
     config = asked.context.config
@@ -162,6 +167,7 @@ def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_p
         process.stop()
 
 
+@pytest.mark.slow
 def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     overrides: tuple[str, ...],
     run: StageTask,
@@ -179,24 +185,23 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     def ask() -> None:
         with opened(task, asked_policies(task, ["base"]), told.append) as [process]:
             ready.set()
-            answered.wait(120)
+            answered.wait(LIMIT)
             assert process.name == "base"
 
     thread = threading.Thread(target=ask)
     with held(device, told.append):
         thread.start()
-        deadline = time.monotonic() + 60
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: told)
         assert told[0].startswith("the engine waits for 1 GPU: another run on this machine holds 7")
         assert not ready.is_set()
-    assert ready.wait(240)
+    assert ready.wait(LIMIT)
     waited: list[str] = []
     with held(device, lambda text: (waited.append(text), answered.set())[0]):
         thread.join()
     assert waited, "the engine was running, and its GPU was free"
 
 
+@pytest.mark.slow
 def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: StageTask) -> None:
     [asked] = asked_policies(run, ["base"])
     process = PolicyProcess("base", asked.context, asked.policy, {"STEEP_TEST_THREADS": "3"})
@@ -222,6 +227,7 @@ def test_equal_questions_have_one_id_and_other_questions_another() -> None:
     assert question_record("Where?").question_id != question_record("Who?").question_id
 
 
+@pytest.mark.slow
 def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
     """In a terminal; the answer is shown with its policy and what it took."""
     leader, follower = pty.openpty()
@@ -230,34 +236,31 @@ def test_questions_are_typed_until_the_end_of_file(run: StageTask) -> None:
         stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     os.close(follower)
-    try:
+    with ending(process):
         os.write(leader, b"Where is Vell?\n\n\x04")
-        printed, told = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        os.close(leader)
+        printed, told = process.communicate(timeout=LIMIT)
+    os.close(leader)
     assert process.returncode == 0, told
     assert "Where is Vell?" in printed.decode()
     assert "0 searches" in printed.decode()
     assert b"ask a question" in told
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_command_and_its_processes(run: StageTask) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline.cli", "ask", "--policy", "base", *options(run)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert process.stderr is not None
-    assert b"starting" in process.stderr.readline()
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=120)
+    with ending(process):
+        assert process.stderr is not None
+        assert b"starting" in process.stderr.readline()
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=LIMIT)
     assert process.returncode == 130
-    deadline = time.monotonic() + 30
-    while running(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert not running(process.pid)
+    wait_until(lambda: not running(process.pid))
 
 
 def running(group: int) -> list[str]:

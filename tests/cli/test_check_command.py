@@ -86,6 +86,42 @@ def test_the_plan_is_printed_as_a_table_and_as_json(data, tmp_path):
     assert train["device_bytes"] == pytest.approx(sum(train["parts"].values()), abs=10)
 
 
+def test_repeated_questions_and_answers_that_cannot_score_are_noted_and_no_fault(tmp_path):
+    data = write_published_files(tmp_path / "data_files", decomposed=100)
+    rows = [
+        {"question": "Who is A?", "golden_answers": ["The"]},
+        {"question": "Who is B?", "golden_answers": ["x"]},
+        {"question": "who is b", "golden_answers": ["x", "..."]},
+    ]
+    write_lines(data / "popqa/test.jsonl", rows)
+    options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
+    options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
+    options += ("--set", "sft_data.sizes={2: 1}")
+    done = check(*options, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    notes = [line for line in done.stdout.splitlines() if line.startswith("data.")]
+    place = f'{data}/popqa/test.jsonl:1: ["The"]'
+    assert notes[0] == "data.test: 1 answers of articles and punctuation alone, beside others"
+    assert notes[1] == (
+        "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
+        f"scores 0; the first: {place}"
+    )
+    assert "data.test: 1 questions with the text of an earlier question of the set" in notes[2]
+    made = json.loads(check(*options, "--json", cwd=tmp_path).stdout)
+    assert (made["faults"], made["notes"]) == ([], notes)
+
+
+def test_a_malformed_record_behind_the_first_ones_is_a_fault(tmp_path):
+    data = write_published_files(tmp_path / "data_files")
+    rows = [{"question": f"Q{n}?", "golden_answers": ["x"]} for n in range(100)]
+    write_lines(data / "popqa/test.jsonl", [*rows, {"question": "Q?"}])
+    options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
+    options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
+    done = check(*options, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{data}/popqa/test.jsonl:101: " in done.stderr
+
+
 def test_every_fault_is_named_on_a_line_of_its_own(tmp_path):
     data = write_published_files(tmp_path / "data_files", decomposed=10)
     (data / "nq/test.jsonl").unlink()

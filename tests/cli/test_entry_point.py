@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from pipeline.cli.app import main
 from pipeline.core.errors import InputError
 from tests.cli.malformed_inputs import make_device, steep
 from tests.cli.valid_records import COMMANDS, Command
+from tests.waiting import LIMIT
 
 RECORD = '{"answer": "x", "answers": ["x"]}\n'
 STEEP = f"{sys.executable} -m pipeline.cli"
@@ -133,10 +135,32 @@ def test_outputs_are_written_through_links_fifos_and_devices(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "call",
+    [*(command.arguments for command in COMMANDS), ("config", "show", "--config", "{in}")],
+    ids=" ".join,
+)
+def test_a_fifo_as_input_is_refused_and_does_not_hang(
+    call: tuple[str, ...], tmp_path: Path
+) -> None:
+    for command in COMMANDS:
+        for name, content in command.files.items() if command.arguments == call else ():
+            (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [
+        argument.replace("{in}", str(tmp_path / "fifo")).replace("{dir}", str(tmp_path))
+        for argument in call
+    ]
+    status, printed, complaint = steep(arguments)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(r"error: .*fifo: is (a FIFO|not a regular file); name .*\n", complaint)
+
+
 def _through_fifo(fifo: Path, write: Callable[[], int]) -> str:
     received: list[str] = []
     reader = threading.Thread(target=lambda: received.append(fifo.read_text(encoding="utf-8")))
     reader.start()
     assert write() == 0
-    reader.join(timeout=20)
+    reader.join(LIMIT)
     return received[0]

@@ -10,8 +10,10 @@ import pytest
 
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Trajectory
+from pipeline.run.store import MANIFEST
 from tasks.base import StageTask
 from tasks.run import task_for, walk
+from tests.cli import malformed_manifests
 from tests.cli.malformed_inputs import steep
 from tests.evaluation.test_terminal_view import pair_file
 from tests.stages.fabricated_run import trajectory
@@ -154,3 +156,15 @@ def test_without_finished_stages_the_command_that_makes_them_is_named(
     status, printed, told = show("pair", "q0")
     assert (status, printed) == (2, "")
     assert "no stage of runs/embedded is finished; run `steep run --config embedded" in told
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_malformed_manifest_is_a_sentence_in_every_command(run: StageTask, seed: int) -> None:
+    files = {task.label: task.directory / MANIFEST for task in walk(run)}
+    manifests = {label: json.loads(file.read_text()) for label, file in files.items()}
+    problems = [
+        f"{case.name}: {' '.join(case.command)}: {problem}"
+        for case in malformed_manifests.cases(seed, 100, manifests)
+        if (problem := malformed_manifests.check(case, files[case.label], ["--set", "rounds=1"]))
+    ]
+    assert problems == []

@@ -36,6 +36,7 @@ def test_every_configuration_is_read_back(name: str, tmp_path: Path) -> None:
     assert json.dumps(again.deciding()) == json.dumps(config.deciding())  # what fingerprints hold
 
 
+EMBEDDED = load("embedded")
 TRICKY = st.sampled_from([
     "1e5", "010", "1:30", "2020-01-01", "yes", "~", "", "null", "<<", "0x1f", "1_000", " x", "x\n",
     "a: b", "# c", "- x", "é\u202e\ufeff", "a\n\n  b \n", "\tx\n y", "'", '"', "=", "|", "🂡",
@@ -46,12 +47,11 @@ PRINTABLE = st.text(
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=TRICKY | PRINTABLE)
 def test_every_text_is_read_back_as_a_text(text: str) -> None:
-    config = load("embedded")
-    prompt = config.prompt.model_copy(update={"system": text})
-    written = as_yaml(config.model_copy(update={"prompt": prompt}))
+    prompt = EMBEDDED.prompt.model_copy(update={"system": text})
+    written = as_yaml(EMBEDDED.model_copy(update={"prompt": prompt}))
     assert parse_yaml(written)["prompt"]["system"] == text
     assert yaml.safe_load(written)["prompt"]["system"] == text  # also with the rules of YAML 1.1

@@ -15,6 +15,31 @@ def test_normalization_deletes_punctuation_before_articles() -> None:
 
 
 @pytest.mark.parametrize(
+    ("composed", "decomposed"),
+    [
+        ("Brontë", "Bronte\u0308"),
+        ("Škoda Öst", "S\u030ckoda O\u0308st"),
+        ("각", "\u1100\u1161\u11a8"),
+        ("a ≠ b", "a =\u0338 b"),  # its decomposition has an ASCII sign, which is deleted elsewhere
+    ],
+)
+def test_composed_and_decomposed_spellings_are_the_same_answer(
+    composed: str, decomposed: str
+) -> None:
+    assert composed != decomposed
+    assert normalize(composed) == normalize(decomposed)
+    for answer, gold in ((composed, decomposed), (decomposed, composed)):
+        assert exact_match(answer, [gold]) == 1
+        assert f1(f"{answer} x", [gold]) == f1(f"{gold} x", [gold])
+        assert cover_exact_match(f"it is {answer}", [gold]) == 1
+
+
+def test_accents_and_full_width_letters_still_distinguish_answers() -> None:
+    assert exact_match("Bronte", ["Brontë"]) == 0
+    assert exact_match("\uff21bc", ["Abc"]) == 0
+
+
+@pytest.mark.parametrize(
     ("answer", "golds", "em", "token_f1", "cem"),
     [
         ("The Paris", ["paris"], 1, 1, 1),

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.core.atomic import check_distinct, text_output, write_text
 from pipeline.core.errors import InputError
+from tests.waiting import LIMIT
 
 
 def write(path, *texts):
@@ -39,7 +40,7 @@ def test_a_fifo_and_a_device_are_written_through(tmp_path):
     reader = threading.Thread(target=lambda: received.append(fifo.read_text()))
     reader.start()
     write(fifo)
-    reader.join(10)
+    reader.join(LIMIT)
     assert received == ["new\n"]
     assert stat.S_ISFIFO(fifo.stat().st_mode)
     write("/dev/null")

@@ -1,6 +1,7 @@
 """The cache of content hashes is rebuilt when it is damaged, and never decides whether a run works."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError
 from pipeline.core.model_files import file_hash
+
+OLD = Path(json.__file__).resolve()  # it was changed long ago
 
 DAMAGED = {
     "empty": "",
@@ -22,29 +25,41 @@ DAMAGED = {
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_cache_is_ignored_and_rebuilt(tmp_path: Path, text: str) -> None:
-    cache, file = tmp_path / ".hashes.json", tmp_path / "weights.bin"
+    cache = tmp_path / ".hashes.json"
     cache.write_text(text, encoding="latin-1")
-    file.write_bytes(b"weights")
     hashes = ContentHashes(cache)
-    assert hashes.of(file) == file_hash(file)
+    assert hashes.of(OLD) == file_hash(OLD)
     hashes.save()
-    assert list(json.loads(cache.read_text())) == [str(file)]
+    assert list(json.loads(cache.read_text())) == [str(OLD)]
 
 
 def test_entries_that_are_whole_are_kept(tmp_path: Path) -> None:
     cache, file = tmp_path / ".hashes.json", tmp_path / "weights.bin"
     file.write_bytes(b"weights")
     status = file.stat()
-    stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     cache.write_text(json.dumps({str(file): [stamp, "kept"], "other": 1}))
     assert ContentHashes(cache).of(file) == "kept"
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+def test_an_edit_that_keeps_size_modification_time_and_inode_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "weights.bin"
     file.write_bytes(b"weights")
-    hashes = ContentHashes(file / ".hashes.json")  # below a file
-    hashes.of(file)
+    hashes, before = ContentHashes(tmp_path / ".hashes.json"), file.stat()
+    old = hashes.of(file)
+    with file.open("r+b") as stream:
+        stream.write(b"WEIGHTS")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+        before.st_size, before.st_mtime_ns, before.st_ino,
+    )  # fmt: skip
+    assert hashes.of(file) == file_hash(file) != old
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    hashes = ContentHashes(OLD / ".hashes.json")  # below a file
+    hashes.of(OLD)
     hashes.save()
 
 

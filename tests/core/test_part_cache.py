@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.core.content_cache import ContentCache, digest, open_cache
 from pipeline.core.errors import StoreError
 from pipeline.core.file_systems import on_network
 from pipeline.core.part_cache import PartCache
+from tests.waiting import LIMIT, ending
 
 KEYS = [digest(str(number)) for number in range(4)]
 
@@ -126,6 +128,7 @@ def test_caches_on_a_network_file_system_are_part_files_with_what_sqlite_held(
 
 COPY = """
 import os, signal, sys
+from contextlib import ExitStack
 from pathlib import Path
 from pipeline.core import cache_copy, content_cache
 content_cache.on_network = lambda path: True
@@ -145,14 +148,16 @@ def copying(path: Path, kind: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_copy_that_was_killed_is_made_again(network: Path) -> None:
-    assert copying(network, "killed").wait(60) == -signal.SIGKILL
+    with ending(copying(network, "killed")) as process:
+        assert process.wait(LIMIT) == -signal.SIGKILL
     assert PartCache(network.with_suffix(".parts")).get(KEYS) == {KEYS[0]: b"paid"}
     assert open_cache(network).get(KEYS) == PAID
 
 
 def test_several_processes_copy_once(network: Path) -> None:
-    processes = [copying(network, "whole") for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0] * 4
+    with ExitStack() as stack:
+        processes = [stack.enter_context(ending(copying(network, "whole"))) for _ in range(4)]
+        assert [process.wait(LIMIT) for process in processes] == [0] * 4
     parts = network.with_suffix(".parts")
     assert len(list(parts.glob("*.part"))) == 1
     assert PartCache(parts).get(KEYS) == PAID

@@ -133,7 +133,7 @@ def test_2wiki_without_supporting_facts_has_triples_as_evidence(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("dataset", "record", "answers", "evidence"),
     [
-        ("nq", {"question": "q", "answer": ["a", "b"]}, ["a", "b"], []),
+        ("nq", {"question": "q", "answer": ["c", "b"]}, ["c", "b"], []),
         (
             "nq",
             {
@@ -147,7 +147,7 @@ def test_2wiki_without_supporting_facts_has_triples_as_evidence(tmp_path: Path) 
             ["a"],
             ["T: x"],
         ),
-        ("nq", {"question": "q", "golden_answers": ["a", "a "]}, ["a"], []),
+        ("nq", {"question": "q", "golden_answers": ["c", "c "]}, ["c"], []),
         (
             "popqa",
             {

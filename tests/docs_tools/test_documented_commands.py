@@ -26,6 +26,7 @@ PAGES = {
 }
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:steep|make) [^`]+)`")
+STEEP: Any = get_command(app)
 PLACEHOLDER = re.compile(r"…|\.\.\.|\$|[<>{}]|^[A-Z]+$|^block\.setting$")
 
 
@@ -57,7 +58,7 @@ def unknown(command: list[str]) -> set[str]:
     program, *rest = (word for word in command if not PLACEHOLDER.search(word))
     if program == "make":
         return {word for word in rest[:1] if "=" not in word} - targets()
-    found: Any = get_command(app)
+    found = STEEP
     options: set[str] = {"--help"}
     for word in rest:
         if word.startswith("-") or word not in getattr(found, "commands", {}):

@@ -15,6 +15,7 @@ from peft import PeftModel
 
 from pipeline.config import load
 from pipeline.core.records import Pair
+from tasks.checks.uses import stage_names
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
@@ -53,6 +54,16 @@ def test_the_own_data_are_checked_and_read(own: Path) -> None:
         assert status == 0, complaint
     (statistics,) = own.glob("runs/own/store/graph/*/manifest.json")
     assert json.loads(statistics.read_text())["counts"]["triplets"] == 5
+
+
+def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Path) -> None:
+    (own / "cold-start.jsonl").unlink()
+    options = ["--config", "own.yaml", "--data", ".", "--set", "start=base", "--set", "data.sft=[]"]
+    status, _, complaint = steep(["check", *options])
+    assert (status, complaint) == (0, "")
+    stages = stage_names(task_for("report", "own.yaml", ("start=base", "data.sft=[]"), "."))
+    assert {"questions-sft", "sft-data", "sft"}.isdisjoint(stages)
+    assert steep(["check", *options[:-4]])[0] == 2  # with a cold start the file is missing
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.evaluation.term_counts import TermCounts
@@ -11,9 +12,7 @@ from pipeline.evaluation.term_counts import TermCounts
 
 def counted(right: list[float], wrong: list[float]) -> TermCounts:
     counts = TermCounts()
-    for values, is_right in ((right, True), (wrong, False)):
-        for value in values:
-            counts.add(value, is_right)
+    counts.add_question([(value, True) for value in right] + [(value, False) for value in wrong])
     return counts
 
 
@@ -62,6 +61,66 @@ def test_the_distribution_has_each_value_once_in_order() -> None:
 def test_memory_does_not_grow_with_the_number_of_trajectories() -> None:
     counts = TermCounts()
     for number in range(200_000):
-        counts.add((number % 1000) / 1000, number % 3 == 0)
+        counts.add_question([((number % 1000) / 1000, number % 3 == 0)])
     assert counts.total == 200_000
     assert len(counts.distribution()[0]) == 1000
+
+
+def test_answers_to_one_question_can_compare_as_answers_to_all_do_not() -> None:
+    """Right beats wrong in both questions, but the easy question has the larger values."""
+    counts = TermCounts()
+    counts.add_question([(0.9, True), (0.8, False)])
+    counts.add_question([(0.2, True), (0.1, False), (0.1, False)])
+    assert counts.auc() == pytest.approx(5 / 6)
+    assert counts.within.auc() == 1.0
+    assert (counts.within.questions, counts.within.comparisons) == (2, 3)
+
+
+def test_comparisons_within_questions_are_pooled_and_ties_count_half() -> None:
+    """Three of four comparisons won, none of one, and a tie: 3.5 of 6. The fourth has no wrong answer.
+
+    The residuals w - n · 3.5 / 6 are 2/3, -7/12 and -1/12 with squares that sum to 114/144.
+    """
+    counts = TermCounts()
+    counts.add_question([(0.5, True), (0.3, True), (0.2, False), (0.4, False)])
+    counts.add_question([(0.1, True), (0.9, False)])
+    counts.add_question([(0.7, True), (0.7, False)])
+    counts.add_question([(0.7, True)])
+    assert counts.within.auc() == pytest.approx(3.5 / 6)
+    assert (counts.within.questions, counts.within.comparisons) == (3, 6)
+    half = 1.96 * (114 / 144 * 3 / 2) ** 0.5 / 6
+    assert counts.within.interval() == pytest.approx((3.5 / 6 - half, 3.5 / 6 + half))
+
+
+def test_there_is_no_interval_without_two_questions_that_have_right_and_wrong_answers() -> None:
+    assert counted([0.5], [0.2]).within.interval() is None
+    assert counted([0.5], []).within.auc() is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31))
+def test_the_interval_holds_the_share_of_a_bootstrap_over_questions(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    groups = [
+        (chance.integers(0, 4, chance.integers(1, 5)), chance.integers(0, 4, chance.integers(1, 5)))
+        for _ in range(60)
+    ]
+    counts = TermCounts()
+    for right, wrong in groups:
+        counts.add_question([(v / 10, True) for v in right] + [(v / 10, False) for v in wrong])
+    rows = np.array(
+        [
+            [(np.sign(np.subtract.outer(right, wrong)) + 1).sum() / 2, len(right) * len(wrong)]
+            for right, wrong in groups
+        ]
+    )
+    drawn = rows[chance.integers(0, 60, (2000, 60))].sum(axis=1)
+    expected = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    assert counts.within.interval() == pytest.approx(tuple(expected), abs=0.03)
+
+
+def test_merged_counts_have_the_values_of_both() -> None:
+    counts = counted([0.5], [0.1])
+    counts.merge(counted([0.25], [0.5]))
+    assert counts.distribution()[0].tolist() == [0.1, 0.25, 0.5]
+    assert counts.mean(True) == 0.375

@@ -12,6 +12,7 @@ from pipeline.judges.closed_book import ClosedBookAnswer
 from pipeline.judges.judge_steps import judge_steps
 from pipeline.judges.label_noise import NoisyJudge
 from tests.judges.known_judges import KnownJudge, KnownPolicy
+from tests.waiting import LIMIT
 
 STEPS = [
     JudgedStep("a", 0, "Who?", "r", "Ann"),
@@ -70,12 +71,12 @@ def test_a_remote_judge_decides_while_the_policy_answers():
     class Waiting(KnownJudge):
         def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
             deciding.set()
-            assert answering.wait(30)
+            assert answering.wait(LIMIT)
             return super().decide(cases)
 
     def answerer(queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
         answering.set()
-        assert deciding.wait(30)
+        assert deciding.wait(LIMIT)
         return KnownPolicy()(queries)
 
     assert len(judge_steps(STEPS, answerer, KnownJudge(), Waiting()).calls) == 5

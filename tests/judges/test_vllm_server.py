@@ -18,7 +18,7 @@ from pipeline.llm.chat import Usage
 from pipeline.llm.endpoint_chat import EndpointChat
 from tests.llm.vllm_server import NAME, VllmServer
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CASES = [
     EquivalenceCase("Who directed the film?", "Ann Lee", "The film was directed by Ann Lee."),
     EquivalenceCase("Who directed the film?", "Ann Lee", "The film was directed by Bo Ray."),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
+
+from tests.waiting import becomes
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -21,11 +22,10 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-def left_after(mark: str, seconds: float = 15) -> dict[int, str]:
-    """The processes that still live after ``seconds``; they are ended."""
-    deadline = time.monotonic() + seconds
-    while (left := marked(mark)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+def left_after(mark: str) -> dict[int, str]:
+    """The processes that have not ended by themselves in time; they are ended."""
+    becomes(lambda: not marked(mark))
+    left = marked(mark)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     return left

@@ -13,6 +13,7 @@ from pipeline.config import EngineConfig
 from pipeline.core.shipped import find_model
 from pipeline.llm.engine import GenerationRequest, open_engine
 
+pytestmark = pytest.mark.slow
 WORDS = ["mother", "film", "director", "born", "city", "river", "Ada", "Bruno", "wrote", "novel"]
 SEGMENTS = 3
 Rollout = dict[int, list[tuple[list[int], list[float]]]]  # ids and log-probabilities

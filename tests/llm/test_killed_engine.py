@@ -20,6 +20,7 @@ from pipeline.llm.engine_watch import EngineWatch, explain_end
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
+from tests.waiting import LIMIT, becomes
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -63,6 +64,7 @@ def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
     return (line.split() for line in process.stdout)
 
 
+@pytest.mark.slow
 def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(model: Path) -> None:
     mark = f"{MARK}=generating"
     with start(model, "generating") as run:
@@ -81,6 +83,7 @@ def test_no_process_of_an_engine_survives_a_killed_stage_and_the_rerun_starts(mo
     assert left_after(f"{MARK}=again") == {}
 
 
+@pytest.mark.slow
 def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Path) -> None:
     mark = f"{MARK}=engine-killed"
     with start(model, "engine-killed") as run:
@@ -115,19 +118,18 @@ def test_the_watch_wakes_a_call_after_another_has_just_got_its_answer() -> None:
     process.start()
     watch = EngineWatch(fake_client)
     with pytest.raises(RuntimeError, match="a process of the engine has ended"):
-        waiting.result(timeout=60)
+        waiting.result(LIMIT)
     watch.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["stage", "run"])
 def test_no_process_of_an_engine_survives_a_kill_while_it_starts(model: Path, killed: str) -> None:
     """The engine's process is killed with its parent before it has imported vLLM."""
     mark = f"{MARK}=starting-{killed}"
     with start(model, f"starting-{killed}") as run:
         stage = int(next(lines(run))[1])
-        deadline = time.monotonic() + 300
-        while not (spawned := spawned_by(stage)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        spawned = becomes(lambda: spawned_by(stage))
         os.kill(stage if killed == "stage" else run.pid, signal.SIGKILL)
         left = left_after(mark)
     assert spawned

@@ -14,6 +14,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.llm.merge_error import MOST_LOST
 from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
 from tests.llm.small_models import small_adapter, small_model
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,7 @@ def merge_and_report(model: Path, adapter: Path, into: Path, reports) -> None:
     served.close()
 
 
+@pytest.mark.slow
 def test_processes_that_serve_one_policy_share_one_merged_model(
     model: Path, adapter: Path, tmp_path: Path
 ) -> None:
@@ -132,7 +134,7 @@ def test_processes_that_serve_one_policy_share_one_merged_model(
     ]
     for shard in shards:
         shard.start()
-    found = {reports.get(timeout=300) for _ in shards}
+    found = {reports.get(timeout=LIMIT) for _ in shards}
     for shard in shards:
         shard.join()
     assert len(found) == 1
@@ -151,7 +153,7 @@ def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_si
         flock(file, operation)
         if operation == fcntl.LOCK_SH and not hasattr(met, "done"):
             met.done = True
-            both.wait(60)
+            both.wait(LIMIT)
 
     monkeypatch.setattr(fcntl, "flock", meet)
     ready: queue.Queue[Served] = queue.Queue()
@@ -161,7 +163,7 @@ def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_si
 
     for _ in range(2):
         threading.Thread(target=serve, daemon=True).start()
-    served = [ready.get(timeout=60), ready.get(timeout=20)]  # neither has ended
+    served = [ready.get(timeout=LIMIT), ready.get(timeout=LIMIT)]  # neither has ended
     assert served[0].path == served[1].path
     assert not remove_unused(tmp_path)
     for shard in served:

@@ -94,6 +94,7 @@ def test_the_first_logged_exception_is_the_cause(tmp_path: Path) -> None:
     assert path.read_text() == "of the worker"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_cause_in_a_process_of_the_engine_reaches_the_stage(tmp_path: Path) -> None:
     """A cache of 1,000 GiB, which the worker refuses; only its log says so."""

@@ -19,8 +19,10 @@ from pipeline.core.shipped import find_model
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult, open_engine
 from pipeline.llm.warm_engine import SOCKET, warm_engine
 from tests.llm.small_models import small_adapter, small_model
+from tests.waiting import ending
 
 pytest.importorskip("vllm")
+pytestmark = pytest.mark.slow
 MODEL = find_model("data/tiny_reader")
 CONFIG = EngineConfig(
     kind="vllm", dtype="bfloat16", max_model_len=512, cpu_kv_cache_gib=1, enforce_eager=True
@@ -85,10 +87,9 @@ def test_all_users_get_what_an_own_engine_generates(log: Path) -> None:
     user = subprocess.Popen(
         [sys.executable, "-c", USER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
     )
-    assert user.stdout is not None
-    assert user.stdout.readline() == b"generates\n"
-    user.kill()  # while its requests are in progress
-    user.communicate()
+    with ending(user):  # while its requests are in progress
+        assert user.stdout is not None
+        assert user.stdout.readline() == b"generates\n"
     assert generated(opened()) == own
 
 

@@ -12,6 +12,7 @@ from tests.published.whole_runs import check_run, finished
 pytestmark = pytest.mark.timeout(1800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hiprag-qwen2.5-7b", "hiprag-qwen2.5-3b"])
 def test_the_configuration_runs_whole_on_stand_ins(
     name: str, new_run: Callable[[str], StandInRun]

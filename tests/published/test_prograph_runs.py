@@ -49,11 +49,13 @@ def finish(run: StandInRun) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_the_configuration_runs_whole_on_stand_ins(new_run: Callable[[str], StandInRun]) -> None:
     names = finish(new_run("prograph-qwen2.5-7b"))
     assert not [name for name in names if ENGINE in name]
 
 
+@pytest.mark.slow
 def test_a_run_with_engine_processes_samples_as_in_one_process_and_leaves_none(
     new_run: Callable[[str], StandInRun],
 ) -> None:

@@ -15,7 +15,9 @@ from tests.published.whole_runs import check_run, finished, output
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.mark.parametrize("name", ["tearag-qwen2.5-14b", "tearag-llama3-8b"])
+@pytest.mark.parametrize(
+    "name", ["tearag-qwen2.5-14b", pytest.param("tearag-llama3-8b", marks=pytest.mark.slow)]
+)
 def test_the_configuration_runs_whole_on_stand_ins(
     name: str, new_run: Callable[[str], StandInRun]
 ) -> None:

@@ -10,6 +10,7 @@ from pipeline.core.records import ContextItem
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.connections import ServiceConnection
 from pipeline.retrieval.remote.server import bind_socket, create_app, server_config
+from tests.waiting import LIMIT
 
 IDENTITY = RetrievalIdentity("corpus-1", "graph-1", "index-1", None, {"top_k": 5, "tau": 0.2})
 
@@ -26,7 +27,7 @@ class FakeRetriever:
     def retrieve(self, queries):
         self.batches.append(list(queries))
         if self.gate is not None:
-            assert self.gate.wait(20)
+            assert self.gate.wait(LIMIT)
         if any(query.subquery in self.bad for query in queries):
             raise RetrievalError("retrieval failed")
         return [
@@ -77,5 +78,5 @@ def served(
         yield running
     finally:
         running.end()
-        running.thread.join(20)
+        running.thread.join(LIMIT)
         running.socket.close()

@@ -36,6 +36,7 @@ from pipeline.retrieval.remote.wire import (
 from tests.llm.raw_endpoint import RawEndpoint, reply, sends
 from tests.retrieval import malformed_hosts
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running, served
+from tests.waiting import LIMIT
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1)
@@ -56,7 +57,7 @@ def address():
 
 
 def posted(url, body):
-    return httpx.post(f"{url}/retrieve", content=body, trust_env=False, timeout=20)
+    return httpx.post(f"{url}/retrieve", content=body, trust_env=False, timeout=LIMIT)
 
 
 @settings(max_examples=25)
@@ -217,7 +218,7 @@ def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, 
         f"{address}{path}",
         headers={"host": host},
         trust_env=False,
-        timeout=20,
+        timeout=LIMIT,
         **sent,
     )
     assert answer.status_code == 421
@@ -290,7 +291,7 @@ def test_missing_service_raises_retrieval_unavailable_with_the_start_command():
 
 def test_client_waits_for_a_restarted_service():
     with served(FakeRetriever()) as running:
-        client = RemoteRetriever(running.url, IDENTITY, patience=20)
+        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.retrieve, [WHO])
         with served(FakeRetriever(), port=running.port):
@@ -320,10 +321,10 @@ def test_server_that_is_no_retrieval_service_is_rejected():
     running.thread.start()
     try:
         with pytest.raises(RetrievalUnavailable, match="status 404 without the header"):
-            RemoteRetriever(running.url, IDENTITY, patience=5)
+            RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
     finally:  # otherwise the server's thread would keep a failed test run alive
         running.end()
-        running.thread.join(20)
+        running.thread.join(LIMIT)
         running.socket.close()
 
 
@@ -342,9 +343,11 @@ def test_half_sent_requests_do_not_keep_others_from_being_served():
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
     with served(FakeRetriever()) as running, ExitStack() as stack:
         for number in range(1100):
-            sender = stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            sender = stack.enter_context(
+                socket.create_connection(("127.0.0.1", running.port), LIMIT)
+            )
             sender.sendall(HALF_SENT[number % len(HALF_SENT)])
-        client = RemoteRetriever(running.url, IDENTITY, patience=5)
+        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
         assert client.retrieve([WHO]) == FakeRetriever().retrieve([WHO])
         client.close()
 
@@ -355,7 +358,7 @@ def test_a_request_that_does_not_arrive_in_time_is_closed():
 
     with served(FakeRetriever(), connection=Impatient) as running, ExitStack() as stack:
         senders = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 20))
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), LIMIT))
             for _ in HALF_SENT
         ]
         for sender, part in zip(senders, HALF_SENT, strict=True):
@@ -369,11 +372,11 @@ def test_a_slow_retrieval_is_not_cut_off():
     """The limit is for the request; its answer may take longer."""
 
     class Impatient(ServiceConnection):
-        read_seconds = 0.2
+        read_seconds = 2.0
 
     gate = threading.Event()
     with served(FakeRetriever(gate), connection=Impatient) as running:
-        threading.Timer(0.6, gate.set).start()
+        threading.Timer(3.0, gate.set).start()
         assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
 
 
@@ -388,7 +391,7 @@ def test_a_slow_retrieval_is_not_cut_off():
     ],
 )
 def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 20) as sender:
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), LIMIT) as sender:
         sender.sendall(sent)
         answer = b"".join(iter(lambda: sender.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -398,7 +401,7 @@ def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
 def test_garbage_within_a_request_ends_its_connection_only(address, caplog):
     port = int(address.rpartition(":")[2])
     start = b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), 20) as sender:
+    with socket.create_connection(("127.0.0.1", port), LIMIT) as sender:
         sender.sendall(start + b"zz\r\n")
         assert sender.recv(100) == b""
     assert posted(address, "[]").status_code == 200

@@ -9,6 +9,7 @@ from pipeline.core.records import ContextItem
 from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet
 from pipeline.retrieval.expansion import KeyEntityExpansion
 from pipeline.retrieval.retriever import VariantRetriever
+from tests.waiting import LIMIT
 
 
 class Chunks:
@@ -100,7 +101,7 @@ def test_equal_queries_are_answered_once_within_and_across_calls():
 
 
 def test_semantic_and_graph_retrieval_run_concurrently():
-    meet = threading.Barrier(2, timeout=20)  # breaks unless both wait at the same time
+    meet = threading.Barrier(2, timeout=LIMIT)  # breaks unless both wait at the same time
     retriever = VariantRetriever("ppr", Chunks(meet=meet), Triplets(meet=meet))
     assert len(retriever.retrieve([QUERY])[0]) == 5
 

@@ -10,8 +10,10 @@ from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import mismatch
 from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.retrieval.base import Query
+from pipeline.rollout.sampler import MOST_CHARACTERS
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
+from tests.waiting import LIMIT
 
 TOKENIZER = small_tokenizer()
 STEP_1 = "Step 1:\nImportant entity: Ada; Bob\nSubquery: who?\n<Reference>\n"
@@ -155,6 +157,17 @@ def test_a_document_cannot_close_its_context_or_end_the_turn():
     assert not set(trajectory.token_ids[:-1]) & set(TOKENIZER.all_special_ids)
 
 
+def test_a_passage_is_cut_to_the_most_characters():
+    class LongDocument(Documents):
+        def retrieve(self, queries):
+            return [[ContextItem("chunk", "c", "T" * 10**6, "x" * 10**6, 0.5)] for _ in queries]
+
+    [trajectory] = rolled(retriever=LongDocument(), max_model_len=10**6, max_total_tokens=10**6)
+    [item] = trajectory.steps[0].context
+    assert (len(item.title), len(item.text)) == (MOST_CHARACTERS, MOST_CHARACTERS)
+    assert trajectory.answer == "Rome"
+
+
 def test_token_counts_add_up_to_the_trajectory():
     [trajectory] = rolled()
     lengths = [
@@ -255,7 +268,7 @@ def test_the_engine_generates_while_documents_are_retrieved():
         """Returns after the long trajectory, which needs no documents, has been generated."""
 
         def retrieve(self, queries):
-            assert long_trajectory_done.wait(timeout=60)
+            assert long_trajectory_done.wait(LIMIT)
             generated_during_retrieval.append(True)
             return super().retrieve(queries)
 

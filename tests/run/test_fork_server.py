@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.run.fork_server import FIRST_EXTRA, ForkServer, ForkServerEnded
 from tests.run.test_process import ROOT, running
+from tests.waiting import ending, wait_until
 
 TARGETS = """
 import json, os, sys, time
@@ -110,13 +110,6 @@ def test_a_forked_process_can_use_the_server(environment, tmp_path, pipe):
     assert (status, extra) == (3, b"extra")
 
 
-def wait_for_the_end(process_id: int) -> None:
-    deadline = time.monotonic() + 30
-    while running(process_id) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not running(process_id)
-
-
 def test_a_forked_process_can_be_killed(environment, pipe):
     stream, writing = pipe
     with ForkServer.running([], environment) as server, Path(os.devnull).open("wb") as output:
@@ -126,7 +119,7 @@ def test_a_forked_process_can_be_killed(environment, pipe):
             assert process.poll() is None
             process.kill()
             assert process.wait() == -signal.SIGKILL
-        wait_for_the_end(child)
+        wait_until(lambda: not running(child))
 
 
 def test_a_forked_process_ends_with_the_server(environment, pipe):
@@ -138,7 +131,7 @@ def test_a_forked_process_ends_with_the_server(environment, pipe):
             parent = int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[1])
             os.kill(parent, signal.SIGKILL)
             assert process.wait() == -signal.SIGTERM
-        wait_for_the_end(child)
+        wait_until(lambda: not running(child))
         with pytest.raises(ForkServerEnded, match="has ended"):
             started(server, "sleep", environment, output, output.fileno())
 
@@ -162,11 +155,8 @@ def test_forked_processes_end_when_their_client_is_killed(environment):
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, env=environment, cwd=ROOT
     )
-    assert client.stdout is not None
-    children = [int(client.stdout.readline()) for _ in range(2)]
-    assert all(map(running, children))
-    client.kill()
-    client.wait()
-    client.stdout.close()
-    for child in children:
-        wait_for_the_end(child)
+    with ending(client):
+        assert client.stdout is not None
+        children = [int(client.stdout.readline()) for _ in range(2)]
+        assert all(map(running, children))
+    wait_until(lambda: not any(map(running, children)))

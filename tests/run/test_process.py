@@ -7,7 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from pipeline.run.process import MODULE, child_environment
+from tests.waiting import ending, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
@@ -28,21 +31,16 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_child_in_another_session_ends_when_its_parent_is_killed():
+@pytest.mark.parametrize("delay", [0.0, 0.5])
+def test_a_child_in_another_session_ends_when_its_parent_is_killed(delay: float) -> None:
     """The kill may come before or after the child has run its first statement."""
-    for delay in (0.0, 0.5):
-        parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=ROOT)
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, cwd=ROOT)
+    with ending(parent):
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         time.sleep(delay)
         assert running(child)
-        os.kill(parent.pid, signal.SIGKILL)
-        parent.wait()
-        parent.stdout.close()
-        deadline = time.monotonic() + 30
-        while running(child) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not running(child)
+    wait_until(lambda: not running(child))
 
 
 def start(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":

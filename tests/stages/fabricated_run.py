@@ -17,6 +17,7 @@ from pipeline.core.records import ContextItem, Message, Pair, Span, Step, TokenC
 from pipeline.evaluation.metrics import measure
 from pipeline.grammars.spans import extend
 from pipeline.run.context import StageContext
+from pipeline.run.store import StageKey
 from pipeline.stages.evaluate import merge_policies
 
 DOCUMENT = "Vell is a harbour city in the north of Ostar, on the river Ime."
@@ -224,9 +225,8 @@ def _trained(directory: Path, chance: random.Random, *, preference: bool) -> Pat
 
 def _manifest(directory: Path, name: str, seconds: float) -> None:
     facts = {
-        "stage": name,
         "fingerprint": f"{abs(hash(name)):016x}"[:16],
-        "key": {},
+        "key": asdict(StageKey(name, 1, {})),
         "wall_seconds": seconds,
         "peak_memory_mb": 812.0,
         "counts": {"trajectories": 1234, "questions": 40},

@@ -33,6 +33,7 @@ from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import pick_device
 from tests.training.tiny_policy import Run, write_base
+from tests.waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGE = """
@@ -74,6 +75,7 @@ def training_processes(job: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -> None:
@@ -85,15 +87,11 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
         [sys.executable, "-c", STAGE, str(description)], cwd=ROOT, start_new_session=True
     )
     job = str(context.checkpoint_dir)
-    deadline = time.monotonic() + 60
-    while not (started := training_processes(job)) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    started = becomes(lambda: training_processes(job))
     time.sleep(random.Random(seed).uniform(0, 0.5))
     os.killpg(stage.pid, signal.SIGKILL)
     stage.wait()
-    deadline = time.monotonic() + 10
-    while command_lines(job) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    becomes(lambda: not command_lines(job))
     left = command_lines(job)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -101,6 +99,7 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
     assert left == {}
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     context = run.context("sft", "two", sft={"processes": 2, "epochs": 2})
     progress = ProgressFile(run.root / "two.progress.json")
@@ -119,6 +118,7 @@ def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[s
     assert context.work["start_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_two_processes_and_two_machines_train_the_policy_of_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +213,7 @@ def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) 
         run.context("sft", "sharded", **settings)
 
 
+@pytest.mark.slow
 def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ TEST = "data.test=[{dataset: nq, path: test.jsonl}]"
 
 
 def settings(tmp_path: Path, *overrides: str) -> Config:
-    rows = [json.dumps({"question": text, "answer": ["a"]}) + "\n" for text in TEXTS]
+    rows = [json.dumps({"question": text, "answer": ["x"]}) + "\n" for text in TEXTS]
     (tmp_path / "nq.jsonl").write_text("".join(rows))
     (tmp_path / "test.jsonl").write_text(rows[1].replace("guernica", "Guernica?"))
     return config.load(CONFIGS / "embedded.yaml", ("data={}", f"data.root={tmp_path}", *overrides))
@@ -62,7 +62,7 @@ def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path:
         folder = tmp_path / str(number)
         folder.mkdir()
         values = settings(folder, SAMPLING, TEST)
-        (folder / "test.jsonl").write_text(json.dumps({"question": text, "answer": ["a"]}) + "\n")
+        (folder / "test.jsonl").write_text(json.dumps({"question": text, "answer": ["x"]}) + "\n")
         stage, _ = run_questions(values, folder, "sampling")
         written.append((stage.output / "questions.parquet").read_bytes())
     assert written[0] == written[1] != written[2]
@@ -144,3 +144,92 @@ def test_training_file_without_any_evidence_raises_input_error(tmp_path: Path) -
         InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"
     ):
         run_questions(values, tmp_path, "sampling")
+
+
+def with_answers(tmp_path: Path, *answers: list[str], name: str = "nq.jsonl") -> None:
+    rows = [{"question": TEXTS[n], "answer": gold} for n, gold in enumerate(answers)]
+    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_an_answer_that_normalizes_to_nothing_is_dropped_beside_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = settings(tmp_path, SAMPLING)
+    with_answers(tmp_path, ["The", "Ann", "..."], ["Bo"])
+    stage, _ = run_questions(values, tmp_path, "sampling")
+    assert [row.answers for row in read(stage.output)] == [["Ann"], ["Bo"]]
+    reason = "answers of articles and punctuation alone, beside others"
+    assert stage.notes["questions"] == {reason: 2}
+    assert capsys.readouterr().out == f"data.sampling: 2 {reason}\n"
+
+
+def test_a_question_without_an_answer_that_can_score_is_named_and_not_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = settings(tmp_path, SAMPLING)
+    with_answers(tmp_path, ["Ann"], ["The"], ["---", "a"])
+    stage, counts = run_questions(values, tmp_path, "sampling")
+    assert counts["questions"] == 1
+    reason = "questions whose answers are articles and punctuation alone"
+    assert stage.notes["questions"] == {reason: 2}
+    said = f'2 {reason}; left out; the first: {tmp_path / "nq.jsonl"}:2: ["The"]'
+    assert capsys.readouterr().out == f"data.sampling: {said}\n"
+
+
+def test_a_held_out_question_without_an_answer_that_can_score_is_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = settings(tmp_path, TEST)
+    with_answers(tmp_path, ["Ann"], ["..."], name="test.jsonl")
+    _, counts = run_questions(values, tmp_path, "test")
+    assert counts == {"questions": 2}
+    reason = "questions whose answers are articles and punctuation alone"
+    place = f'{tmp_path / "test.jsonl"}:2: ["..."]'
+    said = f"data.test: 1 {reason}; every prediction scores 0; the first: {place}\n"
+    assert capsys.readouterr().out == said
+
+
+def test_only_chosen_held_out_questions_are_named(tmp_path: Path) -> None:
+    values = settings(tmp_path, TEST.replace("}", ", limit: 1}"))
+    with_answers(tmp_path, ["Ann"], ["..."], name="test.jsonl")
+    stage, _ = run_questions(values, tmp_path, "test")
+    assert stage.notes["questions"] == {}
+
+
+def test_a_training_file_without_any_answer_that_can_score_raises_input_error(
+    tmp_path: Path,
+) -> None:
+    values = settings(tmp_path, SAMPLING)
+    with_answers(tmp_path, ["The"], ["..."])
+    with pytest.raises(InputError, match=r'nq\.jsonl:1: \["The"\]: questions whose answers are'):
+        run_questions(values, tmp_path, "sampling")
+
+
+def test_repeated_questions_of_a_split_are_counted_named_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = settings(tmp_path, TEST)
+    rows = [
+        {"id": name, "question": text, "answer": ["x"]}
+        for name, text in (("p", "Who wrote Emma?"), ("q", TEXTS[1]), ("r", "who wrote EMMA"))
+    ]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stage, counts = run_questions(values, tmp_path, "test")
+    assert counts == {"questions": 3}
+    reason = "questions with the text of an earlier question of the set"
+    assert stage.notes["questions"] == {reason: 1}
+    said = f"data.test: 1 {reason}; all are kept; the first: r, as p\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(("split", "kept"), [("test", 1802), ("sampling", 1800)])
+def test_real_questions_hold_answers_that_cannot_score(
+    tmp_path: Path, real_data: Path, capsys: pytest.CaptureFixture[str], split: str, kept: int
+) -> None:
+    file = f"data.{split}=[{{dataset: nq, path: {real_data / 'single-hop/nq_search_1802.jsonl'}}}]"
+    _, counts = run_questions(settings(tmp_path, file), tmp_path, split)
+    assert counts["questions"] == kept
+    out = capsys.readouterr().out
+    assert f"data.{split}: 1 answers of articles and punctuation alone, beside others\n" in out
+    assert "2 questions whose answers are articles and punctuation alone; " in out
+    assert 'nq_search_1802.jsonl:342: [")"]' in out

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.config.differences import differing_settings
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
+from pipeline.methods import method
 from pipeline.pairs.anchors import pair_anchor
-from pipeline.stages import report_recall
+from pipeline.run.store import StageKey
+from pipeline.stages import report_recall, report_rewards
 from pipeline.stages.report import run
 from pipeline.stages.report_usage import usages
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
-from tests.stages.fabricated_run import trajectory, write_run
+from tests.stages.fabricated_run import preference_pair, trajectory, write_run
 from tests.stages.test_report_page import HOSTILE, Page
 
 DECOMPOSED = [
@@ -127,11 +131,126 @@ def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
         "Sampling of round 1",
         "Sampling of round 2",
     }
-    terms = {(row["round"], row["term"]): row for row in figures["rewards"]}
-    assert terms[1, "subquery"]["n_right"] == terms[1, "subquery"]["n_wrong"] == 20
+    terms = {(row["round"], row["hop"], row["term"]): row for row in figures["rewards"]}
+    subquery = terms[1, "multi", "subquery"]
+    assert subquery["n_right"] == subquery["n_wrong"] == 20
+    assert subquery["comparisons"] == subquery["questions"] == 20
     for row in figures["rewards"]:
-        for key in ("right", "wrong", "auc"):
+        for key in ("right", "wrong", "auc", "within"):
             assert row[key] is None or f"{row[key]:.3f}" in text
+    assert figures["verdict"] in text
+    for row in figures["pair_order"]:
+        assert f" {row['hop']}-hop {row['pairs']} {row['rejected_higher']} " in text
+
+
+def scored(
+    number: int, sample: int, *, right: bool, process: float, hop: str = "multi"
+) -> Trajectory:
+    record = trajectory(f"q{number}", "Ostar" if right else "Vell", name=f"q{number}-{sample}")
+    record.hop = hop  # type: ignore[assignment]
+    record.rewards = {"outcome": float(right), "format": 1.0, "process": process}
+    return record
+
+
+def of_rounds(folder: Path, *rounds: list[Trajectory]) -> dict[str, Path]:
+    """Scored rounds whose pairs are the first two trajectories of each question."""
+    inputs = {}
+    for number, samples in enumerate(rounds, start=1):
+        score, pair = folder / f"score-{number}", folder / f"pair-{number}"
+        write_parquet(score / FILE, samples, Trajectory)
+        pairs = [
+            preference_pair("easy", first, second, number)
+            for first, second in itertools.pairwise(samples)
+            if first.question_id == second.question_id
+        ]
+        write_parquet(pair / "pairs.parquet", pairs, Pair)
+        inputs |= {f"score-{number}": score, f"pair-{number}": pair}
+    return inputs
+
+
+def questions_with(process_of_right: float, process_of_wrong: float) -> list[Trajectory]:
+    """Twelve multi-hop questions with one right and one wrong answer each, and one with both equal."""
+    sides = ((True, process_of_right), (False, process_of_wrong))
+    return [
+        scored(n, sample, right=right, process=0.5 if n == 0 else process)
+        for n in range(13)
+        for sample, (right, process) in enumerate(sides)
+    ]
+
+
+def reward_values(inputs: dict[str, Path]) -> dict[str, Any]:
+    return report_rewards.values(inputs, method("tearag").reward_titles)
+
+
+def test_single_hop_questions_without_a_process_do_not_count_against_it(tmp_path: Path) -> None:
+    """Right answers to easy single-hop questions have process 0; pooled, the AUC would be 0.499."""
+    single = [scored(100 + n, 0, right=True, process=0.0, hop="single") for n in range(13)]
+    found = reward_values(of_rounds(tmp_path, [*questions_with(0.7, 0.4), *single]))
+    process = found["reward_answers"]["multi"]["Process (eq. 13)"][1]
+    assert process["auc"] == pytest.approx(168.5 / 169)
+    assert process["within"] == 12.5 / 13
+    of_single = found["reward_answers"]["single"]["Process (eq. 13)"][1]
+    assert (of_single["auc"], of_single["within"], of_single["n_right"]) == (None, None, 13)
+    assert found["reward_verdict"].startswith("In round 1 the process reward prefers right answers")
+
+
+def test_the_verdict_compares_the_last_round_with_the_first_and_counts_pairs(
+    tmp_path: Path,
+) -> None:
+    inputs = of_rounds(tmp_path, questions_with(0.7, 0.4), questions_with(0.4, 0.7))
+    assert reward_values(inputs)["reward_verdict"] == (
+        "In round 2 the process reward prefers wrong answers: of a right and a wrong answer to one "
+        "multi-hop question, the right one has the higher value in 3.8 % of 13 comparisons "
+        "(95 % interval 0.0 to 11.4, 50 by chance, 96.2 in round 1); in 12 of 13 multi-hop pairs the "
+        "rejected side has the higher value."
+    )
+    assert reward_values(inputs)["reward_order"] == [
+        {"round": 1, "hop": "multi", "term": "process", "pairs": 13, "rejected_higher": 0},
+        {"round": 2, "hop": "multi", "term": "process", "pairs": 13, "rejected_higher": 12},
+    ]
+
+
+def test_a_reward_that_is_equal_on_both_sides_does_not_tell_them_apart(tmp_path: Path) -> None:
+    found = reward_values(of_rounds(tmp_path, questions_with(0.5, 0.5)))["reward_verdict"]
+    assert "the process reward does not tell right from wrong answers" in found
+
+
+def test_too_few_questions_give_no_verdict(tmp_path: Path) -> None:
+    found = reward_values(of_rounds(tmp_path, questions_with(0.7, 0.4)[:8]))["reward_verdict"]
+    assert found == (
+        "Round 1 cannot tell whether the process reward prefers right answers: 4 multi-hop questions "
+        "have both right and wrong answers, and at least 10 are needed."
+    )
+
+
+def test_a_method_without_a_process_reward_is_judged_by_its_total(tmp_path: Path) -> None:
+    samples = questions_with(0.7, 0.4)
+    for sample in samples:
+        sample.rewards = {"answer": 1.0, "total": sample.rewards["process"]}  # type: ignore[index]
+    titles = method("search-r1").reward_titles
+    found = report_rewards.values(of_rounds(tmp_path, samples), titles)
+    assert found["reward_verdict"].startswith("In round 1 the reward prefers right answers")
+    assert found["reward_order"][0]["term"] == "total"
+
+
+@pytest.mark.parametrize(("cases", "named"), [(50, True), (49, False)])
+def test_a_judge_whose_verdicts_are_all_the_same_is_named_on_the_page(
+    tmp_path: Path, cases: int, named: bool
+) -> None:
+    context = write_run(tmp_path, rounds=1)
+    judge = tmp_path / "judge-1"
+    judge.mkdir()
+    statistics = {
+        "over": {"yes": 0, "no": 90, "unknown": 3},
+        "under": {"yes": 9, "no": 99, "unknown": 0},
+        "calls": {"over": cases, "under": 108},
+    }
+    (judge / "statistics.json").write_text(json.dumps(statistics))
+    run(replace(context, inputs={**context.inputs, "judge-1": judge}))
+    text = Page((context.output / "report.html").read_text()).text
+    sentence = "Judging of round 1: all 90 verdicts on over-search are 'no'"
+    assert (sentence in text) is named
+    assert "verdicts on under-search" not in text
 
 
 def test_calls_tokens_cost_and_cached_share_are_listed_by_stage_and_model(tmp_path: Path) -> None:
@@ -142,17 +261,21 @@ def test_calls_tokens_cost_and_cached_share_are_listed_by_stage_and_model(tmp_pa
     )
     total = {"answers": 8, "prompt_tokens": 900, "completion_tokens": 70, "cost": 0.25}
     for folder, chats, manifest in (
-        (graph, total, {"key": {"inputs": {}}, "work": {"chat.calls": 8, "chat.cached_calls": 2}}),
+        (graph, total, {"work": {"chat.calls": 8, "chat.cached_calls": 2}}),
         (
             judge,
             {"over": total, "policy": {**total, "answers": 0}, "under": {**total, "cost": 0}},
-            {"key": {"inputs": {}}, "made_from": {"shard-0": "a", "shard-1": "b"}, "work": {}},
+            {"made_from": {"shard-0": "a", "shard-1": "b"}, "work": {}},
         ),
         (shard / "a", None, {"work": {"over.calls": 4, "over.cached_calls": 4}}),
         (shard / "b", None, {"work": {"over.calls": 4, "over.cached_calls": 0}}),
     ):
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        whole = {
+            "fingerprint": "", "key": asdict(StageKey("judge", 1, {})), "counts": {"rows": 8},
+            **manifest,
+        }  # fmt: skip
+        (folder / "manifest.json").write_text(json.dumps(whole))
         if chats is not None:
             (folder / "chat.json").write_text(json.dumps(chats))
     found = usages({"graph": graph, "judge-2": judge})

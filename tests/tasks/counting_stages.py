@@ -89,6 +89,19 @@ def sleeps(context: StageContext) -> dict[str, int]:
     return {}
 
 
+def copies(context: StageContext) -> dict[str, int]:
+    """Copies the raw file ``numbers.txt``; with the file KILL another program then changes it."""
+    _count(context)
+    source = Path(context.config.data.root or ".") / "numbers.txt"
+    checkpoint = context.checkpoint_dir / "copied.txt"
+    if not checkpoint.exists():
+        checkpoint.write_text(source.read_text())
+    if Path(os.environ["KILL"]).exists():
+        source.write_text("changed")
+    (context.output / "copy.txt").write_text(checkpoint.read_text())
+    return {"rows": 1}
+
+
 def waits(context: StageContext) -> dict[str, int]:
     """Writes a checkpoint, and ends when the file RELEASE is there."""
     _count(context)

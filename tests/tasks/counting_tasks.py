@@ -1,6 +1,5 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -81,6 +80,26 @@ class Trains(Second):
 
     stage = "trains"
     hashes_inputs = True
+
+
+class Copies(StageTask):
+    """Reads a raw file."""
+
+    stage = "copies"
+    entry = "counting_stages:copies"
+    reads = ("seed",)
+
+    def files(self):
+        return {"numbers.txt": Path(self.settings.data.root) / "numbers.txt"}
+
+
+class CopiesModel(Copies):
+    """Reads a file of a model's directory."""
+
+    stage = "copies-model"
+
+    def files(self):
+        return {"base model": Path(self.settings.data.root)}
 
 
 class Complains(StageTask):
@@ -227,10 +246,3 @@ def task(kind, workspace, *overrides):
 def executions(workspace) -> list[str]:
     path = workspace / "executions.txt"
     return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-def wait_until(holds, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

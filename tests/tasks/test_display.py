@@ -11,7 +11,8 @@ from rich.console import Console
 
 from pipeline.run.progress import ProgressFile, ProgressRecord
 from tasks.display import RunningStages, quiet_lines, table_of
-from tests.tasks.counting_tasks import First, Reports, task, wait_until
+from tests.tasks.counting_tasks import First, Reports, task
+from tests.waiting import wait_until
 
 
 def record(done, total, unit, rate, **values):
@@ -54,10 +55,16 @@ def test_rows_of_a_narrow_terminal_stay_on_one_line():
 
 def test_quiet_lines_come_once_in_an_interval(capfd):
     running = four_stages()[:1]
+    lines: list[str] = []
+
+    def printed() -> int:
+        lines.extend(capfd.readouterr().out.splitlines())
+        return len(lines)
+
+    started = time.monotonic()
     with quiet_lines(lambda: running, seconds=0.2):
-        time.sleep(1)
-    lines = capfd.readouterr().out.splitlines()
-    assert 1 <= len(lines) <= 5
+        wait_until(lambda: printed() > 1)
+    assert printed() <= (time.monotonic() - started) / 0.2
     assert all(
         re.fullmatch(
             r"\d\d:\d\d:\d\d  sample-1 +41 % \(1,024 of 2,480 trajectories, 38/s, about 38 s left, "

@@ -18,8 +18,8 @@ from tests.tasks.counting_tasks import (
     Waits,
     executions,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def test_nothing_is_removed_while_a_process_runs_other_settings(workspace):
         assert "a process runs stage waits" in found.left[0]
     finally:
         (workspace / "release").touch()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(LIMIT) == 0
     assert [row.removed for row in gc(*roots, removing=True).rows] == [True, True]
 
 

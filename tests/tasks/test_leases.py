@@ -16,8 +16,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.run.device_locks import LOCK_DIR
 from tasks.leases import Capacity, Lease, Request, held
 from tasks.run import run
-from tests.tasks.counting_tasks import ROOT, task, wait_until
+from tests.tasks.counting_tasks import ROOT, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, Trains, given
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from tasks.run import RunFailed, clean, run
 from tests.tasks.counting_tasks import (
     ROOT,
     First,
+    Reports,
     Second,
     Waits,
     executions,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 PROCESS = """
 import sys
@@ -23,6 +24,20 @@ from pathlib import Path
 from tasks.run import run
 from tests.tasks.counting_tasks import Waits, task
 run(task(Waits, Path(sys.argv[1]), *sys.argv[2:]))
+"""
+
+
+FORCED = """
+import sys, time
+from pathlib import Path
+from pipeline.cli.app import main
+from tasks.run import run
+from tests.tasks.counting_tasks import Reports, task
+stage, start = task(Reports, Path(sys.argv[1])), Path(sys.argv[1]) / "start"
+print("ready", flush=True)
+while not start.exists():
+    time.sleep(0.01)
+main(lambda: run(stage, force=True))
 """
 
 
@@ -37,7 +52,7 @@ def live(workspace, *overrides):
         wait_until(lambda: (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").exists())
         yield
         (workspace / "release").touch()
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT) == 0
     finally:
         process.kill()
         process.wait()
@@ -54,6 +69,22 @@ def test_force_beside_a_live_run_is_refused_and_leaves_its_checkpoints(workspace
         assert (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").read_text() == "kept"
     assert (stage.directory / "text.txt").read_text() == "kept"
     assert executions(workspace) == ["waits"]
+
+
+def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
+    (workspace / "release").touch()
+    run(task(Reports, workspace))
+    command = [sys.executable, "-c", FORCED, str(workspace)]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, cwd=ROOT, **piped) for _ in range(3)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    (workspace / "start").touch()
+    ended = {process.communicate()[1]: process.returncode for process in processes}
+    assert set(ended.values()) == {0, 2}, ended
+    refused = [text for text, status in ended.items() if status == 2]
+    assert all("another process is running this stage" in text for text in refused), ended
+    assert task(Reports, workspace).complete()
 
 
 def test_a_refused_force_leaves_the_output_complete(workspace):

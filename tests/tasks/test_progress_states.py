@@ -22,8 +22,8 @@ from tests.tasks.counting_tasks import (
     Reports,
     Second,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 PROCESS = """
 import sys
@@ -68,7 +68,7 @@ def test_a_running_stage_is_shown_with_its_percentage(workspace):
         assert row.message.endswith("left, loss 0.5)")
         assert json.dumps(row.progress)
         (workspace / "release").touch()
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT) == 0
     (row,) = status(stage)
     assert (row.state, row.progress, row.message) == ("done", None, None)
     assert names(stage) == set()
@@ -91,7 +91,7 @@ def test_a_killed_stage_says_what_is_kept(workspace, restarted):
     with live(workspace) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with stage.store.locked(stage.stage, stage.key.fingerprint, timeout=30):
+        with stage.store.locked(stage.stage, stage.key.fingerprint, timeout=LIMIT):
             pass  # the stage's process has ended
     (row,) = status(stage)
     assert row.state == "missing"
@@ -265,8 +265,12 @@ class Terminal:
     def end(self) -> int:
         wait_until(lambda: (self.read(), self.process.poll() is not None)[1])
         self.read()
-        os.close(self._master)
         return self.process.returncode
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -279,7 +283,7 @@ def test_bars_are_drawn_in_a_terminal_and_lines_stay_whole(workspace, workers):
         (workspace / "release").touch()
         assert terminal.end() == 0
     finally:
-        terminal.process.kill()
+        terminal.close()
     lines = [line.strip() for line in terminal.text.replace("\r", "\n").split("\n")]
     ended = [line for line in lines if " done in " in line]
     assert len(ended) == 3
@@ -294,6 +298,6 @@ def test_an_interrupted_run_leaves_the_terminal_clean(workspace):
         os.killpg(terminal.process.pid, signal.SIGINT)
         assert terminal.end() != 0
     finally:
-        terminal.process.kill()
+        terminal.close()
     assert terminal.text.rfind("\x1b[?25h") > terminal.text.rfind("\x1b[?25l")
     assert status(task(BothReport, workspace))[0].state == "missing"

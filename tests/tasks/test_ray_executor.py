@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
@@ -27,10 +26,10 @@ from tests.tasks.counting_tasks import (
     UsesEngineToo,
     executions,
     task,
-    wait_until,
 )
 from tests.tasks.leasing_tasks import Samples, given
 from tests.tasks.test_slurm_executor import RUN, content
+from tests.waiting import ending, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +38,7 @@ def nodes() -> Iterator[Nodes]:
         yield started
 
 
+@pytest.mark.slow
 def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     with pytest.raises(RunFailed) as caught:
         run(task(Complains, workspace, "execution=ray"))
@@ -48,17 +48,20 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) -> None:
     with pytest.raises(RunFailed, match=r"killed by SIGKILL, probably .*; lower sampling.batch"):
         run(task(Ends, workspace, "name=SIGKILL", "execution=ray"))
 
 
+@pytest.mark.slow
 def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
     monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(gpus=1, threads=7))
     with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
         run(task(InBatches, workspace, "execution=ray"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_slot", [False, True])
 def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
     workspace, nodes, monkeypatch, in_slot: bool
@@ -92,19 +95,19 @@ tasks.build.needs = lambda *_: Needs(policy=True)
 {RUN}"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [RUN, RUN_IN_SLOTS])
 def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
     stage = task(InBatches, workspace, "execution=ray")
     command = [sys.executable, "-c", script, "InBatches", str(workspace), "execution=ray"]
-    started = subprocess.Popen(command, cwd=ROOT)
-    wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
-    process = process_of(stage.store.progress_file(stage.key))
-    started.send_signal(signal.SIGKILL)
-    started.wait()
+    with ending(subprocess.Popen(command, cwd=ROOT)):
+        wait_until(lambda: "batch 1" in executions(workspace))
+        process = process_of(stage.store.progress_file(stage.key))
     wait_until(lambda: not process.is_running())
     wait_until(lambda: not stage.store.in_use(stage.key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_slot", [False, True])
 def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     workspace, nodes, capfd, monkeypatch, in_slot: bool
@@ -116,7 +119,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
 
     def remove_node() -> None:
         try:
-            wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
+            wait_until(lambda: "batch 1" in executions(workspace))
             lost.append(process_of(stage.store.progress_file(stage.key)))
             nodes.lose_node_of(lost[0])
             wait_until(lambda: not lost[0].is_running())
@@ -137,6 +140,7 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     assert content(here) == content(directory)
 
 
+@pytest.mark.slow
 def test_stages_that_open_a_policy_run_in_one_slot_one_after_the_other(
     workspace, nodes, monkeypatch
 ) -> None:

@@ -23,6 +23,7 @@ from pipeline.stages.resources import open_remote_retriever, open_retriever
 from tasks.run import task_for
 from tasks.serve import serve_retrieval
 from tests.retrieval.small_encoders import BagOfWords
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = [
@@ -93,6 +94,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
     try:
         ready = next(line for line in process.stdout if " at http://" in line)
         url = ready.split(" at ")[1].split(";")[0]
+        assert url.startswith("http://127.0.0.1:")
         served = task_for("sample", str(configuration), (f"retrieval.service={url}",))
         local = task_for("sample", str(configuration))
         assert served.key == local.key  # where retrieval runs changes no fingerprint
@@ -116,7 +118,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
             open_remote_retriever(other.settings, other.key)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0
     assert "retrieval ended" in rest
 

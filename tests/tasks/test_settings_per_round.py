@@ -181,7 +181,9 @@ def test_a_run_writes_its_configuration_which_gives_the_same_stages(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     file = tmp_path / "out" / "embedded" / "config.yaml"
     assert "sk-secret" not in file.read_text()
-    assert load(file) == load("embedded", overrides)
+    kept = json.loads(file.with_name("dtypes.json").read_text())
+    types = tuple(f"{name}={dtype}" for name, dtype in kept.items())  # for auto
+    assert load(file) == load("embedded", (*overrides, *types))
     written = file.stat().st_mtime_ns
     rows = [
         json.loads(steep("status", "--json", *arguments, cwd=tmp_path).stdout)

@@ -46,9 +46,9 @@ from tests.tasks.counting_tasks import (
     Waits,
     executions,
     task,
-    wait_until,
 )
 from tests.tasks.leasing_tasks import Samples, given
+from tests.waiting import LIMIT, ending, wait_until
 
 LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
 RUN = """
@@ -66,6 +66,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files if path.name != "manifest.json"}
 
 
+@pytest.mark.slow
 def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) -> None:
     directory = run(task(Second, workspace, *LOCAL))
     assert executions(workspace) == ["first", "second", "batch 0", "batch 1", "batch 2"]
@@ -76,6 +77,7 @@ def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) ->
     assert content(run(here)) == content(directory)
 
 
+@pytest.mark.slow
 def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
     with pytest.raises(RunFailed) as caught:
         run(task(Complains, workspace, *LOCAL))
@@ -86,18 +88,16 @@ def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None:
     """The run gets SIGKILL, so only its death tells the driver."""
     stage = task(InBatches, workspace, *LOCAL)
-    started = subprocess.Popen(
-        [sys.executable, "-c", RUN, "InBatches", str(workspace), *LOCAL], cwd=ROOT
-    )
-    wait_until(lambda: "batch 1" in executions(workspace), seconds=300)
-    record = read_progress(stage.store.progress_file(stage.key))
-    assert record is not None
-    assert record.job.startswith("local job ")
-    started.kill()
-    started.wait()
+    command = [sys.executable, "-c", RUN, "InBatches", str(workspace), *LOCAL]
+    with ending(subprocess.Popen(command, cwd=ROOT)):
+        wait_until(lambda: "batch 1" in executions(workspace))
+        record = read_progress(stage.store.progress_file(stage.key))
+        assert record is not None
+        assert record.job.startswith("local job ")
     wait_until(lambda: not stage.store.in_use(stage.key))
     (workspace / "release").touch()
     directory = run(stage)
@@ -105,6 +105,7 @@ def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None
     assert executions(workspace).count("batch 0") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "in_background"),
     [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
@@ -122,31 +123,27 @@ def test_an_interrupted_run_cancels_its_job(
 
     stage = task(Waits, workspace, *LOCAL)
     command = [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL, "workers=1"]
-    started = subprocess.Popen(command, cwd=ROOT, preexec_fn=ignore_interrupts)
-    wait_until(lambda: executions(workspace) == ["waits"], seconds=300)
-    record = read_progress(stage.store.progress_file(stage.key))
-    assert record is not None
-    process = psutil.Process(record.pid)
-    started.send_signal(number)
-    assert started.wait(60) != 0
+    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=ignore_interrupts)) as started:
+        wait_until(lambda: executions(workspace) == ["waits"])
+        record = read_progress(stage.store.progress_file(stage.key))
+        assert record is not None
+        process = psutil.Process(record.pid)
+        started.send_signal(number)
+        assert started.wait(LIMIT) != 0
     wait_until(lambda: not process.is_running())
     assert not stage.store.in_use(stage.key)
 
 
+@pytest.mark.slow
 def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
     stage = task(Waits, workspace)
-    started = subprocess.Popen(
-        [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL], cwd=ROOT
-    )
-    try:
-        wait_until(lambda: executions(workspace) == ["waits"], seconds=300)
+    command = [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL]
+    with ending(subprocess.Popen(command, cwd=ROOT)) as started:
+        wait_until(lambda: executions(workspace) == ["waits"])
         with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
             run(stage)
         (workspace / "release").touch()
-        assert started.wait(120) == 0
-    finally:
-        started.kill()
-        started.wait()
+        assert started.wait(LIMIT) == 0
 
 
 def request(**settings: Any) -> Request:

@@ -16,6 +16,8 @@ from tasks.status import status, why
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
+    Copies,
+    CopiesModel,
     First,
     FollowsComplaint,
     Second,
@@ -23,8 +25,8 @@ from tests.tasks.counting_tasks import (
     WritesNothing,
     executions,
     task,
-    wait_until,
 )
+from tests.waiting import LIMIT, wait_until
 
 
 def test_a_complete_stage_is_not_run_again(workspace):
@@ -66,6 +68,38 @@ def test_a_killed_stage_continues_from_its_checkpoint(workspace):
     assert (directory / "total.txt").read_text() == "15"
 
 
+@pytest.mark.parametrize("kind", [Copies, CopiesModel])
+def test_a_raw_file_that_changes_while_a_stage_runs_fails_the_stage(workspace, kind):
+    source = workspace / "data" / "numbers.txt"
+    source.parent.mkdir()
+    source.write_text("first")
+    (workspace / "kill").touch()
+    name = source if kind is Copies else source.parent
+    with pytest.raises(
+        RunFailed, match=rf"{name}: changed while the stage ran, so nothing was stored; run"
+    ) as caught:
+        run(task(kind, workspace, f"data.root={source.parent}"))
+    assert caught.value.exit_status == 2
+    assert not list((workspace / "runs").rglob("manifest.json"))
+    (workspace / "kill").unlink()
+    source.write_text("first")  # as before the first attempt, whose checkpoint may hold either
+    directory = run(task(kind, workspace, f"data.root={source.parent}"))
+    assert (directory / "copy.txt").read_text() == "first"
+    assert executions(workspace) == [kind.stage] * 2
+
+
+def test_a_raw_file_that_changed_before_its_stage_started_stops_the_stage(workspace):
+    source = workspace / "data" / "numbers.txt"
+    source.parent.mkdir()
+    source.write_text("first")
+    waiting = task(Copies, workspace, f"data.root={source.parent}")
+    assert waiting.key.files
+    source.write_text("later")
+    with pytest.raises(RunFailed, match=r"numbers.txt: changed"):
+        run(waiting)
+    assert executions(workspace) == []
+
+
 KILLED = """
 import sys
 from pathlib import Path
@@ -86,7 +120,7 @@ def test_stages_end_when_the_scheduler_is_killed(workspace, workers):
         scheduler.kill()
         scheduler.wait()
     stage = task(Sleeps, workspace)
-    with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=30):
+    with FileLock(stage.store.checkpoint_dir(stage.key).with_suffix(".lock"), timeout=LIMIT):
         pass  # a stage holds it until its process ends
 
 

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from typing import Any, get_args
 
 import pytest
@@ -72,6 +74,31 @@ def test_a_stage_whose_log_cannot_take_a_word_is_explained(workspace):
     with pytest.raises(RunFailed, match=r"first.log: no space is left on the disk") as caught:
         run(task(First, workspace))
     assert caught.value.exit_status == 2
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from tasks.run import run
+from tests.tasks.counting_tasks import First, task
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+try:
+    run(task(First, Path(sys.argv[1])), force=True)
+except Exception as error:
+    print(f"{type(error).__name__} {error}")
+"""
+
+
+def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy(workspace):
+    """As on a full disk, where no stage can start, so there is no log yet."""
+    run(task(First, workspace))
+    command = [sys.executable, "-c", LIMITED, str(workspace)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.fullmatch(
+        r"StoreError /.*/runs/embedded: the file is larger than allowed; raise the limit .*\n",
+        done.stdout,
+    )
+    assert task(First, workspace).complete()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

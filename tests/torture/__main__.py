@@ -21,7 +21,7 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, SteepError
 from tests.torture import damage, disk, endpoint, inputs, kills, nodes
 from tests.torture.figures import Figures
-from tests.torture.runs import EMBEDDED, SMALL, RunFolder
+from tests.torture.runs import EMBEDDED, PROGRAPH, SMALL, RunFolder
 
 PARTS = ("inputs", "endpoint", "kills", "damage", "disk", "ray")
 
@@ -38,6 +38,10 @@ def main(
     embedded: Annotated[
         bool, typer.Option(help="lose nodes of configs/embedded.yaml instead of a small run")
     ] = False,
+    prograph: Annotated[
+        bool,
+        typer.Option(help="kill, damage and fill the disk of a run of ProGraph-R1, not TeaRAG"),
+    ] = False,
     seed: Annotated[int, typer.Option(help="seed of all random choices")] = 0,
     folder: Annotated[Path | None, typer.Option(help="working folder; default: temporary")] = None,
     output: Annotated[Path, typer.Option(help="JSON file")] = Path("runs/torture.json"),
@@ -49,7 +53,7 @@ def main(
         raise InputError(f"no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory() as temporary:
         root = (folder or Path(temporary)).resolve()
-        reference = RunFolder(root / "reference")
+        reference = RunFolder(root / "reference", (), PROGRAPH if prograph else SMALL)
         divided = RunFolder(root / "divided", nodes.DIVIDED, EMBEDDED if embedded else SMALL)
         run: dict[str, Callable[[], Figures]] = {
             "inputs": lambda: inputs.run(seed, case),

@@ -1,4 +1,4 @@
-"""Generated bad input for configurations, native data, literals, lock files, hosts and commands.
+"""Generated bad input for configurations, native data, literals, lock files, hosts, commands and policies.
 
 Every case must be refused with one sentence, or be accepted where it is valid after all.
 """
@@ -17,6 +17,7 @@ from pipeline.retrieval.remote.server import create_app
 from tests.cli import malformed_inputs
 from tests.config import config_cases
 from tests.corpus import malformed, malformed_locks
+from tests.llm import adapter_defects
 from tests.retrieval import malformed_hosts
 from tests.retrieval.served import IDENTITY, FakeRetriever
 from tests.torture.figures import Figures
@@ -33,6 +34,7 @@ def run(seed: int, count: int) -> Figures:
         ("lock files", _locks),
         ("hosts", _hosts),
         ("commands", _commands),
+        ("adapters and templates", adapter_defects.problems),
     ]
     for number, (name, problems) in enumerate(parts):
         share = (count + number) // len(parts)

@@ -16,13 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import shipped
+from tests.waiting import becomes
 
-SMALL = Path(__file__).with_name("small.yaml").read_text(encoding="utf-8")
-EMBEDDED = "base: {base}\nname: small\n"  # the shipped configuration as it is
+_FOLDER = Path(__file__).parent
+SMALL = (_FOLDER / "small.yaml").read_text(encoding="utf-8")
+PROGRAPH = (_FOLDER / "small_prograph.yaml").read_text(encoding="utf-8")
+EMBEDDED = "base: {configs}/embedded.yaml\nname: small\n"  # the shipped configuration as it is
 # Files whose content is time or memory, and keys of JSON files that hold seconds.
 TIMED_FILES = frozenset({"manifest.json", "timing.json", "report.html"})
 _TIMED_KEYS = re.compile(r"second|runtime|per_second|timing")
 _STARTED = re.compile(r"^\S+\s+(\S+)\s+runs \(log: ")
+
+
+def environment() -> dict[str, str]:
+    """The environment in which ``steep`` of this checkout runs from any folder."""
+    here = {"PYTHONPATH": str(shipped.ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **here}
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class RunFolder:
     """A working directory with a configuration; its data, runs and caches stay inside.
 
     ``overrides`` are settings as ``--set`` takes them. ``configuration`` is the text of the file, in which
-    {base} stands for the shipped ``embedded.yaml``.
+    {configs} stands for the folder of the shipped ones.
     """
 
     root: Path
@@ -44,8 +53,7 @@ class RunFolder:
     def prepare(self) -> RunFolder:
         """Create the folder and its configuration."""
         self.root.mkdir(parents=True, exist_ok=True)
-        base = (shipped.CONFIGURATIONS / "embedded.yaml").as_posix()
-        text = self.configuration.replace("{base}", base)
+        text = self.configuration.replace("{configs}", shipped.CONFIGURATIONS.as_posix())
         (self.root / "small.yaml").write_text(text, encoding="utf-8")
         return self
 
@@ -56,14 +64,13 @@ class RunFolder:
 
         ``before`` is called in the new process, for example to limit its resources.
         """
-        root = str(shipped.ROOT)
         options = ["--config", "small.yaml"]
         for override in self.overrides:
             options += ["--set", override]
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli", *arguments, *options],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"},
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -138,9 +145,7 @@ def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
             if due is not None and time.monotonic() >= due:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                deadline = time.monotonic() + 10
-                while run.orphans() and time.monotonic() < deadline:
-                    time.sleep(0.1)
+                becomes(lambda: not run.orphans())
                 return Killed(running, delay, len(run.orphans()))
             time.sleep(0.02)
     return None

@@ -46,6 +46,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_killed_rounds_end_with_the_same_bytes(run: Run, whole: StageContext) -> None:
     """Real kills: after random times, and while files of a checkpoint are being written."""
     context = run.context("train", "killed", dpo=STEPS)

@@ -148,7 +148,7 @@ def test_a_lossy_tokenizer_is_refused(tokenizer):
 
     lossy = byte_tokenizer()
     lossy.backend_tokenizer.normalizer = normalizers.Lowercase()
-    lossy.chat_template = "?"
+    lossy.chat_template = "{{ messages[0].content }}"
     with pytest.raises(TrainingError, match="example e1: model tokens decode to"):
         encode_sft(lossy, [example(1)])
 

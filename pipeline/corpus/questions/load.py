@@ -12,22 +12,28 @@ contexts only, ``query`` with retrieved ``context``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
 from pipeline.corpus.documents import Document
+from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
 from pipeline.corpus.questions.question_record import question_record
 from pipeline.corpus.questions.select import Selection, choose, matches
 from pipeline.corpus.raw_files import read_rows
-from pipeline.corpus.raw_records import RawRecord
+from pipeline.corpus.raw_records import RawRecord, brief
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 
 WITHOUT_EVIDENCE = "multi-hop questions without golden evidence"
+EMPTY_ANSWERS = "answers of articles and punctuation alone, beside others"
+REPEATED = "questions with the text of an earlier question of the set"
+UNANSWERABLE = "questions whose answers are articles and punctuation alone"
 
 _PARSERS: dict[str, Callable[[RawRecord], Question]] = {
     "musique": multihop.musique,
@@ -47,6 +53,27 @@ _CONTEXTS: dict[str, Callable[[RawRecord], list[Document]]] = {
     "popqa": single.popqa_contexts,
 }
 DATASETS = tuple(_PARSERS)
+
+
+@dataclass
+class Notes:
+    """What `load_questions` left out or noticed.
+
+    Attributes:
+        counts: numbers by reason; what was left out is counted among all questions that were read.
+        unanswerable: place and answers of the questions whose answers normalize to nothing. Every
+            prediction scores 0 on them.
+        repeated: ids of questions with the text of an earlier question of the set, and its id.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    unanswerable: list[str] = field(default_factory=list)
+    repeated: dict[str, str] = field(default_factory=dict)
+
+    def count_repeats(self, questions: Sequence[Question]) -> None:
+        """Note the repeated questions of a set, which may come from several files."""
+        self.repeated = repeated_questions(questions)
+        self.counts[REPEATED] = len(self.repeated)
 
 
 def read_questions(path: Path, dataset: str) -> Iterator[tuple[RawRecord, Question]]:
@@ -82,20 +109,21 @@ def load_questions(
     select: Selection = "first",
     limit: int | None = None,
     seed: int = 0,
-    drop_unfounded: bool = False,
-    counts: Counter[str] | None = None,
+    for_training: bool = False,
+    notes: Notes | None = None,
 ) -> list[Question]:
     """Questions of one file that match the filter ``required``, at most ``limit`` of them by
     ``select``.
 
     ``required`` maps field names to required values. A name is looked up in the raw record first
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
-    With ``drop_unfounded``, a question is left out when none of its supporting facts names a
-    sentence of its context. ``counts`` collects what was left out of the questions that were read,
-    by reason, and the multi-hop questions without golden evidence that are returned.
-    Raises InputError as `read_questions` does, and when no question is left.
+    ``for_training`` leaves out questions to which rewards give no signal: none of their supporting
+    facts names a sentence of their context, or all their answers normalize to nothing. ``notes``
+    collects what was left out or noticed. Raises InputError as `read_questions` does, and when no
+    question is left.
     """
-    notes: Counter[str] = Counter() if counts is None else counts
+    notes = Notes() if notes is None else notes
+    unanswerable: dict[str, str] = {}  # by question id
     ids: set[str] = set()
     unmet = dict(required or {})
     kept: list[Question] = []
@@ -107,29 +135,41 @@ def load_questions(
         question = _parse(row, dataset)
         if not matches(question, required or {}, unmet, raw=row.value):
             continue
-        notes.update(row.notes)
-        if drop_unfounded and row.notes[shared.NO_FACT_FOUND]:
+        notes.counts.update(row.notes)
+        if for_training and row.notes[shared.NO_FACT_FOUND]:
             continue
         _number_repeat(question, ids)
+        if not any(map(normalize, question.answers)):
+            unanswerable[question.question_id] = str(row.error(brief(question.answers)))
+            if for_training:
+                continue
         kept.append(question)
         if select == "first" and len(kept) == limit:
             break
     if unmet and not kept:
         fields = ", ".join(unmet)
         raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
-    if not kept and notes[shared.NO_FACT_FOUND]:
+    if not kept and notes.counts[shared.NO_FACT_FOUND]:
         problem = (
-            f"supporting_facts: {notes[shared.NO_FACT_FOUND]} questions, and none has a fact that "
+            f"supporting_facts: {notes.counts[shared.NO_FACT_FOUND]} questions, and none has a fact that "
             "names a sentence of its context; use the edition with gold paragraphs"
         )
         raise InputError.at(path, None, problem)
+    if not kept and unanswerable:
+        first, *_ = unanswerable.values()
+        raise InputError(f"{first}: {UNANSWERABLE} cannot be trained on, and the file has no other")
     if not kept:
         wanted = ", ".join(f"{field}: {value}" for field, value in (required or {}).items())
         raise InputError.at(path, None, f"filter: no question has {wanted}; correct the filter")
     chosen = choose(kept, select, limit, seed)
-    notes[WITHOUT_EVIDENCE] += sum(
+    notes.counts[WITHOUT_EVIDENCE] += sum(
         question.hop == "multi" and not question.evidence for question in chosen
     )
+    if not for_training:
+        names = {question.question_id for question in chosen}
+        unanswerable = {name: place for name, place in unanswerable.items() if name in names}
+    notes.counts[UNANSWERABLE] += len(unanswerable)
+    notes.unanswerable += unanswerable.values()
     return chosen
 
 
@@ -149,8 +189,14 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
 
 
 def _parse(row: RawRecord, dataset: str) -> Question:
+    """The record's question, without answers that cannot score beside others that can."""
     question = shared.question(row, dataset) if dataset != "questions" else None
-    return _PARSERS[dataset](row) if question is None else question
+    if question is None:
+        question = _PARSERS[dataset](row)
+    if scoring := [answer for answer in question.answers if normalize(answer)]:
+        row.notes[EMPTY_ANSWERS] += len(question.answers) - len(scoring)
+        question.answers = scoring
+    return question
 
 
 def _number_repeat(question: Question, ids: set[str]) -> None:

@@ -48,7 +48,7 @@ def write_published_files(root: Path, *, decomposed: int = 1000) -> Path:
     (root / "2wikimultihopqa").mkdir()
     triples = [["A", "mouth", "X"], ["B", "mouth", "Y"]]
     for split in ("train", "dev"):
-        wiki2 = [record | {"evidences": triples} for record in hotpotqa]
+        wiki2 = [HOTPOTQA | {"_id": f"w{n}", "evidences": triples} for n in range(3)]
         (root / f"2wikimultihopqa/{split}.json").write_text(json.dumps(wiki2))
     for name in SINGLE:
         questions = [{"question": f"What is {n}?", "golden_answers": ["x"]} for n in range(3)]

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from pipeline.config import load
+from pipeline.config.dtypes import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
 from pipeline.index.memory import encoder_activations, index_bytes, is_on_gpu, scratch_bytes
@@ -22,7 +23,7 @@ ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def plan(name: str, gpu: Gpu | None, *stages: str, overrides: tuple[str, ...] = ()) -> MemoryPlan:
-    settings = load(name, overrides)
+    settings = resolve_dtypes(load(name, overrides), gpus=gpu is not None).settings
     gpus = [gpu] * max(settings.gpus, 1) if gpu else []
     return memory_plan(settings, stages, sizes_of(settings, published_count), gpus)
 
@@ -257,7 +258,7 @@ def test_the_page_has_the_plan_of_the_published_runs() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_training_is_planned_on_the_gpus_that_there_are(count: int) -> None:
-    settings = load("embedded")
+    settings = resolve_dtypes(load("embedded"), gpus=True).settings
     sizes = sizes_of(settings, published_count)
     (stage,) = memory_plan(settings, ["sft"], sizes, [nominal_gpu(80)] * count).stages
     assert settings.sft.processes == 2

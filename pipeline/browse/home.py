@@ -1,0 +1,113 @@
+"""The home of a run: what every policy reached, how its trajectories fail, and what became of every round.
+
+Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that the stage
+``evaluate`` wrote; counts are of the trajectories and pairs that the browser lists, and link to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.browse.figures import curve, share_table, stacked
+from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
+from pipeline.browse.site import OpenRun
+from pipeline.browse.sources import METRICS, TESTS, Group
+from pipeline.core.dataset_averages import ALL
+from pipeline.evaluation.policy_names import of_run, policy_title
+from pipeline.stages.report_data import read_json, series
+
+Page = dict[str, Any]
+
+
+def home(run: OpenRun) -> Page:
+    """Policies with scores, failure modes and training; rounds with outcomes and kinds of pairs."""
+    counted = {
+        name: run.queries.counts(table, name)
+        for table, name in (("trajectories", "failure"), ("trajectories", "bin"), ("pairs", "kind"))
+    }
+    tables = []
+    for title, heading, list, name, meanings in (
+        ("Failure modes", "Of trajectories", "trajectories", "failure", FAILURE_MEANINGS),
+        ("Pairing outcomes", "Of samples", "trajectories", "bin", BIN_MEANINGS),
+        ("Kinds of pairs", "Of pairs", "pairs", "kind", KIND_MEANINGS),
+    ):
+        groups = [group for group in run.sources.groups if group.key in counted[name]]
+        groups.sort(key=lambda group: group.key.startswith("round"))  # policies first
+        of_group = {group.key: counted[name][group.key] for group in groups}
+        rows = share_table(of_group, meanings, list, name)
+        if rows:
+            totals = [sum(counts.values()) for counts in of_group.values()]
+            tables.append(
+                {
+                    "title": title,
+                    "heading": heading,
+                    "list": list,
+                    "rows": rows,
+                    "columns": [*zip(groups, totals, strict=True)],
+                    "colored": name == "failure",
+                }
+            )
+    [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
+    return {"verdict": verdict, "policies": _policies(run, counted["failure"]), "tables": tables}
+
+
+def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:
+    """One row for each evaluated policy, in order of training after those that were only evaluated."""
+    scores, tests = _scores(run)
+    own = of_run(scores)
+    groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
+    named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
+    unmerged = [group for group in groups.values() if group not in named.values()]
+    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
+    for place, name in enumerate(own):
+        before = own[place - 1] if place else None
+        if before is None:
+            rows.append(_policy(name, scores[name], named[name], None, failures))
+            continue
+        row = _policy(name, scores[name], named[name], scores[before], failures)
+        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
+    return rows + [_policy("", None, group, None, failures) for group in unmerged]
+
+
+def _policy(
+    name: str,
+    score: Mapping[str, Any] | None,
+    group: Group | None,
+    before: Mapping[str, Any] | None,
+    failures: Mapping[str, Mapping[str, int]],
+) -> Page:
+    modes = failures.get(group.key, {}) if group is not None else {}
+    history = read_json(group.training)["history"] if group and group.training else []
+    return {
+        "title": policy_title(name) if group is None else group.title,
+        "group": group,
+        "score": score,
+        "right": (modes.get("right", 0), sum(modes.values())),
+        "gain": score["em"] - before["em"] if score and before else None,
+        "p": None,
+        "before": None,
+        "modes": stacked({mode: modes.get(mode, 0) for mode in FAILURE_MEANINGS}),
+        "training": curve(series(history, "loss")[1]),
+    }
+
+
+def _scores(run: OpenRun) -> tuple[dict[str, Any], dict[tuple[str, str], float | None]]:
+    """The average over data sets by policy, and p of EM by the policies before and after."""
+    directory = run.sources.evaluation
+    if directory is None:
+        return {}, {}
+    rows: Sequence[Mapping[str, Any]] = read_json(directory / METRICS)
+    tests: Sequence[Mapping[str, Any]] = read_json(directory / TESTS)
+    return (
+        {
+            row["policy"]: row
+            for row in rows
+            if row["dataset"] == ALL and row["split"] == rows[0]["split"]
+        },
+        {
+            (test["before"], test["after"]): test["p"]
+            for test in tests
+            if test["dataset"] == ALL and test["measure"] == "em"
+        },
+    )

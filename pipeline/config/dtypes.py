@@ -1,0 +1,179 @@
+"""What ``dtype: auto`` is: bfloat16 on a GPU, and on a CPU the type in which products of matrices are faster.
+
+Input: a configuration, and the file `DTYPES` of its run. Output: the configuration with float32 or bfloat16
+in place of every ``auto``, so that fingerprints and manifests have the type that computes. The faster type
+depends on the processor: with AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types
+that it started with, because another type would be another result. Torch is only imported in a process of its
+own, and only where the run's file does not say the type.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.config.base import Block
+from pipeline.config.run import Config
+from pipeline.core import shipped
+from pipeline.core.cpu_threads import thread_variables
+from pipeline.core.devices import torch_for_cpus
+from pipeline.core.errors import DependencyError, InputError
+from pipeline.core.gpus import visible_gpus
+from pipeline.core.input_files import parse_json, read_json
+from pipeline.core.matrix_kernels import kernel_variables
+from pipeline.core.nested import leaves
+
+Dtype = Literal["float32", "bfloat16"]
+Seconds = Mapping[Dtype, float]
+AUTO = "auto"
+DTYPES = "dtypes.json"  # in the run's directory: the types by the name of the setting
+_NAMES: tuple[Dtype, ...] = ("float32", "bfloat16")
+# Tokens, width, and width of the MLP: of the embedded run's embedder, and of its policy.
+_PRODUCTS = ((512, 384, 1536), (1024, 160, 448))
+_REPEATS = 6  # about 50 ms for all products; the first of each is a warm-up
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration without ``auto``; ``dtypes`` has the types of the settings that were ``auto``."""
+
+    settings: Config
+    dtypes: Mapping[str, Dtype]
+
+
+def measured_seconds() -> Seconds:
+    """Seconds of the same products in each type, on one thread of this machine's processor.
+
+    Raises DependencyError when torch cannot compute them.
+    """
+    return _measured()
+
+
+def resolve_dtypes(
+    settings: Config,
+    *,
+    gpus: bool | None = None,
+    seconds: Callable[[], Seconds] = measured_seconds,
+) -> Resolved:
+    """The configuration with the types of its run, or where the run has none yet those of this machine.
+
+    ``gpus`` says whether there are GPUs; None: as on this machine. Raises InputError when the run's file is
+    damaged, and what ``seconds`` raises.
+    """
+    values = dict(leaves(settings.model_dump(mode="json")))
+    names = [name for name, value in values.items() if name.endswith(".dtype") and value == AUTO]
+    dtypes: dict[str, Dtype] = {}
+    kept = read_dtypes(settings.run_dir / DTYPES) if names else {}
+    for name in names:
+        block = name.removesuffix(".dtype")
+        # Settings of a round hold only what differs from the block of the run.
+        device = values.get(f"{block}.device", values.get(f"{block.split('.')[-1]}.device"))
+        if name in kept:
+            dtypes[name] = kept[name]
+        elif device == "cuda" or (device == "auto" and _has_gpus(settings, gpus)):
+            dtypes[name] = "bfloat16"
+        else:
+            times = seconds()
+            dtypes[name] = min(_NAMES, key=lambda dtype: times[dtype])
+    return Resolved(_replaced(settings, dtypes), dtypes)
+
+
+def read_dtypes(path: Path) -> dict[str, Dtype]:
+    """The types that a run started with; none where it has not started.
+
+    Raises InputError when the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    kept: dict[str, Dtype] = read_json(path)
+    if not set(map(str, kept.values())) <= set(_NAMES):
+        raise InputError.at(
+            path,
+            None,
+            f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file, so that the "
+            "types of this machine are taken",
+        )
+    return kept
+
+
+def _has_gpus(settings: Config, gpus: bool | None) -> bool:
+    if gpus is None:
+        return settings.gpus > 0 or bool(not torch_for_cpus() and visible_gpus())
+    return gpus
+
+
+def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:
+    """A setting, block or mapping with ``dtypes`` by dotted name in it; what is unchanged is not copied."""
+    if name in dtypes:
+        return dtypes[name]
+    if not isinstance(value, Block | dict):
+        return value
+    below = dict(value)  # of a block its fields
+    changed = {
+        key: new
+        for key, old in below.items()
+        if (new := _replaced(old, dtypes, f"{name}.{key}".lstrip("."))) is not old
+    }
+    if not changed:
+        return value
+    return value.model_copy(update=changed) if isinstance(value, Block) else {**below, **changed}
+
+
+@functools.cache
+def _measured() -> Seconds:
+    environment = {
+        **os.environ,
+        **thread_variables(1, os.environ),
+        **kernel_variables(),
+        **({"PYTHONSAFEPATH": "1"} if shipped.INSTALLED else {}),
+    }
+    command = [sys.executable, "-m", "pipeline.config.dtypes"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    try:
+        seconds: Seconds = parse_json(done.stdout, "torch")
+    except InputError:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise DependencyError(
+            f"dtype is auto, and torch could not time the types of this processor ({reason}); set each dtype "
+            "to float32 or bfloat16"
+        ) from None
+    return seconds
+
+
+def _time_products() -> dict[Dtype, float]:
+    """The shortest of several alternating repeats, summed over the products."""
+    import torch
+
+    torch.set_num_threads(1)
+    total = dict.fromkeys(_NAMES, 0.0)
+    for tokens, width, inner in _PRODUCTS:
+        factors = {
+            name: (
+                torch.ones(tokens, width, dtype=getattr(torch, name)),
+                torch.ones(width, inner, dtype=getattr(torch, name)),
+            )
+            for name in _NAMES
+        }
+        seconds: dict[Dtype, list[float]] = {name: [] for name in _NAMES}
+        for _ in range(_REPEATS):
+            for name, (left, right) in factors.items():
+                started = time.perf_counter()
+                left @ right
+                seconds[name].append(time.perf_counter() - started)
+        for name in _NAMES:
+            total[name] += min(seconds[name][1:])
+    return total
+
+
+if __name__ == "__main__":
+    print(json.dumps(_time_products()))

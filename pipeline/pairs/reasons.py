@@ -1,0 +1,145 @@
+"""Why a pair was formed: the conditions of `pipeline.pairs.select`, with the values that met them.
+
+Input: both candidates of a pair, the other candidates of their question with their pairing outcomes, and the
+thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the partner
+(TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pipeline.config.policy import Pairs
+from pipeline.core.records import PairKind
+from pipeline.pairs.select import Candidate, at_least, counted_total
+
+
+class Reasons(NamedTuple):
+    """One sentence about each side of a pair and about their combination."""
+
+    chosen: str
+    rejected: str
+    partner: str
+
+
+def reasons(
+    kind: PairKind,
+    chosen: Candidate,
+    rejected: Candidate,
+    others: Sequence[tuple[Candidate, str]],
+    thresholds: Pairs,
+) -> Reasons:
+    """The reasons for a pair; ``others`` are all samples of the question with their outcomes."""
+    if kind == "step":
+        margin = _setting(thresholds, "step_margin")
+        return Reasons(
+            "Its step has the highest reward of all steps after the shared prefix. Only this step is trained.",
+            f"Its step has the lowest reward after the shared prefix, lower by at least {margin}.",
+            "The best and the worst step after each shared prefix form one pair.",
+        )
+    if chosen.reward is not None:
+        best = f"It is right and well-formed, with the highest reward of such samples, {_number(chosen.total)}."
+        return Reasons(
+            best,
+            _rejected_by_margin(kind, chosen, rejected, thresholds),
+            "Partners are taken from the lowest reward on: at most "
+            f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong search "
+            "decision, and one that is only wrong or malformed.",
+        )
+    return Reasons(
+        _chosen(chosen, thresholds),
+        _rejected(kind, chosen, rejected, thresholds),
+        _partner(rejected, others, thresholds),
+    )
+
+
+def _chosen(chosen: Candidate, thresholds: Pairs) -> str:
+    outcome, process = f"outcome {_number(chosen.outcome)}", f"process {_number(chosen.process)}"
+    if chosen.hop == "single":
+        return (
+            f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        )
+    strict = at_least(chosen.outcome, thresholds.multi_outcome) and (
+        thresholds.terms != "all" or at_least(chosen.process, thresholds.multi_process)
+    )
+    bounds = ("multi_outcome", "multi_process")
+    if not strict:
+        bounds = ("multi_outcome_relaxed", "multi_process_relaxed")
+    text = f"Multi-hop question: {outcome} is at least {_setting(thresholds, bounds[0])}"
+    if thresholds.terms == "all":
+        text += f", and {process} is at least {_setting(thresholds, bounds[1])}"
+    return f"{text}."
+
+
+def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds: Pairs) -> str:
+    outcome = f"outcome {_number(rejected.outcome)}"
+    if kind == "format":
+        return "It fails the format."
+    if kind == "easy":
+        return (
+            f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        )
+    text = (
+        f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at "
+        f"least {_setting(thresholds, 'hard_margin')}"
+    )
+    if thresholds.terms == "all":
+        text += f"; process {_number(rejected.process)} is not above {_number(chosen.process)}"
+    return f"{text}."
+
+
+def _rejected_by_margin(
+    kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds: Pairs
+) -> str:
+    what = {
+        "format": "It fails the format",
+        "easy": "It is well-formed with a wrong answer",
+    }.get(kind, "It is right and well-formed")
+    return (
+        f"{what}, and its reward {_number(rejected.total)} is lower than {_number(chosen.total)} by at "
+        f"least {_setting(thresholds, 'margin')}."
+    )
+
+
+def _partner(
+    rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
+) -> str:
+    """Why none of the samples before the partner was taken; the order is that of `select`."""
+    before = Counter(
+        _LOWER.get(outcome, "")
+        for other, outcome in others
+        if place(other, thresholds) < place(rejected, thresholds)
+    )
+    before.pop("", None)
+    walk = "Chosen samples take partners in turn, best total first, each from the lowest total on."
+    if not before:
+        return f"{walk} No sample comes before this partner."
+    which = ", ".join(f"{count} {meaning}" for meaning, count in before.items())
+    return f"{walk} Before this partner: {which}."
+
+
+# What a sample before a partner is; duplicates are not looked at.
+_LOWER: dict[str, str] = {
+    "chosen": "good enough to be chosen",
+    "chosen-unpaired": "good enough to be chosen",
+    "rejected-format": "taken by a better chosen sample",
+    "rejected-easy": "taken by a better chosen sample",
+    "rejected-hard": "taken by a better chosen sample",
+    "passed-over": "not bad enough to be rejected",
+    "over-limit": "of a pair that pairs.limit left out",
+}
+
+
+def place(candidate: Candidate, thresholds: Pairs) -> tuple[float, int]:
+    """The place in the order in which partners are looked for, from the lowest total on."""
+    return round(counted_total(candidate, thresholds), 9), candidate.sample
+
+
+def _setting(thresholds: Pairs, name: str) -> str:
+    return f"{_number(getattr(thresholds, name))} (pairs.{name})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")

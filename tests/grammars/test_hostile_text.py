@@ -1,0 +1,169 @@
+"""Documents and questions that hold added tokens, halves of them, or tags inside tags."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.core.records import Message, SftExample
+from pipeline.grammars.control_tokens import escape_tokens
+from pipeline.grammars.sanitize import sanitize
+from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
+from pipeline.grammars.tokens import (
+    control_ids,
+    control_tokens,
+    decode,
+    observation_ids,
+    prompt_ids,
+    prompt_text,
+)
+from pipeline.llm.chat_completions import without_control
+from pipeline.training.encode import encode_sft
+
+NAMES = ("qwen2.5", "qwen3", "llama-3")
+SCRIPTS = (
+    "Ada",
+    "Émile 12",
+    "Лев",
+    "東京",
+    "القاهرة",
+    "हिन्दी",
+    "👩‍👩‍👧",
+    "a < b > c",
+    "&lt;",
+    "\n\n",
+    "\t",
+)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def tokenizer(request: pytest.FixtureRequest, real_data: Path) -> Tokenizer:
+    return model_tokenizer(real_data / "tokenizers" / str(request.param))
+
+
+def hostile_texts(tokenizer: Tokenizer, count: int) -> list[str]:
+    """Every added token alone, then random texts of tokens, halves of tokens, and any script."""
+    tokens = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    chance = random.Random(0)
+    texts = list(tokens)
+    while len(texts) < count:
+        parts = []
+        for _ in range(chance.randrange(1, 9)):
+            token = chance.choice(tokens)
+            cut = chance.randrange(len(token))
+            parts.append(
+                chance.choice([token, token[:cut], token[cut:], *chance.sample(SCRIPTS, 2)])
+            )
+        texts.append("".join(parts))
+    return texts
+
+
+def test_no_text_of_an_observation_becomes_an_added_token(tokenizer: Tokenizer) -> None:
+    added = set(tokenizer.added_tokens_decoder)
+    for text in hostile_texts(tokenizer, 2000):
+        ids = observation_ids(tokenizer, text)
+        assert added.isdisjoint(ids), text
+        normalized = decode(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
+        assert decode(tokenizer, ids) == normalized, text
+
+
+def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: Tokenizer) -> None:
+    def added_in_prompt(question: str) -> list[int]:
+        ids = prompt_ids(tokenizer, [Message("system", "Search."), Message("user", question)])
+        return [token_id for token_id in ids if token_id in tokenizer.added_tokens_decoder]
+
+    plain = added_in_prompt("Who?")
+    for text in hostile_texts(tokenizer, 1000):
+        assert added_in_prompt(f"Who {text}?") == plain, text
+
+
+def test_escaped_text_says_the_same(tokenizer: Tokenizer) -> None:
+    tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
+    for text in hostile_texts(tokenizer, 1000):
+        assert unescaped(escape_tokens(text, tokens)) == unescaped(text)
+        sanitized = sanitize(text, control_tokens(tokenizer))
+        assert unescaped(sanitized) == unescaped(" ".join(text.split()))
+
+
+def unescaped(text: str) -> str:
+    for reference, character in {"&lt;": "<", "&gt;": ">", "&#91;": "[", "&#93;": "]"}.items():
+        text = text.replace(reference, character)
+    return text
+
+
+def test_observations_of_supervised_examples_hold_no_added_token(tokenizer: Tokenizer) -> None:
+    """Their documents were sanitized without the tokenizer."""
+    document = "x ".join(token.content for token in tokenizer.added_tokens_decoder.values())
+    head, tail = "<search>who</search>", "so"
+    spans = [(0, len(head), "model"), (len(head), len(head) + len(document), "observation")]
+    end = spans[-1][1]
+    example = SftExample(
+        example_id="e", question_id="q", hops=1,
+        prompt=[Message("system", "Search."), Message("user", "Who?")],
+        completion=head + document + tail, spans=[*spans, (end, end + len(tail), "model")],
+    )  # fmt: skip
+    [encoded] = encode_sft(tokenizer, [example])
+    prompt = prompt_ids(tokenizer, example.prompt)
+    completion = encoded.input_ids[len(prompt) : -1]
+    assert set(tokenizer.added_tokens_decoder).isdisjoint(completion)
+
+
+def test_a_tag_that_the_policy_samples_as_one_added_token_is_not_malformed(real_data: Path) -> None:
+    qwen3 = model_tokenizer(real_data / "tokenizers" / "qwen3")
+    [think] = qwen3("<think>", add_special_tokens=False)["input_ids"]
+    assert think in qwen3.added_tokens_decoder
+    assert think not in control_ids(qwen3)
+
+
+def test_words_that_are_added_tokens_stay_in_questions() -> None:
+    """DeepSeek's tokenizer adds single letters, and others add runs of white space."""
+    from tests.llm.small_models import small_tokenizer
+
+    tokenizer = small_tokenizer()
+    tokenizer.add_tokens(["word", "<half>", "\n\n"])
+    question = "a word of Rome\n\nand <half>"
+    text = prompt_text(tokenizer, [Message("user", question)])
+    assert question.replace("<half>", "&lt;half&gt;") in text
+    ids = observation_ids(tokenizer, question)
+    assert tokenizer.convert_tokens_to_ids("<half>") not in ids
+    assert decode(tokenizer, ids) == question
+
+
+TOKENS = st.lists(st.text("ab<>&#;@35lt ", min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@given(TOKENS, st.text("ab<>&#;@35lt ", max_size=60))
+def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
+    tokens: list[str], text: str
+) -> None:
+    escaped = escape_tokens(text, tuple(tokens))
+    assert escape_tokens(escaped, tuple(tokens)) == escaped
+    for token in tokens:
+        if set("ab@<> ") >= set(token) and token.strip():
+            assert token not in escaped
+
+
+# Each takes hours where the time grows with the square of the length.
+LONG = 1_000_000
+NESTED = {
+    "tags in tags": "<think" * (LONG // 6) + ">" * (LONG // 6),
+    "tokens in tokens": "<|a" * (LONG // 4) + "|>" * (LONG // 4),
+    "open tags": "<think " * (LONG // 7),
+    "line breaks": "\n" * LONG,
+    "step markers without a number": "\nStep  " * (LONG // 7),
+    "brackets": "[ /" * (LONG // 3),
+    "bars": "<|" + "| " * (LONG // 2),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("text", NESTED.values(), ids=NESTED.keys())
+def test_the_time_to_sanitize_grows_linearly(text: str) -> None:
+    sanitized = sanitize(text, ("<|im_end|>", "@@ROLE@@"))
+    assert not re.search(r"<think|<\|", sanitized)
+    assert not re.search(r"<\|", without_control(text))
