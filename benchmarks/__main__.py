@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -104,7 +104,7 @@ def main(
                 missing.add(f"row {name} is left out: {error}")
     _print(measured, about)
     content = {
-        "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about,
         "rows": [row.as_json() for row in measured],
         "left_out": missing.reasons,

@@ -20,18 +20,18 @@ from pipeline.core.errors import StoreError
 
 
 def rows(names: Sequence[str], directory: Path, repeats: int) -> list[Row]:
-    """Rows ``no-op``, ``status`` and ``pairs`` of the complete run in ``directory``.
+    """Rows ``no-op``, ``status`` and ``pairs`` of the finished run in ``directory``.
 
-    Raises StoreError when the run is not complete under this version of the code.
+    Raises StoreError when there is none, and for ``no-op`` when it is not complete under this version of the code.
     """
-    options = ("--config", str(directory / "config.yaml"))
-    options += ("--set", f"runs_dir={directory.absolute().parent}")
-    run = _complete(directory, options)
+    runs_dir = f"runs_dir={directory.absolute().parent}"
+    options = ("--config", str(directory / "config.yaml"), "--set", runs_dir)
+    run = _finished(directory, options, complete="no-op" in names)
     scored = run.stage("score-1") / "trajectories.parquet"
     count = sum(1 for _ in run.rewards(1))
     commands = {
         "no-op": (("run", *options), "steep run of a complete run", "< 3"),
-        "status": (("status", *options), "steep status of a complete run", ""),
+        "status": (("status", *options), "steep status of a finished run", ""),
         "pairs": (
             ("pair", str(scored), "--output", os.devnull),
             f"steep pair over {count:,} trajectories",
@@ -79,12 +79,12 @@ def steep(*words: str) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _complete(directory: Path, options: Sequence[str]) -> Run:
-    """The run in ``directory``, whose every stage is complete."""
+def _finished(directory: Path, options: Sequence[str], *, complete: bool) -> Run:
+    """The run in ``directory``; with ``complete`` no stage of it would run again."""
     from tasks.run import task_for
 
     if (directory / "config.yaml").is_file():
-        report = task_for("report", options[1], (options[3],))
-        if report.complete():
-            return Run.from_directory(directory)
+        run = Run.from_directory(directory)
+        if not complete or task_for("report", options[1], (options[3],)).complete():
+            return run
     raise StoreError(f"{directory} holds no run that is complete under this version; make run")

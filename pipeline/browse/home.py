@@ -1,7 +1,8 @@
-"""The home of a run: what every policy reached, how its trajectories fail, and what became of every round.
+"""The home of a run: what every policy reached, how its trajectories fail, and its rounds.
 
-Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that the stage
-``evaluate`` wrote; counts are of the trajectories and pairs that the browser lists, and link to them.
+Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that
+the stage ``evaluate`` wrote. Counts are of the trajectories and pairs that the browser lists, and link
+to them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def home(run: OpenRun) -> Page:
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:
-    """One row for each evaluated policy, in order of training after those that were only evaluated."""
+    """One row for each evaluated policy: first those that the run did not train."""
     scores, tests = _scores(run)
     own = of_run(scores)
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
@@ -62,9 +63,12 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
-        row = _policy(name, scores[name], named[name], before and scores[before], failures)
-        rows.append({**row, "p": tests.get((before, name)), "before": before and named[before]})
-    return rows + [_policy(group.title, None, group, None, failures) for group in unmerged]
+        if before is None:
+            rows.append(_policy(name, scores[name], named[name], None, failures))
+            continue
+        row = _policy(name, scores[name], named[name], scores[before], failures)
+        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
+    return rows + [_policy("", None, group, None, failures) for group in unmerged]
 
 
 def _policy(
@@ -77,7 +81,7 @@ def _policy(
     modes = failures.get(group.key, {}) if group is not None else {}
     history = read_json(group.training)["history"] if group and group.training else []
     return {
-        "title": policy_title(name),
+        "title": policy_title(name) if group is None else group.title,
         "group": group,
         "score": score,
         "right": (modes.get("right", 0), sum(modes.values())),

@@ -26,6 +26,8 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
             "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
             "such as embedded"
         )
+    if needs and machine.compiler_fault:
+        yield machine.compiler_fault
     if needs and present:
         yield from _old_driver(machine.driver, torch_runtime())
     for setting, count in needs if present else ():

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def test_sft_reports_time_and_loss_of_a_step(place: Place) -> None:
     assert measured["sequences or pairs of a forward pass"] == 4
     assert float(measured["time of a step"]) > 0
     # Logits with a standard deviation of 4 make random tokens less likely than 1 of 6,000.
-    assert math.log(6000) < float(measured["loss at the first step"]) < math.log(6000) + 8
+    assert math.log(6000) < float(measured["loss at the first step"]) < math.log(6000) + 9
+    assert kept(figures) == [True]
 
 
 def test_dpo_starts_at_margin_zero_and_loss_ln_2(place: Place) -> None:
@@ -380,6 +382,20 @@ def test_missing_packages_are_named() -> None:
     assert part.missing("cpu") == "needs a CUDA device"
     absent = type(part)("x", "", "", ("torch", "no_such_package", "nor_this"))
     assert absent.missing("cuda") == "missing: no_such_package, nor_this"
+
+
+def test_parts_with_vllm_are_skipped_without_a_compiler_and_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (part,) = chosen(["margin"])
+    assert part.missing("cuda") is None
+    with_vllm = replace(part, packages=("torch", "vllm"))
+    if find_spec("vllm") is None:
+        pytest.skip("no vLLM in this environment")
+    assert "there is no C compiler" in str(with_vllm.missing("cuda"))
+    assert with_vllm.missing("cpu") is None
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,11 @@ from pipeline.browse.app import create_app
 from pipeline.browse.asking import Desk
 from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies
+from pipeline.stages import report
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.contrast import low_contrast
 from tests.llm.small_models import small_model
+from tests.stages.fabricated_run import write_run
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT
 
@@ -177,6 +180,52 @@ def test_pages_fit_the_width_of_a_phone(
     )
     lightness = [sum(map(int, colour[4:-1].split(", "))) for colour in colours]
     assert (lightness[0] < lightness[1]) == (scheme == "light")
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast(chromium: Any, address: str, tmp_path: Path, scheme: str) -> None:
+    context = write_run(tmp_path, rounds=2)
+    report.run(context)
+    page = chromium.new_page(color_scheme=scheme)
+    paths = (
+        "/",
+        "/pairs",
+        "/pair/round-1/2?tokens=yes",
+        "/trajectory/round-1/5",
+        "/question?id=q1",
+    )
+    for shown in (
+        *(f"{address}/run/stored{path}" for path in paths),
+        f"{address}/compare/question?id=t1",
+        (context.output / "report.html").as_uri(),
+    ):
+        page.goto(shown)
+        page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+        assert low_contrast(page) == [], shown
+    page.close()
+
+
+def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors(
+    chromium: Any, address: str
+) -> None:
+    watched = Watched(chromium, address)
+    page = watched.page
+    page.goto(address)
+    page.get_by_role("link", name="Report").click()
+    color = page.locator("h1").evaluate("element => getComputedStyle(element).color")
+    assert color == "rgb(255, 0, 0)"
+    assert watched.incidents  # the report of this run is not escaped
+    assert all("locked" in line for line in watched.incidents)
+    watched.incidents.clear()
+    page.go_back()
+    page.get_by_role("link", name="+66.7").click()
+    page.get_by_role("link", name="won", exact=True).click()
+    page.locator(".rows tbody a").first.click()
+    assert page.locator(".pair .trajectory").count() == 2
+    page.keyboard.press("n")
+    page.wait_for_url("**id=t2")
+    assert watched.incidents == []
     page.close()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from docs_tools.screenshots import PICTURES
+from tests.contrast import low_contrast
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,23 @@ def test_pictures_are_not_taken_of_an_unfinished_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "report.html: no such file; finish the run with steep run" in done.stderr
     assert not (tmp_path / "images").exists()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast_and_the_search_has_a_name(site: Path, scheme: str) -> None:
+    sync_api: Any = pytest.importorskip(
+        "playwright.sync_api", reason="needs the package playwright"
+    )
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(color_scheme=scheme)
+        for name in ("index", "browse", "executors", "api_reference", "howto/own-reward"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert low_contrast(page) == [], name
+            assert page.locator(".md-search").get_attribute("aria-label") == "Search"
+        browser.close()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")

@@ -1,6 +1,7 @@
 """Single checks, on configurations and machines that are described here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_models_are_those_of_the_stages_that_run() -> None:
 def test_configurations_for_cpus_need_no_gpu(name: str) -> None:
     stages = [*GPU_STAGES, "hypergraph", "hyper-index", "judge"]
     assert check_stages(load(name), stages, NOWHERE).faults == ()
+
+
+def test_a_machine_with_a_gpu_and_no_compiler_is_told_to_runs_that_need_the_gpu() -> None:
+    machine = replace(gpus(8), compiler_fault="there is no C compiler; install gcc")
+    faults = list(device_faults(load("tearag-llama3-8b"), ["sample"], machine))
+    assert faults == ["there is no C compiler; install gcc"]
+    assert not list(device_faults(load("embedded"), ["sample"], machine))
 
 
 def test_stages_without_a_model_run_without_a_gpu() -> None:
