@@ -103,7 +103,7 @@ def _python_literal(row: RawRecord, field: str, text: str) -> Any:
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
             value = ast.literal_eval(text)
-        value = json.loads(json.dumps(value, allow_nan=False))
+        value = parse_json(json.dumps(value, allow_nan=False), row.path, row.line)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         value = None
     if value is None or not encodable(value):
