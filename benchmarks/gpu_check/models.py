@@ -1,14 +1,15 @@
 """Random models of published shapes: language models, an embedder and a reranker.
 
-Weights are random, so nothing is downloaded; memory and time do not depend on their values. They are
-drawn so that activations keep their size at every width, layers change the residual stream little by
-little, and the next token's distribution is about as peaked as that of a trained model. With the usual
-initialization a deep random model multiplies the rounding of bfloat16: its log-probabilities are off by
-.22 nats, and by .05 with this one (`BF16_NATS`).
+Weights are random, so nothing is downloaded; memory and time do not depend on their values. They
+are drawn so that activations keep their size at every width, layers change the residual stream
+little by little, and the next token's distribution is about as peaked as that of a trained model.
+With the usual initialization a deep random model multiplies the rounding of bfloat16: its
+log-probabilities are off by .22 nats, and by .05 with this one (`BF16_NATS`).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +18,12 @@ from benchmarks.gpu_check.figures import Place
 from pipeline.grammars.tearag import OPEN
 
 _LOGITS = 4.0  # standard deviation of logits
-# Bound on the mean |Δ log p| of a bfloat16 pass from float32, twice what was measured on a CPU: .047 to
-# .051 nats in models of 32 layers and 128 to 512 dimensions, .061 to .064 with 48 layers. One pass, token
-# by token with a cache, and both implementations of attention differ by at most 15 % in it.
+# Bound on the mean |Δ log p| of a bfloat16 pass from float32, twice what was measured on a CPU:
+# .047 to .051 nats in models of 32 layers and 128 to 512 dimensions, .061 to .064 with 48 layers.
+# One pass, decoding with a cache, and both implementations of attention differ by at most 15 %.
 BF16_NATS = 0.12
-_STOP_EVERY = (
-    24  # a step of 25 tokens; a trajectory of three has the length of TeaRAG's (fig. 7: 81)
-)
+# Steps of 25 tokens, so that three are as long as a trajectory of TeaRAG (fig. 7: 81).
+_STOP_EVERY = 24
 _CONTROL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -71,7 +71,8 @@ def shape_of(place: Place, layers: int | None = None) -> Shape:
 def tokenizer_of(size: int) -> Any:
     """A tokenizer with ``size`` ids: one per byte, three control tokens, and words after a space.
 
-    Every 24th word ends in the stop string of TeaRAG's grammar, so that a random model ends its steps too.
+    Every 24th word ends in the stop string of TeaRAG's grammar, so that a random model ends its
+    steps too.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -133,10 +134,10 @@ def language_model(shape: Shape, place: Place, dtype: str | None = None) -> Any:
 def _deviation(name: str, shape: Shape) -> float:
     """The standard deviation of a weight: its layer's output has that of its input."""
     if "embed_tokens" in name:  # as large as the sum of all that layers add
-        return (2 * shape.layers) ** 0.5
+        return math.sqrt(2 * shape.layers)
     if "lm_head" in name:
-        return _LOGITS / shape.width**0.5
-    return (shape.inner if "down_proj" in name else shape.width) ** -0.5
+        return _LOGITS / math.sqrt(shape.width)
+    return 1 / math.sqrt(shape.inner if "down_proj" in name else shape.width)
 
 
 def language_model_directory(place: Place, layers: int | None = None) -> Path:

@@ -1,9 +1,9 @@
-"""Part ``rollout``: engine, FAISS, embedder and reranker share a GPU, as they do while a policy is sampled.
+"""Part ``rollout``: sampling with engine, FAISS, embedder and reranker on one GPU.
 
-Input: TeaRAG's published configuration with random models of its shapes, and a small corpus of random
-words. Output: trajectories a second, how often they searched, and the peak of the GPU's memory beside the
-memory plan. Sampler, retriever and settings are those of the stage ``sample``. The vector indexes of the
-published corpus are stood in for by an allocation of their size.
+Input: TeaRAG's published configuration with random models of its shapes, and a small corpus of
+random words. Output: trajectories a second, how often they searched, and the peak of the GPU's
+memory beside the memory plan. Sampler, retriever and settings are those of the stage ``sample``. An
+allocation of their size stands in for the vector indexes of the published corpus.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STEPS = 2
 
 
 class Searching(TeaRag):
-    """TeaRAG's grammar, except that any text before the stop string is a search: random models plan none."""
+    """TeaRAG's grammar, except that any text before the stop string is a search."""
 
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
@@ -136,7 +136,7 @@ def _settings(place: Place) -> Config:
             "index.embedder.device=cpu", "retrieval.reranker.device=cpu",
             "index.embedder.max_length=60", "retrieval.reranker.max_length=60",
         ]  # fmt: skip
-    return load("tearag-llama3-8b", overrides)
+    return load("tearag-llama3-8b", tuple(overrides))
 
 
 def _knowledge(place: Place, settings: Config) -> tuple[Path, Path, Path]:

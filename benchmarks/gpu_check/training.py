@@ -111,9 +111,10 @@ def grpo(place: Place, figures: Figures) -> None:
 def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None = None) -> None:
     """DPO's margin with an adapter that is not zero, without dropout and without learning.
 
-    Policy and reference are then the same function of the same weights, so that the margin is 0 and the
-    loss ln 2 in both steps. The reference is computed in batches of similar length and the steps in shuffled
-    ones, where the same pairs have other padding. ``spoil`` changes the trainer before its first step.
+    Policy and reference are then the same function of the same weights, so that the margin is 0 and
+    the loss ln 2 in both steps. The reference is computed in batches of similar length and the steps
+    in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer before
+    its first step.
     """
     length = 64 if place.tiny else 2048
     shape = shape_of(place, layers=8)
@@ -144,11 +145,11 @@ def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None =
 
 
 def resume(place: Place, figures: Figures, spoil: Callable[[Path], None] | None = None) -> None:
-    """The adapter of a run that was stopped after step 3 of 6 against those of two uninterrupted runs.
+    """A run that is stopped after step 3 of 6 and continued, against two uninterrupted runs.
 
-    Where kernels add in another order each time, Adam turns the sign of gradients near zero into whole
-    steps, so two uninterrupted runs may differ too. In float32 they hardly do. ``spoil`` changes the
-    checkpoints between stop and continuation.
+    Where kernels add in another order each time, Adam turns the sign of gradients near zero into
+    whole steps, so two uninterrupted runs may differ too. In float32 they hardly do. ``spoil``
+    changes the checkpoints between stop and continuation.
     """
     length = 48 if place.tiny else 512
     place = replace(place, dtype="float32")
@@ -318,7 +319,7 @@ def _steps(trainer: Callable[[int, Path, History], Any], size: int) -> tuple[His
 
 
 def _add_start(history: History, figures: Figures) -> None:
-    """Loss and margin of a new adapter, whose policy is the reference; part ``margin`` checks them."""
+    """Loss and margin of a new adapter, whose policy is the reference; `margin` checks them."""
     first = history.rows[0]
     figures.add("DPO loss at step one (ln 2 without rounding)", first["loss/dpo"])
     figures.add("reward margin at step one (0 without rounding)", first["rewards/margins"])
@@ -339,11 +340,12 @@ def _check_row(row: Mapping[str, float], figures: Figures, tolerance: float, nam
 def _rounding(records: Sequence[EncodedPair], pairs: int) -> float:
     """Four standard deviations of the mean margin of ``pairs`` that is 0 but for bfloat16.
 
-    Two passes in batches of other shapes differ by up to ½ `BF16_NATS` at a token, without a common sign.
+    Two passes in batches of other shapes differ by up to ½ `BF16_NATS` at a token, without a common
+    sign.
     """
     written = max(sum(record.chosen_mask) + sum(record.rejected_mask) for record in records)
     beta: float = Dpo.model_fields["beta"].default
-    return 4 * beta * 0.5 * BF16_NATS * (written / pairs) ** 0.5
+    return 4 * beta * 0.5 * BF16_NATS * math.sqrt(written / pairs)
 
 
 def _clock(seconds: list[float]) -> Any:

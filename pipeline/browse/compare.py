@@ -53,8 +53,8 @@ class _Samples(NamedTuple):
 class Compared(NamedTuple):
     """One question on both sides, first side first.
 
-    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs`` the
-    kinds of its pairs.
+    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs``
+    the kinds of its pairs.
     """
 
     question_id: str
@@ -163,9 +163,8 @@ def selection(
 ) -> Selection:
     """The questions with the outcome, change of pairs and failure mode of an address.
 
-    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of all its samples on the
-    side that was not right: the second, or the first for questions won. Raises InputError for an
-    unknown filter.
+    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of its samples on the
+    worse side (`failures`). Raises InputError for an unknown filter.
     """
     rows, only = comparer(first, second)
     given = {name: parameters.get(name, "") for name in ("outcome", "pairs", "failure")}

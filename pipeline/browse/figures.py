@@ -50,7 +50,10 @@ def histogram_bars(bars: Sequence[Bar], address: Callable[[float, float], str]) 
 
 @dataclass(frozen=True)
 class Cell:
-    """A count of a table; ``percent`` is its share of the column, ``share`` that of the longest bar."""
+    """A count of a table.
+
+    ``percent`` is its share of the column, ``share`` that of the longest bar.
+    """
 
     count: int
     percent: float
@@ -109,7 +112,7 @@ def stacked(counts: Mapping[str, int]) -> Sequence[tuple[str, float, float]]:
 
 
 def curve(values: Sequence[float]) -> tuple[str, float, float] | None:
-    """Points of a line of 100 by 24, and the first and last value; None for fewer than two values."""
+    """Points of a line of 100 by 24, and the first and last value; None without two values."""
     if len(values) < 2:
         return None
     low, high = min(values), max(values)

@@ -293,7 +293,7 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
 
 
 def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
-    """The report's sentence on whether the reward prefers right answers; null without scored rounds."""
+    """Whether the reward prefers right answers, as in the report; null without scored rounds."""
     from pipeline.stages.report_rewards import verdict_of_run
 
     scored = {

@@ -27,7 +27,8 @@ LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 SHOWN_STAGES = (
     "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
-    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy", "evaluate",
+    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy",
+    "evaluate",
 )  # fmt: skip
 Stages = Mapping[tuple[str, int | None], Path]
 
@@ -205,7 +206,11 @@ def _thresholds(pair: Path | None) -> Pairs:
     """The block ``pairs`` of the settings that a round was paired with."""
     manifest = None if pair is None else _manifest(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
-    return Pairs(**{name: value for name, value in block.items() if name in Pairs.model_fields})
+    try:
+        return Pairs.model_validate(block)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(f"{pair}: its manifest has no settings of pairs: {reason}") from None
 
 
 def _policies(found: _Found) -> Iterator[Group]:

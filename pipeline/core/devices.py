@@ -79,7 +79,7 @@ def _cuda_error() -> str:
     import torch
 
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001 - a broken driver raises many types
         return str(error)
     return "torch finds no device"

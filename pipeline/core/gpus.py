@@ -104,14 +104,14 @@ def compiler_fault(include: str | None = None) -> str | None:
     """
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return (
-            "kernels on GPUs are compiled when they first run, and there is no C compiler (gcc or clang); "
-            "install gcc, or set CC"
+            "kernels on GPUs are compiled when they first run, and there is no C compiler (gcc or "
+            "clang); install gcc, or set CC"
         )
     header = Path(include or sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         return (
-            f"kernels on GPUs are compiled when they first run, and {header} is missing; install the headers "
-            "of this Python, such as the package python3-dev"
+            f"kernels on GPUs are compiled when they first run, and {header} is missing; install the "
+            "headers of this Python, such as the package python3-dev"
         )
     return None
 

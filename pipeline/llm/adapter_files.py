@@ -1,9 +1,10 @@
 """Check that a LoRA adapter changes its base model as its files say.
 
-PEFT ignores tensors that it finds no place for, and keeps the initial values, which change nothing,
-where the file has no tensor. The policy would then be the base model without a word. Input: an adapter's
-directory with ``adapter_config.json`` and ``adapter_model.safetensors``, and its base model. Output: its
-tensors, or an InputError. Only `check_adapter` imports torch; it loads no weights of the base model.
+PEFT ignores tensors that it finds no place for, and keeps initial values, which are random or 0, where
+the file has no tensor. Another policy would be used without a word, often the base model. Input: an
+adapter's directory with ``adapter_config.json`` and ``adapter_model.safetensors``, and its base model.
+Output: its tensors, or an InputError. Only `check_adapter` imports torch; it loads no weights of the
+base model.
 """
 
 from __future__ import annotations
@@ -81,13 +82,15 @@ def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
     """The tensors of an adapter by name, sorted.
 
     Raises InputError when the file is missing or damaged, holds no tensor, numbers of another type than
-    float, NaN or infinity, or no weight other than 0.
+    float, NaN or infinity.
     """
     from safetensors import SafetensorError, deserialize
 
     path = adapter / ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise InputError.at(path, None, f"no such file, so there is no adapter; {_REMEDY}")
     try:
-        found = sorted(deserialize(path.read_bytes()))
+        found = sorted(deserialize(path.read_bytes()))  # type: ignore[no-untyped-call]
     except (SafetensorError, OSError) as error:
         problem = (
             f"not a readable safetensors file ({model_problem(error)}); copy the adapter again"

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError, SteepError, model_problem
@@ -154,7 +154,8 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
             f"{lost.unchanged:.1%} of the entries unchanged"
         )
         policy.unload().save_pretrained(temporary)
-        model_tokenizer(base).save_pretrained(temporary)
+        tokenizer: Any = model_tokenizer(base)
+        tokenizer.save_pretrained(temporary)
         temporary.replace(target)
     except SteepError:
         raise

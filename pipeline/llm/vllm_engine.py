@@ -295,7 +295,7 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
         "enable_lora": True,
         "max_loras": 1,
         "max_lora_rank": sufficient[0],
-        # Without them vLLM adds the kernels of LoRA to every linear layer. A pattern names no layers.
+        # Without them vLLM adds LoRA's kernels to every linear layer. A pattern names no layers.
         "lora_target_modules": None
         if isinstance(targets, str)
         else sorted({name.rpartition(".")[2] for name in targets}),

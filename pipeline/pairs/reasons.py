@@ -1,8 +1,8 @@
 """Why a pair was formed: the conditions of `pipeline.pairs.select`, with the values that met them.
 
-Input: both candidates of a pair, the other candidates of their question with their pairing outcomes, and the
-thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the partner
-(TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
+Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and the
+thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the
+partner (TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def reasons(
     if kind == "step":
         margin = _setting(thresholds, "step_margin")
         return Reasons(
-            "Its step has the highest reward of all steps after the shared prefix. Only this step is trained.",
+            "Its step has the highest reward of all steps after the shared prefix. Only this step is "
+            "trained.",
             f"Its step has the lowest reward after the shared prefix, lower by at least {margin}.",
             "The best and the worst step after each shared prefix form one pair.",
         )
     if chosen.reward is not None:
-        best = f"It is right and well-formed, with the highest reward of such samples, {_number(chosen.total)}."
+        best = _number(chosen.total)
         return Reasons(
-            best,
+            f"It is right and well-formed, with the highest reward of such samples, {best}.",
             _rejected_by_margin(kind, chosen, rejected, thresholds),
             "Partners are taken from the lowest reward on: at most "
             f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong search "

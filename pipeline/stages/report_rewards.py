@@ -133,7 +133,9 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     )
     pairs, higher = of_last.pairs.get(hop, (0, 0))
     if pairs:
-        text += f"; in {higher:,} of {pairs:,} pairs the rejected side has the higher value"
+        text += (
+            f"; in {higher:,} of {pairs:,} {hop}-hop pairs the rejected side has the higher value"
+        )
     return f"{text}."
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
@@ -80,12 +80,13 @@ def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
 
     Raises what `model_tokenizer` raises, ConfigError without a chat template.
     """
-    tokenizer = model_tokenizer(directory, model.chat_template)
+    tokenizer: Any = model_tokenizer(directory, model.chat_template)
     if tokenizer.chat_template is None:
         raise ConfigError(f"model.base {model.base} has no chat template; set model.chat_template")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so its id is never learned
-    return tokenizer
+    loaded: Tokenizer = tokenizer
+    return loaded
 
 
 def padding_id(tokenizer: Tokenizer) -> int:

@@ -109,6 +109,7 @@ def test_every_setting_can_be_explained() -> None:
     [
         (["explain", "samples"], "there is no setting samples; there is sampling.samples"),
         (["explain", "sampling.sampels"], "there is no setting sampling.sampels; there is sampling.samples"),
+        (["explain", "dtype"], "engine.dtype, sft.dtype, dpo.dtype, grpo.dtype, graph.engine.dtype, "),
         (["explain", "x.y.z\x1b"], "steep config show lists all settings"),
         (["explain", ""], "there is no setting"),
         (["explain", "per_round.9.pairs.limit"], "round is 9, and rounds is 3"),

@@ -15,7 +15,7 @@ from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
 from pipeline.cli.score import score_file
-from pipeline.core.errors import InputError
+from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 
@@ -358,7 +358,7 @@ def test_mask_refuses_spans_that_do_not_cover_the_ids(tmp_path: Path, tokenizer_
     record = {"token_ids": [1, 2, 3], "token_spans": [[0, 2, "model"]]}
     with pytest.raises(InputError, match=r"in\.jsonl:1: token_spans: spans end at 2, expected 3"):
         call(tmp_path, add_masks, record, tokenizer=tokenizer_dir)
-    with pytest.raises(InputError, match="no tokenizer could be read"):
+    with pytest.raises(DependencyError, match="no tokenizer could be read"):
         call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path)
     with pytest.raises(InputError, match="no such directory"):
         call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path / "none")

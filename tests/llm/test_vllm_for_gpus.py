@@ -1,7 +1,7 @@
 """What vLLM would do on a GPU, on a machine without one.
 
-Its configuration is made on the platform of CUDA with a named card, and its LoRA kernels run in Triton's
-interpreter, which knows float16 and not bfloat16.
+Its configuration is made on the platform of CUDA with a named card, and its LoRA kernels run in
+Triton's interpreter, which knows float16 and not bfloat16.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ tokens, width, rank, out, scale = 16, 64, 16, 64, 4.0
 torch.manual_seed(0)
 x_TW, base_TO = torch.randn(tokens, width).half(), torch.randn(tokens, out).half()
 a_RW, b_OR = torch.randn(rank, width).half(), torch.randn(out, rank).half()
-adapted_T = torch.tensor([0] * 12 + [-1] * 4, dtype=torch.int32)  # the last requests have no adapter
+adapted_T = torch.tensor([0] * 12 + [-1] * 4, dtype=torch.int32)  # -1: no adapter
 meta = LoRAKernelMeta.make(max_loras=1, max_num_tokens=tokens, device="cpu")
 meta.prepare_tensors(adapted_T)
 arguments = meta.meta_args(tokens, False)

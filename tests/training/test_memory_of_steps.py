@@ -1,4 +1,4 @@
-"""The peak of training steps at 8 B parameters without a GPU or the memory: tensors have sizes and no content."""
+"""The peak of training steps at 8 B parameters, with tensors that have sizes and no content."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def policy_of_8b(mode: FakeTensorMode) -> Any:
     return policy
 
 
-# Rows and tokens of a micro-batch at the published sizes; a DPO pair has two rows. Two rows of SFT
-# without recomputed layers: every saved tensor of a layer counts.
+# Rows and tokens of a micro-batch at the published sizes; a DPO pair has two rows. Without recomputed
+# layers the peak is the saved tensors of all layers.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "rows", "length", "checkpointing"),
