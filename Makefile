@@ -30,6 +30,7 @@ LIMIT  ?=
 SELECT ?=
 CASES  ?=
 PARTS  ?=
+DRIVER_CHECK ?=
 NAMES  ?=
 RECALL ?= configs/recall/musique.yaml configs/recall/hotpotqa.yaml configs/recall/2wiki.yaml
 HOST   ?=
@@ -44,6 +45,11 @@ STAMP  := $(VENV)/.from-lock
 KIND   := $(VENV)/.lock-name
 LOCK   := $(or $(shell cat $(KIND) 2>/dev/null),$(if $(wildcard $(VENV)/lib/python*/site-packages/faiss_gpu-*),gpu),cpu)
 DRIVER := 580
+# Both locks hold packages that have wheels for these and newer alone.
+FITS    = import platform, sys; v = sys.version_info[:2]; name, c = platform.libc_ver(); sys.exit( \
+  "error: $(PYTHON) is Python %d.%d; steep needs 3.11 or newer; run make again with PYTHON=python3.11 or newer" % v if v < (3, 11) else \
+  "error: this system has glibc " + c + "; steep needs 2.31 or newer; use a newer system, or a container" \
+  if name == "glibc" and tuple(map(int, c.split("."))) < (2, 31) else 0)
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
@@ -65,20 +71,25 @@ setup: ## build .venv from the CPU lock
 	  "run make setup VENV=.venv-cpu for a second one, or remove $(VENV) first" >&2; exit 2; }
 	@$(MAKE) --no-print-directory $(STAMP)
 
-setup-gpu: ## build .venv from the GPU lock (Linux, NVIDIA driver 580 or newer)
+setup-gpu: ## build .venv from the GPU lock (NVIDIA driver 580; DRIVER_CHECK=0)
 	@test $(LOCK) = gpu || test ! -e $(STAMP) || { echo "error: $(VENV) is a CPU environment; remove it first," \
 	  "or run make setup-gpu VENV=.venv-gpu for a second one" >&2; exit 2; }
 	@driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1); \
-	  if test -z "$$driver"; then \
+	  if test "$(DRIVER_CHECK)" = 0; then :; elif test -z "$$driver"; then \
 	    echo "no NVIDIA driver was found here (nvidia-smi); runs will need $(DRIVER) or newer, for CUDA 13"; \
 	  elif test "$${driver%%.*}" -lt $(DRIVER); then \
 	    echo "error: the NVIDIA driver is $$driver; CUDA 13, which this torch needs, needs $(DRIVER) or newer;" \
-	      "update the driver" >&2; exit 2; fi
+	      "update it, or use forward compatibility and DRIVER_CHECK=0 (docs/gpu.md)" >&2; exit 2; fi
 	@$(MAKE) --no-print-directory LOCK=gpu $(STAMP)
 
 # For CPUs, torch is installed first: where PyPI has no CPU wheel, PyTorch's index has it.
 $(STAMP): requirements/$(LOCK).lock pyproject.toml
 	@echo "building $(VENV) from requirements/$(LOCK).lock: about $(if $(filter gpu,$(LOCK)),ten,two) minutes"
+	@test -x $(VENV)/bin/python || $(PYTHON) -c '$(FITS)'
+ifeq ($(LOCK),gpu)
+	@$(or $(wildcard $(VENV)/bin/python),$(PYTHON)) -c 'import sys; from pipeline.core.gpus import compiler_fault; \
+	  fault = compiler_fault(); sys.exit(fault and "error: " + fault)'
+endif
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo $(LOCK) > $(KIND)
 ifeq ($(LOCK),cpu)
@@ -191,11 +202,11 @@ test-all: $(STAMP) ## pytest in parallel, all tests
 tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
 	$(VENV)/bin/python -m benchmarks.tiny_reader.train --output data/tiny_reader --seed 0
 
-# One thread, as the goals are per core; run nothing else at the same time.
-bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS)
+# One thread, as the goals are per core; run nothing else at the same time. Rows that read a run take RUN_DIR=runs/NAME.
+bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS RUN_DIR PAIRS)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(BUILT),--built $(BUILT)) \
-	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES))
+	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES)) $(if $(RUN_DIR),--run $(RUN_DIR)) $(if $(PAIRS),--pairs $(PAIRS))
 
 # Hours with the defaults; a small part runs with the tests.
 torture: $(STAMP) ## kills, full disks, damage and bad inputs, for hours (PARTS KILLS CASES)

@@ -1,7 +1,8 @@
 """``python -m benchmarks``: measure the selected rows, print one table and write JSON.
 
-Rows: kag, store, reward, index, growth. An invalid option gives one sentence on standard error and exit
-status 2, as in the rest of steep.
+Rows are in `ROWS`. Those in `OF_A_RUN` read a finished run. A row whose peer or run is missing is left out, with a
+sentence, and the others are measured. Row ``run`` takes a whole run and is measured only where it is named. An
+invalid option gives one sentence on standard error and exit status 2, as in the rest of steep.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -19,15 +20,30 @@ import typer
 
 from benchmarks.timing import LEAST_REPEATS, Row, machine
 from pipeline.core.atomic import write_text
-from pipeline.core.errors import InputError, SteepError
+from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
 
-ROWS = ("kag", "store", "reward", "index", "growth")
+ROWS = (
+    "kag",
+    "store",
+    "reward",
+    "index",
+    "growth",
+    "sampling",
+    "dpo",
+    "no-op",
+    "status",
+    "pairs",
+    "browse",
+    "run",
+)
+OF_A_RUN = ("sampling", "dpo", "no-op", "status", "pairs")
+_COMMANDS = OF_A_RUN[2:]
 
 
 def main(
-    rows: Annotated[
-        str, typer.Option(help="comma-separated: kag, store, reward, index, growth")
-    ] = ",".join(ROWS),
+    rows: Annotated[str, typer.Option(help=f"comma-separated: {', '.join(ROWS)}")] = ",".join(
+        ROWS[:-1]
+    ),
     steps: Annotated[int, typer.Option(help="steps of row kag")] = 10_000,
     sizes: Annotated[str, typer.Option(help="triplets of row store")] = "100000,1000000",
     trajectories: Annotated[
@@ -36,6 +52,12 @@ def main(
     chunks: Annotated[
         str, typer.Option(help="corpora of rows growth and index")
     ] = "1000,10000,100000",
+    run: Annotated[
+        Path, typer.Option(help=f"directory of the finished run of rows {', '.join(OF_A_RUN)}")
+    ] = Path("runs/embedded"),
+    pairs: Annotated[int, typer.Option(help="pairs of row dpo")] = 64,
+    questions: Annotated[int, typer.Option(help="questions of row sampling on this machine")] = 8,
+    pages: Annotated[int, typer.Option(help="trajectories of row browse")] = 10_000,
     plot: Annotated[Path, typer.Option(help="picture of row growth")] = Path("docs/growth.svg"),
     built: Annotated[
         Path | None,
@@ -50,28 +72,46 @@ def main(
     corpora = _numbers("--chunks", chunks)
     _at_least("--chunks: the number of sizes", len(set(corpora)), 2)
     _at_least("--repeats", repeats, LEAST_REPEATS)
-    _at_least("--steps", steps, 1)
+    for option, value in (
+        ("--steps", steps), ("--pairs", pairs), ("--questions", questions), ("--pages", pages)
+    ):  # fmt: skip
+        _at_least(option, value, 1)
     about = machine()
     # Imported here, so that invalid options are reported before heavy packages are loaded.
-    from benchmarks import growth, index, kag, reward, store
+    from benchmarks import browse, commands, dpo, growth, index, kag, reward, sampling, store
+    from benchmarks.peers import Missing
 
+    missing = Missing()
     measure: dict[str, Callable[[], list[Row]]] = {
-        "kag": lambda: kag.rows(steps, repeats),
-        "store": lambda: store.rows(counts, repeats),
+        "kag": lambda: kag.rows(steps, repeats, missing),
+        "store": lambda: store.rows(counts, repeats, missing),
         "reward": lambda: reward.rows(trajectories),
         "index": lambda: index.rows(sorted(set(corpora)), repeats, folder),
         "growth": lambda: growth.rows(sorted(set(corpora)), repeats, folder, plot),
+        "sampling": lambda: sampling.rows(run, questions, repeats),
+        "dpo": lambda: dpo.rows(run, pairs, repeats),
+        **{name: lambda name=name: commands.rows([name], run, repeats) for name in _COMMANDS},  # type: ignore[misc]
+        "browse": lambda: browse.rows(pages),
+        "run": lambda: commands.whole_run(),
     }
+    measured: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="growth-") as temporary:
         folder = built or Path(temporary)
-        measured = [row for name in selected for row in measure[name]()]
+        for name in selected:
+            try:
+                measured += measure[name]()
+            except (DependencyError, StoreError) as error:
+                missing.add(f"row {name} is left out: {error}")
     _print(measured, about)
     content = {
-        "measured": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": about,
         "rows": [row.as_json() for row in measured],
+        "left_out": missing.reasons,
     }
     write_text(output, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    for reason in missing.reasons:
+        print(reason)
     print(f"written to {output}")
 
 
@@ -90,10 +130,10 @@ def _print(rows: list[Row], about: dict[str, Any]) -> None:
             row.work,
             _short(median(row.ours)),
             row.peer_name,
-            _short(median(row.peer)),
+            "–" if row.peer is None else _short(median(row.peer)),
             row.unit,
-            f"{row.ratio:.2f}",
-            f"[{min(row.ratios):.2f}, {max(row.ratios):.2f}]",
+            "–" if row.ratio is None else f"{row.ratio:.2f}",
+            f"[{min(row.ratios):.2f}, {max(row.ratios):.2f}]" if row.ratios else "",
             row.goal,
         )
     # A file or a pipe has no width, and a table folded to 80 columns is unreadable.

@@ -13,12 +13,14 @@ import json
 import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from benchmarks.timing import Row
 from benchmarks.trajectories import _context, generate
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair
@@ -89,14 +91,31 @@ def measured(call: Callable[[], Any]) -> dict[str, float]:
     return {f"{name}_ms": round(1000 * value, 1) for name, value in seconds.items()}
 
 
+def rows(count: int) -> list[Row]:
+    """Row ``browse``: the times of all pages over a generated run of ``count`` trajectories."""
+    with tempfile.TemporaryDirectory(prefix="browse-") as name:
+        figures = {line["page"]: line for line in measure(count, Path(name))}
+    times = {page: line["wall_ms"] for page, line in figures.items() if "wall_ms" in line}
+    slowest = max(times, key=lambda page: times[page])
+    work = f"{len(times)} pages of {count:,} trajectories; slowest: {slowest}, {times[slowest]} ms"
+    return [
+        Row("browse", work, "–", list(times.values()), None, "wall ms per page", details=figures)
+    ]
+
+
 def main(arguments: list[str]) -> None:
-    """Generate, open and measure."""
+    """Print one line for each page."""
+    for line in measure(int(arguments[0]), Path(arguments[1])):
+        print(json.dumps(line), flush=True)
+
+
+def measure(count: int, folder: Path) -> Iterator[dict[str, Any]]:
+    """Generate a run below ``folder``, open it, and measure its pages."""
     from starlette.testclient import TestClient
 
     from pipeline.browse.app import create_app, warm_up
     from pipeline.browse.site import RunEntry, Site
 
-    count, folder = int(arguments[0]), Path(arguments[1])
     store = write_run(count, folder)
     shutil.rmtree(folder / "cache", ignore_errors=True)
     base_model = Path(__file__).parents[1] / "data" / "tiny_reader"
@@ -108,20 +127,16 @@ def main(arguments: list[str]) -> None:
     table = sum(file.stat().st_size for file in (folder / "cache").iterdir())
     spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     line = {name: round(seconds, 1) for name, seconds in spent.items()}
-    print(json.dumps({"page": "side table", **line, "bytes": table}), flush=True)
+    yield {"page": "side table", **line, "bytes": table}
     app = create_app(site)
     started = time.perf_counter()
     warm_up(app, site)
-    print(
-        json.dumps({"page": "warm-up", "wall_s": round(time.perf_counter() - started, 1)}),
-        flush=True,
-    )
+    yield {"page": "warm-up", "wall_s": round(time.perf_counter() - started, 1)}
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for name, address in pages(store):
             figures = measured(lambda address=address: client.get(address))  # type: ignore[misc]
             answer = client.get(address).raise_for_status()
-            line_of_page = {"page": name, **figures, "bytes": len(answer.content)}
-            print(json.dumps(line_of_page), flush=True)
+            yield {"page": name, **figures, "bytes": len(answer.content)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Import of the peer libraries of the benchmarks; steep itself requires none."""
+"""The peer libraries of the benchmarks, which steep does not require, and the runs that rows read.
+
+What is missing leaves out the rows that need it (`Missing`), and the others are measured.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,29 @@ from typing import Any
 
 from pipeline.core.errors import DependencyError
 
+INSTALL = "pip install 'steep[bench]', or pip install --no-deps igraph texttable scikit-network"
+
+
+class Missing:
+    """Collects why rows are left out, each reason once."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def has(self, module: str) -> bool:
+        """Whether a peer library is installed; a missing one is a reason."""
+        try:
+            peer(module)
+        except DependencyError as error:
+            self.add(str(error))
+            return False
+        return True
+
+    def add(self, reason: str) -> None:
+        """Note a reason."""
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
 
 def peer(module: str) -> Any:
     """A peer library by its module name. Raises DependencyError when it is not installed."""
@@ -14,8 +40,7 @@ def peer(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DependencyError(
-            f"the benchmarks need {module.split('.')[0]} ({error}); pip install 'steep[bench]', or "
-            "pip install --no-deps igraph texttable scikit-network networkx duckdb"
+            f"{module.split('.')[0]} is not compared, because it is not installed ({error}); {INSTALL}"
         ) from None
 
 

@@ -27,14 +27,14 @@ class Row:
     """One line of the table: the same work by our code and by a peer.
 
     ``ours`` and ``peer`` are figures in ``unit``, paired by round. The ratio is peer / ours, or ours /
-    peer with ``ours_over_peer``, as the median over rounds.
+    peer with ``ours_over_peer``, as the median over rounds. Without a peer there is no ratio.
     """
 
     name: str
     work: str
     peer_name: str
     ours: list[float]
-    peer: list[float]
+    peer: list[float] | None
     unit: str
     goal: str = ""
     ours_over_peer: bool = False
@@ -42,12 +42,12 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        pairs = zip(self.ours, self.peer, strict=True)
+        pairs = zip(self.ours, self.peer, strict=True) if self.peer is not None else ()
         return [ours / peer if self.ours_over_peer else peer / ours for ours, peer in pairs]
 
     @property
-    def ratio(self) -> float:
-        return median(self.ratios)
+    def ratio(self) -> float | None:
+        return median(self.ratios) if self.ratios else None
 
     def as_json(self) -> dict[str, Any]:
         """The row with all figures as JSON values."""
@@ -57,7 +57,7 @@ class Row:
             "peer": self.peer_name,
             "unit": self.unit,
             "ours_median": median(self.ours),
-            "peer_median": median(self.peer),
+            "peer_median": median(self.peer) if self.peer is not None else None,
             "ratio": self.ratio,
             "ratio_is": "ours / peer" if self.ours_over_peer else "peer / ours",
             "ratios": self.ratios,
@@ -69,11 +69,14 @@ class Row:
 
 
 def alternate(
-    contenders: Mapping[str, Callable[[], object]], repeats: int
+    contenders: Mapping[str, Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = process_time,
 ) -> dict[str, list[float]]:
     """Processor seconds of every run by contender: one warm-up round, then ``repeats`` rounds.
 
-    Garbage is collected before each run and not during it.
+    Garbage is collected before each run and not during it. Work that waits, or runs in other processes, needs
+    a ``clock`` of wall time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repeats + 1):
@@ -81,9 +84,9 @@ def alternate(
             gc.collect()
             gc.disable()
             try:
-                start = process_time()
+                start = clock()
                 work()
-                spent = process_time() - start
+                spent = clock() - start
             finally:
                 gc.enable()
             if number:

@@ -275,7 +275,6 @@ def publish(report: StageTask) -> None:
                     shutil.copyfile(source, temporary)
         except OSError as error:
             raise StoreError(explain_os_error(error, target)) from None
-    say(f"report: {report.settings.run_dir / 'report.html'}")
 
 
 def clean(task: StageTask) -> Cleaning:

@@ -14,7 +14,7 @@ class Sft(StageTask):
     """LoRA adapter of policy 0, trained on supervised trajectories."""
 
     stage = "sft"
-    version = 4
+    version = 5
     entry = "pipeline.stages.train:run_sft"
     hashes_inputs = True
     reads = ("sft", "lora", "model", "seed")

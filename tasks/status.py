@@ -5,6 +5,7 @@ Also which outputs are damaged: `status` compares the sizes of files, `verify` t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask
 from tasks.outputs import Output, Outputs
 from tasks.run import walk
+from tasks.sharding import ShardedTask
 
 _NAMED = 2  # upstream stages in the message of a stale stage
 
@@ -61,9 +63,17 @@ class Verification:
 
 
 def status(task: StageTask) -> list[StageState]:
-    """Every stage that ``task`` needs, in running order."""
+    """Every stage that ``task`` needs, in running order, and the shards that done stages were joined from."""
     outputs = Outputs()
-    return [_state(needed, outputs.of(needed)) for needed in walk(task)]
+    return [_state(needed, outputs.of(needed)) for needed in _with_shards(task)]
+
+
+def _with_shards(task: StageTask) -> Iterator[StageTask]:
+    """The stages of `walk`, which leaves out the shards of done stages."""
+    for needed in walk(task):
+        if isinstance(needed, ShardedTask) and needed.complete():
+            yield from (shard for shard in needed.shards().values() if shard.complete())
+        yield needed
 
 
 def _state(task: StageTask, output: Output | None) -> StageState:

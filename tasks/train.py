@@ -23,7 +23,7 @@ class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs or the scored trajectories of round n."""
 
     stage = "train"
-    version = 4
+    version = 5
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
     reads = _SHARED

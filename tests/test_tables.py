@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ PRINTED = {
 }  # fmt: skip
 
 
+@cache
 def loaded(name: str, settings: tuple[str, ...] = ()) -> Config:
     return load(CONFIGS / f"{name}.yaml", (*settings, "data.root=/data"))
 

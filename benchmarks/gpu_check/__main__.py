@@ -117,7 +117,7 @@ def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
         if "device" not in about:
             raise DependencyError(
                 f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
-                "(driver 580 or newer) after make setup-gpu"
+                "(driver 580 or newer, or forward compatibility: docs/gpu.md) after make setup-gpu"
             )
     about["driver"] = _driver()
     about["packages"] = {name: version for name in _PACKAGES if (version := _version(name))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from pipeline.core.errors import InputError
+from pipeline.core.gpus import compiler_fault
 
 _TRAINING = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "pydantic")
 _MODEL = ("torch", "transformers", "pydantic")
@@ -33,6 +34,8 @@ class Part:
         absent = [package for package in self.packages if find_spec(package) is None]
         if absent:
             return f"missing: {', '.join(absent)}"
+        if device == "cuda" and "vllm" in self.packages and (fault := compiler_fault()):
+            return fault
         return "needs a CUDA device" if self.cuda and device == "cpu" else None
 
 
@@ -42,9 +45,11 @@ PARTS: tuple[Part, ...] = (
     Part("dpo-8b", "DPO, 8 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING),
     Part("margin", "DPO's margin and loss at step one, adapter in use", "training.margin", _TRAINING),
     Part("vllm-lora", "vLLM with a LoRA adapter: tokens/s, log-probabilities against trainer",
-         "policies.vllm_lora", (*_TRAINING, "vllm"), cuda=True, limit=300),
+         "policies.vllm_lora", (*_TRAINING, "vllm"), cuda=True, limit=420),
+    Part("rollout", "sampling with engine, FAISS, embedder and reranker on one GPU", "rollout.rollout",
+         (*_TRAINING, "faiss", "sentence_transformers", "FlagEmbedding", "luigi", "tenacity"), limit=420),
     Part("logprobs", "log-probabilities: transformers engine against trainer", "policies.logprobs",
-         _TRAINING, limit=180),
+         _TRAINING, limit=240),
     Part("resume", "training killed after step 3 of 6 and continued", "training.resume", _TRAINING),
     Part("kill", "kill -9 of an engine leaves nothing on the GPU", "processes.kill", _MODEL, cuda=True,
          limit=180),

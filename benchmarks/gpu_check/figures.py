@@ -42,12 +42,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a part runs: the device, the sizes ("real" or "tiny"), and a directory for models."""
+    """Where a part runs: the device, the sizes ("real" or "tiny"), and a directory for models.
+
+    ``dtype`` is the number format of base weights: bfloat16, on a CPU usually float32, since its
+    bfloat16 is slow.
+    """
 
     device: Literal["cuda", "cpu"]
     shapes: Literal["real", "tiny"]
     workspace: str
     model: str
+    dtype: Literal["bfloat16", "float32"] = "float32"
 
     @property
     def cuda(self) -> bool:
@@ -56,11 +61,6 @@ class Place:
     @property
     def tiny(self) -> bool:
         return self.shapes == "tiny"
-
-    @property
-    def dtype(self) -> Literal["bfloat16", "float32"]:
-        """The number format of base weights: float32 on a CPU, whose bfloat16 is slow."""
-        return "bfloat16" if self.cuda else "float32"
 
 
 def synchronize() -> None:

@@ -29,7 +29,8 @@ def main(name: str, device: Any, shapes: Any, workspace: str, output: str) -> in
     state, reason = "done", ""
     try:
         run = getattr(import_module(f"benchmarks.gpu_check.{module}"), function)
-        run(Place(device, shapes, workspace, part.model), figures)
+        dtype: Any = "bfloat16" if device == "cuda" else "float32"
+        run(Place(device, shapes, workspace, part.model, dtype), figures)
     except Exception as error:  # noqa: BLE001 - whatever a library raises ends this part alone
         traceback.print_exc()
         state, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from benchmarks.gpu_check.figures import Figures, Place, add_peak, reset_peak, synchronize
 from benchmarks.gpu_check.models import (
+    BF16_NATS,
     Shape,
     language_model,
     language_model_directory,
@@ -37,7 +39,6 @@ LORA = Lora(r=8, alpha=32, dropout=0.1)
 STEPS = 3  # the first also compiles and allocates, so that times are those of the others
 PROMPT = 200  # tokens of a prompt at real sizes
 _WRITTEN = 3  # of ten tokens of a completion the model wrote as many
-_Trained = tuple[Any, History]
 
 
 def sft(place: Place, figures: Figures) -> None:
@@ -70,7 +71,7 @@ def dpo(place: Place, figures: Figures) -> None:
         return _dpo_trainer(model, shape, records, place, folder, history, pairs, per_device)
 
     history = _measure(trainer, pairs, 2 * pairs * length, figures)
-    _check_start(history, figures)
+    _add_start(history, figures)
 
 
 def dpo_4bit(place: Place, figures: Figures) -> None:
@@ -85,7 +86,7 @@ def dpo_4bit(place: Place, figures: Figures) -> None:
         return _dpo_trainer(model, shape, records, place, folder, history, 1, 1, "4bit")
 
     history = _measure(trainer, 1, 2 * length, figures)
-    _check_start(history, figures, tolerance=1e-3)
+    _add_start(history, figures)
 
 
 def grpo(place: Place, figures: Figures) -> None:
@@ -107,30 +108,58 @@ def grpo(place: Place, figures: Figures) -> None:
     _measure(trainer, batch, batch * length, figures)
 
 
-def margin(place: Place, figures: Figures) -> None:
-    """DPO at step one with an adapter that is not zero, and without dropout.
+def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None = None) -> None:
+    """DPO's margin with an adapter that is not zero, without dropout and without learning.
 
-    Policy and reference are then the same function of the same weights, so that the margin is 0 and the
-    loss ln 2. The reference is computed in other batches than the step, which is what this measures.
+    Policy and reference are then the same function of the same weights, so that the margin is 0 and
+    the loss ln 2 in both steps. The reference is computed in batches of similar length and the steps
+    in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer before
+    its first step.
     """
     length = 64 if place.tiny else 2048
     shape = shape_of(place, layers=8)
-    records = [pair_record(shape, number, length - 16 * number) for number in range(4)]
-    model = adapted(language_model(shape, place), dropout=0.0)
-    history = History()
-    trainer = _dpo_trainer(model, shape, records, place, _folder(), history, 4, 2)
-    train(trainer, history, Path(trainer.args.output_dir).parent)
-    _check_start(history, figures)
+    lengths = [length - (length // 16) * number for number in range(8)]
+    records = [pair_record(shape, number, size) for number, size in enumerate(lengths)]
+    for dtype in ("float32", "bfloat16"):
+        place = replace(place, dtype=dtype)
+        model = adapted(language_model(shape, place), dropout=0.0)
+        history, size = History(), 2
+        trainer = _dpo_trainer(
+            model, shape, records, place, _folder(), history, 4, size, learning_rate=1e-30
+        )
+        order = list(trainer._get_train_sampler())
+        batches = [set(order[start : start + size]) for start in range(0, len(order), size)]
+        same = sum({at, at + 1} in batches for at in range(0, len(records), size))
+        figures.verdict(
+            f"{dtype}: batches that the reference had too", same, same < len(batches),
+            expected=f"fewer than {len(batches)}",
+        )  # fmt: skip
+        if spoil is not None:
+            spoil(trainer)
+        train(trainer, history, Path(trainer.args.output_dir).parent)
+        tolerance = 1e-3 if dtype == "float32" else _rounding(records, 4)
+        for row in history.rows:
+            _check_row(row, figures, tolerance, f"{dtype}, step {row['step']:g}")
+        del model, trainer
+        reset_peak()
 
 
-def resume(place: Place, figures: Figures) -> None:
-    """The adapter of a run that was stopped after step 3 of 6 against that of an uninterrupted run."""
+def resume(place: Place, figures: Figures, spoil: Callable[[Path], None] | None = None) -> None:
+    """A run that is stopped after step 3 of 6 and continued, against two uninterrupted runs.
+
+    Where kernels add in another order each time, Adam turns the sign of gradients near zero into
+    whole steps, so two uninterrupted runs may differ too. In float32 they hardly do. ``spoil``
+    changes the checkpoints between stop and continuation.
+    """
     length = 48 if place.tiny else 512
+    place = replace(place, dtype="float32")
     shape = shape_of(place, layers=4)
     records = [sft_record(shape, number, length) for number in range(12)]
 
-    def run(folder: Path, stop_at: int | None) -> _Trained:
-        history = History()
+    def run(
+        folder: Path, stop_at: int | None = None
+    ) -> tuple[dict[str, Any], History, list[float]]:
+        history, seconds = History(), list[float]()
         settings = Sft(learning_rate=5e-4, batch_size=2, per_device_batch_size=2, **_common(place))
         model = new_adapter(language_model(shape, place), LORA, 0)
         trainer = sft_trainer(
@@ -139,29 +168,43 @@ def resume(place: Place, figures: Figures) -> None:
         )  # fmt: skip
         if stop_at is not None:
             trainer.add_callback(_stopping(stop_at))
+        trainer.add_callback(_clock(seconds))
         train(trainer, history, folder)
-        return trainer, history
+        return _adapter(trainer), history, seconds
 
-    whole, history = run(_folder(), None)
+    (whole, history, _), (again, history_again, _) = run(_folder()), run(_folder())
     folder = _folder()
     with contextlib.suppress(_Stopped):
         run(folder, 3)
-    continued, history_again = run(folder, None)
-    weights, weights_again = _adapter(whole), _adapter(continued)
-    away = sum(float((weights[name] - weights_again[name]).square().sum()) for name in weights)
-    relative = (away / sum(float(value.square().sum()) for value in weights.values())) ** 0.5
-    steps = [int(row["step"]) for row in history_again.rows]
+    if spoil is not None:
+        spoil(folder)
+    continued, history_continued, taken = run(folder)
+    figures.verdict("steps taken after the stop", len(taken), len(taken) == 3, expected="3 of 6")
+    steps = [int(row["step"]) for row in history_continued.rows]
     figures.verdict("steps in the log", str(steps), steps == [1, 2, 3, 4, 5, 6], expected="1 to 6")
-    figures.verdict(
-        "difference of the adapters", relative, relative <= 1e-2, expected="≤ 1e-2; 0 on a CPU",
-        unit="of their norm",
-    )  # fmt: skip
-    losses = [
-        abs(a["loss"] - b["loss"]) for a, b in zip(history.rows, history_again.rows, strict=True)
-    ]
-    figures.verdict(
-        "largest difference of a loss", max(losses), max(losses) <= 1e-2, expected="≤ 1e-2"
-    )
+    for name, usual, found in (
+        ("adapters, of their norm", _apart(whole, again), _apart(whole, continued)),
+        ("losses", _largest(history, history_again), _largest(history, history_continued)),
+    ):
+        bound = 4 * usual + 1e-4
+        figures.add(f"{name}: difference of two uninterrupted runs", usual)
+        figures.verdict(
+            f"{name}: difference after the stop", found, found <= bound < 0.1,
+            expected=f"≤ {bound:.2g}, and that < .1",
+        )  # fmt: skip
+
+
+def _apart(left: dict[str, Any], right: dict[str, Any]) -> float:
+    """The norm of the difference of two adapters, relative to the first."""
+    away = sum(float((left[name] - right[name]).square().sum()) for name in left)
+    norm: float = (away / sum(float(value.square().sum()) for value in left.values())) ** 0.5
+    return norm
+
+
+def _largest(left: History, right: History) -> float:
+    """The largest difference of a loss."""
+    pairs = zip(left.rows, right.rows, strict=True)
+    return max(float(abs(a["loss"] - b["loss"])) for a, b in pairs)
 
 
 def sft_record(shape: Shape, number: int, length: int) -> EncodedSft:
@@ -227,9 +270,10 @@ def _common(place: Place) -> dict[str, Any]:
 def _dpo_trainer(
     model: Any, shape: Shape, records: Sequence[EncodedPair], place: Place, folder: Path,
     history: History, pairs: int, per_device: int, quantization: Literal["none", "4bit"] = "none",
+    learning_rate: float = 1e-4,
 ) -> Any:  # fmt: skip
     settings = Dpo(
-        learning_rate=1e-4, batch_size=pairs, per_device_batch_size=per_device, round_epochs=(1,),
+        learning_rate=learning_rate, batch_size=pairs, per_device_batch_size=per_device, round_epochs=(1,),
         quantization=quantization, **_common(place),
     )  # fmt: skip
     return dpo_trainer(
@@ -257,7 +301,10 @@ def _measure(
     figures.add("sequences or pairs of a forward pass", size, f"of {batch}")
     figures.add("time of a step", median(seconds[1:]), "s")
     figures.add("tokens", tokens / median(seconds[1:]), "tokens/s")
-    figures.add("loss at the first step", history.rows[0]["loss"])
+    losses = [row["loss"] for row in history.rows]
+    figures.add("loss at the first step", losses[0])
+    finite = all(map(math.isfinite, losses)) and len(losses) == STEPS
+    figures.verdict(f"losses of {STEPS} steps are finite", str(finite), finite, expected="True")
     add_peak(figures)
     return history
 
@@ -271,18 +318,34 @@ def _steps(trainer: Callable[[int, Path, History], Any], size: int) -> tuple[His
     return history, seconds
 
 
-def _check_start(history: History, figures: Figures, tolerance: float = 1e-4) -> None:
-    """DPO's margin is 0 and its loss ln 2 as long as policy and reference are the same."""
+def _add_start(history: History, figures: Figures) -> None:
+    """Loss and margin of a new adapter, whose policy is the reference; `margin` checks them."""
     first = history.rows[0]
-    away = abs(first["loss/dpo"] - math.log(2))
-    bound = f"within {tolerance:g}"
+    figures.add("DPO loss at step one (ln 2 without rounding)", first["loss/dpo"])
+    figures.add("reward margin at step one (0 without rounding)", first["rewards/margins"])
+
+
+def _check_row(row: Mapping[str, float], figures: Figures, tolerance: float, name: str) -> None:
+    """DPO's margin is 0 and its loss ln 2 as long as policy and reference are the same."""
+    away, found = abs(row["loss/dpo"] - math.log(2)), row["rewards/margins"]
+    bound = f"within {tolerance:.2g}"
     figures.verdict(
-        "DPO loss at step one", first["loss/dpo"], away <= tolerance, expected=f"ln 2 {bound}"
+        f"{name}: DPO loss", row["loss/dpo"], away <= tolerance, expected=f"ln 2 {bound}"
     )
-    margin = first["rewards/margins"]
     figures.verdict(
-        "reward margin at step one", margin, abs(margin) <= 2 * tolerance, expected=f"0 {bound}", unit="nats × β"
+        f"{name}: reward margin", found, abs(found) <= tolerance, expected=f"0 {bound}", unit="nats × β"
     )  # fmt: skip
+
+
+def _rounding(records: Sequence[EncodedPair], pairs: int) -> float:
+    """Four standard deviations of the mean margin of ``pairs`` that is 0 but for bfloat16.
+
+    Two passes in batches of other shapes differ by up to ½ `BF16_NATS` at a token, without a common
+    sign.
+    """
+    written = max(sum(record.chosen_mask) + sum(record.rejected_mask) for record in records)
+    beta: float = Dpo.model_fields["beta"].default
+    return 4 * beta * 0.5 * BF16_NATS * math.sqrt(written / pairs)
 
 
 def _clock(seconds: list[float]) -> Any:

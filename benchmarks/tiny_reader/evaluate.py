@@ -180,9 +180,7 @@ def load(model: Path) -> GreedyDecoder:
     import torch
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    network = LlamaForCausalLM.from_pretrained(
-        model, dtype=torch.float32, trust_remote_code=False
-    )
+    network = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32, trust_remote_code=False)
     return GreedyDecoder(network, AutoTokenizer.from_pretrained(model, trust_remote_code=False))
 
 

@@ -53,8 +53,8 @@ class _Samples(NamedTuple):
 class Compared(NamedTuple):
     """One question on both sides, first side first.
 
-    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs`` the
-    kinds of its pairs.
+    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs``
+    the kinds of its pairs.
     """
 
     question_id: str
@@ -131,12 +131,13 @@ def _pairs(side: Side) -> dict[str, tuple[str, int]]:
 def side(run: OpenRun, key: str, place: int) -> Side:
     """The group called ``key``; without a key the first policy for side 0 and the last for side 1.
 
-    A run without evaluated policies has rounds in their place. Raises InputError for an unknown group.
+    A run with fewer than two evaluated policies has rounds in their place. Raises InputError for an
+    unknown group.
     """
     groups = run.sources.groups
     if not key:
-        policies = [group for group in groups if group.key.startswith("policy-")] or groups
-        return Side(run, policies[-place])
+        policies = [group for group in groups if group.key.startswith("policy-")]
+        return Side(run, (policies if len(policies) > 1 else groups)[-place])
     found = run.sources.group(key)
     if found is None:
         known = ", ".join(group.key for group in groups)
@@ -162,9 +163,8 @@ def selection(
 ) -> Selection:
     """The questions with the outcome, change of pairs and failure mode of an address.
 
-    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of all its samples on the
-    side that was not right: the second, or the first for questions won. Raises InputError for an
-    unknown filter.
+    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of its samples on the
+    worse side (`failures`). Raises InputError for an unknown filter.
     """
     rows, only = comparer(first, second)
     given = {name: parameters.get(name, "") for name in ("outcome", "pairs", "failure")}
@@ -201,12 +201,12 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")
     start = (page - 1) * PAGE_SIZE
-    counted = {
+    counted: Mapping[str, Counter[str]] = {
         "outcome": Counter(row.outcome for row in shown),
         "failure": Counter(mode for row in shown for mode in failures(row)),
         "pairs": Counter(row.change for row in shown),
     }
-    known = {
+    known: Mapping[str, Sequence[str]] = {
         "outcome": ("won", "lost", "same"),
         "failure": [mode for mode in FAILURE_MEANINGS if counted["failure"][mode]],
         "pairs": ("new", "gone", "changed", "kept", "none"),

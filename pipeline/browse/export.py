@@ -42,7 +42,10 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
     if not total:
         if filter:
             raise InputError(f"no pair of run {run.name} matches {filter!r:.80}")
-        raise InputError(f"run {run.name} has no pairs; run: steep run pair")
+        raise InputError(
+            f"run {run.name} has no pairs; make them with `steep run pair`, or read in funnel.json of a "
+            "finished stage pair why it found none"
+        )
     rows = run.queries.first_pairs(filters, limit)
     pages = [_pair(run, row["group"], row["row"]) for row in rows]
     _add_anchors(pages)

@@ -50,7 +50,10 @@ def histogram_bars(bars: Sequence[Bar], address: Callable[[float, float], str]) 
 
 @dataclass(frozen=True)
 class Cell:
-    """A count of a table; ``percent`` is its share of the column, ``share`` that of the longest bar."""
+    """A count of a table.
+
+    ``percent`` is its share of the column, ``share`` that of the longest bar.
+    """
 
     count: int
     percent: float
@@ -68,7 +71,10 @@ def share_table(
     """
     totals = {group: sum(of_group.values()) for group, of_group in counts.items()}
     shares = {
-        value: {group: 100 * of_group.get(value, 0) / (totals[group] or 1) for group, of_group in counts.items()}
+        value: {
+            group: 100 * of_group.get(value, 0) / (totals[group] or 1)
+            for group, of_group in counts.items()
+        }
         for value in _in_order(counts, meanings)
     }
     longest = max((share for row in shares.values() for share in row.values()), default=0) or 1
@@ -89,9 +95,7 @@ def share_table(
     }
 
 
-def _in_order(
-    counts: Mapping[str, Mapping[str, int]], order: Mapping[str, str]
-) -> Sequence[str]:
+def _in_order(counts: Mapping[str, Mapping[str, int]], order: Mapping[str, str]) -> Sequence[str]:
     """The values that occur, in the order of a list of names; other values come last."""
     found = {value for of_group in counts.values() for value in of_group}
     return [value for value in dict.fromkeys([*order, *sorted(found)]) if value in found]
@@ -108,7 +112,7 @@ def stacked(counts: Mapping[str, int]) -> Sequence[tuple[str, float, float]]:
 
 
 def curve(values: Sequence[float]) -> tuple[str, float, float] | None:
-    """Points of a line of 100 by 24, and the first and last value; None for fewer than two values."""
+    """Points of a line of 100 by 24, and the first and last value; None without two values."""
     if len(values) < 2:
         return None
     low, high = min(values), max(values)

@@ -72,7 +72,8 @@ TRAJECTORIES = Table(
     "trajectories",
     {
         "group": '"group"', "dataset": "dataset", "hop": "hop", "hops": "hops", "type": "type",
-        "failure": "failure", "bin": "bin", "stop": "stop", "question": "question_id", "id": "trajectory_id",
+        "failure": "failure", "bin": "bin", "stop": "stop", "question": "question_id",
+        "id": "trajectory_id",
     },
     {
         "steps": "steps", "searches": "searches", "tokens": "coalesce(tokens, characters)",

@@ -1,7 +1,8 @@
-"""The home of a run: what every policy reached, how its trajectories fail, and what became of every round.
+"""The home of a run: what every policy reached, how its trajectories fail, and its rounds.
 
-Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that the stage
-``evaluate`` wrote; counts are of the trajectories and pairs that the browser lists, and link to them.
+Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that
+the stage ``evaluate`` wrote. Counts are of the trajectories and pairs that the browser lists, and link
+to them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.browse.figures import curve, share_table, stacked
-from pipeline.browse.filters import query_string
 from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
@@ -28,44 +28,47 @@ def home(run: OpenRun) -> Page:
         for table, name in (("trajectories", "failure"), ("trajectories", "bin"), ("pairs", "kind"))
     }
     tables = []
-    for title, prefix, list, name, meanings in (
-        ("Failure modes of the policies", "policy-", "trajectories", "failure", FAILURE_MEANINGS),
-        ("Failure modes of the samples", "round-", "trajectories", "failure", FAILURE_MEANINGS),
-        ("Pairing outcomes of the samples", "round-", "trajectories", "bin", BIN_MEANINGS),
-        ("Pairs by kind", "round-", "pairs", "kind", KIND_MEANINGS),
+    for title, heading, list, name, meanings in (
+        ("Failure modes", "Of trajectories", "trajectories", "failure", FAILURE_MEANINGS),
+        ("Pairing outcomes", "Of samples", "trajectories", "bin", BIN_MEANINGS),
+        ("Kinds of pairs", "Of pairs", "pairs", "kind", KIND_MEANINGS),
     ):
-        groups = [group for group in run.sources.groups if group.key.startswith(prefix)]
-        of_group = {group.key: counted[name].get(group.key, {}) for group in groups}
+        groups = [group for group in run.sources.groups if group.key in counted[name]]
+        groups.sort(key=lambda group: group.key.startswith("round"))  # policies first
+        of_group = {group.key: counted[name][group.key] for group in groups}
         rows = share_table(of_group, meanings, list, name)
         if rows:
             totals = [sum(counts.values()) for counts in of_group.values()]
             tables.append(
                 {
                     "title": title,
+                    "heading": heading,
                     "list": list,
                     "rows": rows,
                     "columns": [*zip(groups, totals, strict=True)],
                     "colored": name == "failure",
                 }
             )
-    return {"policies": _policies(run, counted["failure"]), "tables": tables}
+    [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
+    return {"verdict": verdict, "policies": _policies(run, counted["failure"]), "tables": tables}
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:
-    """One row for each evaluated policy, in order of training after those that were only evaluated."""
+    """One row for each evaluated policy: first those that the run did not train."""
     scores, tests = _scores(run)
     own = of_run(scores)
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
     named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
     unmerged = [group for group in groups.values() if group not in named.values()]
-    rows = [
-        _policy(name, scores[name], None, None, {}) for name in scores if name not in own
-    ]
+    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
     for place, name in enumerate(own):
         before = own[place - 1] if place else None
-        row = _policy(name, scores[name], named[name], before and scores[before], failures)
-        rows.append({**row, "p": tests.get((before, name)), "before": before and named[before]})
-    return rows + [_policy(group.title, None, group, None, failures) for group in unmerged]
+        if before is None:
+            rows.append(_policy(name, scores[name], named[name], None, failures))
+            continue
+        row = _policy(name, scores[name], named[name], scores[before], failures)
+        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
+    return rows + [_policy("", None, group, None, failures) for group in unmerged]
 
 
 def _policy(
@@ -78,7 +81,7 @@ def _policy(
     modes = failures.get(group.key, {}) if group is not None else {}
     history = read_json(group.training)["history"] if group and group.training else []
     return {
-        "title": policy_title(name),
+        "title": policy_title(name) if group is None else group.title,
         "group": group,
         "score": score,
         "right": (modes.get("right", 0), sum(modes.values())),

@@ -1,9 +1,9 @@
 """The side table of the browser: one row per trajectory, with the words of its text.
 
 Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables ``trajectories``,
-``pairs``, ``words`` (which trajectory has which word), ``items`` (which trajectory retrieved what) and
-``verdicts``. Pages filter, sort and search in these tables; texts and token ids stay in Parquet. The
-file is built once for each state of the run's files.
+``pairs``, ``words`` (which trajectory has which word), ``items`` (which trajectory retrieved what),
+``verdicts``, and ``verdict``, a sentence on the reward. Pages filter, sort and search in these tables;
+texts and token ids stay in Parquet. The file is built once for each state of the run's files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VERSION = 2  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
 _DAY = 24 * 60 * 60  # in seconds
-TABLES = ("trajectories", "pairs", "words", "items", "verdicts")
+TABLES = ("trajectories", "pairs", "words", "items", "verdicts", "verdict")
 _DIAGNOSED = [
     "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
 ]  # fmt: skip
@@ -102,12 +102,13 @@ def _build(path: Path, sources: RunSources) -> None:
         for group in sources.groups:
             if group.trajectories is not None:
                 _add_trajectories(connection, group, group.trajectories)
-        _add_terms(connection)
+        terms = _add_terms(connection)
         for group in sources.groups:
             if group.pairs is not None:
                 connection.execute(_PAIRS, {"key": group.key, "file": str(group.pairs)})
         _add_pair_terms(connection)
         _sort_words(connection)
+        _add_verdict(connection, sources, "process" if "process" in terms else "total")
 
 
 _TABLES = """
@@ -233,7 +234,9 @@ def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
         ).value
         for trajectory in iterate_trajectories(file, _DIAGNOSED)
     ]
-    table = pa.table({"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())})
+    table = pa.table(
+        {"row": pa.array(range(len(modes)), pa.int64()), "failure": pa.array(modes, pa.string())}
+    )
     connection.register("diagnosed", table)
     connection.execute("CREATE OR REPLACE TEMP TABLE diagnoses AS SELECT * FROM diagnosed")
     connection.unregister("diagnosed")
@@ -250,13 +253,14 @@ def _numeric_terms(connection: DuckDBPyConnection, table: str, column: str) -> l
     return [term for term, _ in rows if _TERM.fullmatch(term) and term != "id"]
 
 
-def _add_terms(connection: DuckDBPyConnection) -> None:
+def _add_terms(connection: DuckDBPyConnection) -> list[str]:
     terms = _numeric_terms(connection, "base", "rewards")
     columns = "".join(f", (rewards->>'$.{t}')::DOUBLE AS term_{t}" for t in terms)
     connection.execute(
         f"CREATE TABLE trajectories AS SELECT * EXCLUDE (rewards){columns} FROM base ORDER BY n"
     )
     connection.execute("DROP TABLE base")
+    return terms
 
 
 def _add_pair_terms(connection: DuckDBPyConnection) -> None:
@@ -286,6 +290,24 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
         """
     )
     connection.execute("DROP TABLE base_pairs")
+
+
+def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
+    """Whether the reward prefers right answers, as in the report; null without scored rounds."""
+    from pipeline.stages.report_rewards import verdict_of_run
+
+    scored = {
+        f"score-{group.number}": group.trajectories.parent
+        for group in sources.groups
+        if group.trajectories is not None and group.trajectories.parts[-3] == "score"
+    }
+    paired = {
+        f"pair-{group.number}": group.pairs.parent
+        for group in sources.groups
+        if group.pairs is not None
+    }
+    text = verdict_of_run({**scored, **paired}, term)
+    connection.execute("CREATE TABLE verdict AS SELECT ?::VARCHAR AS sentence", [text])
 
 
 def _sort_words(connection: DuckDBPyConnection) -> None:

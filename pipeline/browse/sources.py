@@ -27,7 +27,8 @@ LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 SHOWN_STAGES = (
     "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
-    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy", "evaluate",
+    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy",
+    "evaluate",
 )  # fmt: skip
 Stages = Mapping[tuple[str, int | None], Path]
 
@@ -110,8 +111,16 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         raise StoreError(
             f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
         )
-    once = (found.of(stage) for stage in ("corpus", "graph", "hypergraph", "evaluate"))
-    return RunSources(name, tuple(groups), *once, found.settings(), tuple(found.stale))
+    once = {stage: found.of(stage) for stage in ("corpus", "graph", "hypergraph")}
+    evaluation, settings = found.of("evaluate"), found.settings()
+    return RunSources(
+        name,
+        tuple(groups),
+        **once,
+        evaluation=evaluation,
+        settings=settings,
+        stale=tuple(found.stale),
+    )
 
 
 class _Found:
@@ -197,7 +206,11 @@ def _thresholds(pair: Path | None) -> Pairs:
     """The block ``pairs`` of the settings that a round was paired with."""
     manifest = None if pair is None else _manifest(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
-    return Pairs(**{name: value for name, value in block.items() if name in Pairs.model_fields})
+    try:
+        return Pairs.model_validate(block)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(f"{pair}: its manifest has no settings of pairs: {reason}") from None
 
 
 def _policies(found: _Found) -> Iterator[Group]:

@@ -62,8 +62,12 @@ def step_views(trajectory: Trajectory) -> list[StepView]:
     ]
 
 
-def first_difference(left: Sequence[StepView], right: Sequence[StepView]) -> str:
-    """The first step at which two trajectories differ, and in what; empty where no step differs."""
+def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
+    """The first step at which two trajectories differ, and in what; empty where no step differs.
+
+    Each side has its name, ``side``, and its ``steps``.
+    """
+    left, right = (side["steps"] for side in sides)
     for one, other in zip(left, right, strict=False):
         parts = {
             "the reasoning": (one.reasoning, other.reasoning),
@@ -75,8 +79,10 @@ def first_difference(left: Sequence[StepView], right: Sequence[StepView]) -> str
         if found := [name for name, (a, b) in parts.items() if a != b]:
             return f"step {one.number}, in {found[0]}"
     if len(left) != len(right):
-        longer = "left" if len(left) > len(right) else "right"
-        return f"step {min(len(left), len(right)) + 1}, which only the {longer} side has"
+        longer = sides[0 if len(left) > len(right) else 1]["side"]
+        return (
+            f"step {min(len(left), len(right)) + 1}, which is complete on one side only: {longer}"
+        )
     return ""
 
 
@@ -87,7 +93,8 @@ def format_error(trajectory: Trajectory) -> tuple[str, str, str]:
     if found is None:
         return reason, "", ""
     at, text = int(found[1]), trajectory.output
-    return reason, text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+    before, after = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+    return reason, "…" * (at > _AROUND) + before, after + "…" * (at + _AROUND < len(text))
 
 
 def evidence_matches(trajectory: Trajectory) -> list[EvidenceMatch]:

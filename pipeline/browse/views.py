@@ -130,7 +130,7 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "before": before,
         "after": after,
         "filters": filters,
-        "difference": first_difference(sides[0]["steps"], sides[1]["steps"]),
+        "difference": first_difference(sides),
         "reasons": _reasons(record, candidates, samples, thresholds),
         "samples": sorted(
             samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
@@ -219,13 +219,13 @@ def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> 
     trajectory of the question.
     """
     found = []
-    for place, side in enumerate(sides):
+    for number, side in enumerate(sides):
         rows = [
             row
             for row in side.run.queries.of_question(question_id)
             if row["group"] == side.group.key
         ]
-        right = {"won": bool(place), "lost": not place}.get(outcome or "")
+        right = {"won": bool(number), "lost": not number}.get(outcome or "")
         rows.sort(key=lambda row: right is not None and row["correct"] != right)
         record = side.run.trajectory(side.group.key, rows[0]["row"]) if rows else None
         if record is None:
@@ -248,7 +248,7 @@ def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> 
     return {
         "sides": views,
         "outcome": outcome,
-        "difference": first_difference(views[0]["steps"], views[1]["steps"]),
+        "difference": first_difference(views),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -167,7 +167,7 @@ def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
         )
     from pipeline.grammars.tokenizer import model_tokenizer
 
-    tokenizer = model_tokenizer(directory)
+    tokenizer: Any = model_tokenizer(directory)
     return tokenizer, max(tokenizer.get_vocab().values(), default=-1) + 1
 
 

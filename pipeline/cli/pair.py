@@ -1,32 +1,35 @@
 """``steep pair``: preference pairs of the scored trajectories of a file, or the stage ``pair``.
 
-Input: JSONL or Parquet with the fields of `ScoredView`. Output: one line per pair, with the ids of
-both trajectories (TeaRAG eq. 14).
+Input: JSONL or Parquet with the fields of `ScoredView`. Output: one pair per line (TeaRAG eq. 14), with
+the fields of `Pair` and both totals.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
+import tempfile
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pipeline.cli import options, runs
 from pipeline.cli import pair_preview as preview
-from pipeline.cli.input_records import File, parse_view, read_input
+from pipeline.cli.input_records import File, check_spans, parse_view, read_input
 from pipeline.core.atomic import check_distinct, json_text, text_output
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import as_json, write_jsonl
-from pipeline.core.records import HopType, Stop
+from pipeline.core.records import HopType, Message, Pair, Span, Stop
 
 if TYPE_CHECKING:
-    from pipeline.cli.candidate_store import CandidateStore
     from pipeline.config.policy import Pairs
+    from pipeline.pairs.select import Candidate, CandidatePair
 
 
 @dataclasses.dataclass
@@ -50,7 +53,10 @@ class SingleReward:
 
 @dataclasses.dataclass
 class ScoredView:
-    """The fields that ``pair`` reads; the order in the file replaces a missing ``sample``."""
+    """The fields that ``pair`` reads; the order in the file replaces a missing ``sample``.
+
+    Texts and tokens that a trajectory lacks are missing in its pairs too.
+    """
 
     trajectory_id: str
     question_id: str
@@ -60,6 +66,11 @@ class ScoredView:
     sample: int | None = None
     output: str | None = None
     stop: Stop = "answer"
+    question: str = ""
+    policy: str = ""
+    prompt_ids: list[int] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    token_spans: list[Span] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -85,7 +96,8 @@ def pair(
         typer.Option(
             "--config",
             "-c",
-            help="configuration (stage: embedded); with FILE its thresholds replace the paper's",
+            help="configuration (stage: embedded); with FILE its thresholds replace the paper's, and its "
+            "system message begins the prompts",
         ),
     ] = None,
     set: options.StageSetOption = None,
@@ -100,7 +112,8 @@ def pair(
             "--from",
             metavar="RUN",
             help="directory of a run whose scored trajectories of --round are paired with the --set of "
-            "pairs.*; the counts are shown beside the run's own, and --output and --funnel work",
+            "pairs.* and of weights of rewards; the counts are shown beside the run's own, and --output "
+            "and --funnel work",
             rich_help_panel=options.FROM_PANEL,
         ),
     ] = None,
@@ -145,32 +158,109 @@ def pair_file(
 ) -> int:
     """Write the preference pairs of all questions; returns how many.
 
-    ``funnel`` is a file for the pairing outcome of every trajectory. ``config`` names a
-    configuration whose ``pairs`` thresholds replace the paper's.
+    ``funnel`` is a file for the pairing outcome of every trajectory. ``config`` names a configuration
+    whose ``pairs`` thresholds replace the paper's, and whose system message begins the prompts.
     """
-    from pipeline.cli.candidate_store import candidate_store
     from pipeline.pairs.select import PAPER
 
     check_distinct(output, funnel)
-    thresholds = PAPER
+    thresholds, system = PAPER, ""
     if config is not None:
         from pipeline.config import load
 
-        thresholds = load(config).pairs
-    with candidate_store() as store, ExitStack() as stack:
-        _read_candidates(source, store)
+        settings = load(config)
+        thresholds, system = settings.pairs, settings.prompt.system
+    with _Spool() as spool, ExitStack() as stack:
+        _read_trajectories(source, spool)
         write = None if funnel is None else stack.enter_context(text_output(funnel))
-        return write_jsonl(output, _pairs(source, store, thresholds, write))
+        return write_jsonl(output, _pairs(source, spool, thresholds, system, write))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scored:
+    """A trajectory of the file: what the selection reads, its texts, and all its reward terms."""
+
+    candidate: Candidate
+    view: ScoredView
+    rewards: dict[str, Any]
+
+
+class _Spool:
+    """Trajectories in a temporary file, grouped by question.
+
+    Those of a question need not be adjacent in the input, and standard input can be read only once.
+    Memory holds one question, and eight bytes for every trajectory.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._places: dict[str, array[int]] = {}
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, trajectory: _Scored) -> None:
+        """Write a trajectory. Raises StoreError when the file cannot be written."""
+        with _named_as_full():
+            place = self._file.tell()
+            pickle.dump(trajectory, self._file, pickle.HIGHEST_PROTOCOL)
+        self._places.setdefault(trajectory.view.question_id, array("q")).append(place)
+
+    def questions(self) -> Iterator[tuple[str, list[_Scored]]]:
+        """(question id, its trajectories), in the order of the input."""
+        with _named_as_full():
+            self._file.flush()
+        for question_id, places in self._places.items():
+            yield question_id, [self._read(place) for place in places]
+
+    def _read(self, place: int) -> _Scored:
+        self._file.seek(place)
+        trajectory: _Scored = pickle.load(self._file)
+        return trajectory
+
+
+@contextmanager
+def _named_as_full() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the temporary file of the trajectories cannot be written: {error.strerror}; free disk space, "
+            "or set TMPDIR to a directory with more"
+        ) from None
 
 
 def _pairs(
-    source: File, store: CandidateStore, thresholds: Pairs, write: Callable[[str], None] | None
-) -> Iterator[dict[str, object]]:
+    source: File,
+    spool: _Spool,
+    thresholds: Pairs,
+    system: str,
+    write: Callable[[str], None] | None,
+) -> Iterator[dict[str, Any]]:
     """The pairs of all questions; ``write`` gets the pairing outcomes as JSON lines."""
     from pipeline.pairs.questions import pair_questions
     from pipeline.pairs.select import counted_total
 
-    questions = pair_questions(store.questions(), thresholds)
+    by_id: dict[str, _Scored] = {}  # the trajectories of the question that is being paired
+
+    def candidates() -> Iterator[tuple[str, list[Candidate]]]:
+        for question_id, trajectories in spool.questions():
+            by_id.clear()
+            by_id.update((scored.candidate.id, scored) for scored in trajectories)
+            yield (
+                question_id,
+                [
+                    dataclasses.replace(scored.candidate, sample=place)
+                    if scored.view.sample is None
+                    else scored.candidate
+                    for place, scored in enumerate(trajectories)
+                ],
+            )
+
+    questions = pair_questions(candidates(), thresholds)
     while True:
         try:
             question = next(questions, None)
@@ -182,22 +272,50 @@ def _pairs(
             for outcome in question.outcomes:
                 write(json_text(as_json(outcome)) + "\n")
         for pair in question.pairs:
-            yield {
-                "question_id": question.question_id,
-                "chosen": pair.chosen.id,
-                "rejected": pair.rejected.id,
-                "kind": pair.kind,
+            yield as_json(_whole(pair, by_id, system)) | {
                 "chosen_total": counted_total(pair.chosen, thresholds),
                 "rejected_total": counted_total(pair.rejected, thresholds),
             }
 
 
-def _read_candidates(source: File, store: CandidateStore) -> None:
-    """Fill the store; raises InputError for malformed records and repeated trajectory ids."""
-    from pipeline.cli.candidate_store import digest
+def _whole(pair: CandidatePair, by_id: dict[str, _Scored], system: str) -> Pair:
+    """A pair with the texts, tokens and reward terms of its trajectories; the round is unknown."""
+    chosen, rejected = (by_id[side.id] for side in (pair.chosen, pair.rejected))
+    first, second = chosen.view, rejected.view
+    prompt = [Message("system", system)] if system else []
+    if first.question:
+        prompt.append(Message("user", first.question))
+    return Pair(
+        question_id=first.question_id,
+        prompt=prompt,
+        chosen=_answer(first),
+        rejected=_answer(second),
+        chosen_id=first.trajectory_id,
+        rejected_id=second.trajectory_id,
+        kind=pair.kind,
+        chosen_rewards=chosen.rewards,
+        rejected_rewards=rejected.rewards,
+        policy=first.policy,
+        round=0,
+        prompt_ids=first.prompt_ids,
+        chosen_ids=first.token_ids,
+        rejected_ids=second.token_ids,
+        chosen_spans=first.token_spans,
+        rejected_spans=second.token_spans,
+    )
+
+
+def _answer(view: ScoredView) -> list[Message]:
+    return [] if view.output is None else [Message("assistant", view.output)]
+
+
+def _read_trajectories(source: File, spool: _Spool) -> None:
+    """Fill the spool; raises InputError for malformed records and repeated trajectory ids."""
+    from pipeline.core.content_cache import digest
     from pipeline.methods import candidate_terms
     from pipeline.pairs.select import Candidate
 
+    seen: set[bytes] = set()
     for line, record in read_input(source):
         rewards = record.get("rewards")
         single = isinstance(rewards, dict) and "answer" in rewards
@@ -206,12 +324,13 @@ def _read_candidates(source: File, store: CandidateStore) -> None:
         if view.rewards is None and not broken:
             problem = "rewards: missing; run steep score first"
             raise InputError.at(source_name(source), line, problem)
+        check_spans(view.token_ids, view.token_spans, "token_spans", source, line)
         terms = dataclasses.asdict(view.rewards) if view.rewards and not broken else {}
         candidate = Candidate(
             id=view.trajectory_id,
             sample=view.sample or 0,
             hop=view.hop,
-            output=None if view.output is None else digest(view.output),
+            output=view.output,
             broken=broken,
             dataset=view.dataset,
             **(candidate_terms(terms, record.get("grammar")) or {}),
@@ -219,6 +338,8 @@ def _read_candidates(source: File, store: CandidateStore) -> None:
         if not math.isfinite(candidate.total):
             problem = "rewards: their sum is larger than a number can hold"
             raise InputError.at(source_name(source), line, problem)
-        if not store.add(view.question_id, candidate, ordered=view.sample is None):
+        if (key := digest(view.trajectory_id)) in seen:
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(source_name(source), line, problem)
+        seen.add(key)
+        spool.add(_Scored(candidate, view, rewards or {}))

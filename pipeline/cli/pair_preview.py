@@ -1,8 +1,11 @@
-"""``steep pair --from RUN``: the pairs of a round with other thresholds; nothing is trained or kept.
+"""``steep pair --from RUN``: the pairs of a round with other thresholds and other weights of rewards.
+
+Nothing is trained or kept, and no model runs: every term of the rewards is stored.
 
 Input: the directory of a run in which the stage ``score`` of the round is complete. Output: the number of
 pairs of each kind and of trajectories in each bin of the funnel, beside those of the run's own pairs.
-Pairs are formed by the function of the stage ``pair``, in a temporary directory.
+Pairs are formed by the function of the stage ``pair``, in a temporary directory. Other weights combine
+the stored terms anew, as the stage ``score`` does.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.atomic import STDOUT, check_distinct
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
-from pipeline.core.record_io import iterate_records, write_jsonl
-from pipeline.core.records import Pair
+from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
+from pipeline.core.records import Pair, Trajectory
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -72,7 +75,7 @@ def preview(
     output: str | None = None,
     funnel: str | None = None,
 ) -> Preview:
-    """Form the pairs of round ``number`` of a run with the overrides of ``pairs``.
+    """Form the pairs of round ``number`` of a run with the overrides of ``pairs`` and of weights.
 
     ``config`` names the configuration whose trajectories are read; None is the one in the directory.
     ``output`` and ``funnel`` are JSONL files for the pairs and the pairing outcomes. Raises InputError
@@ -82,6 +85,7 @@ def preview(
     from pipeline.pairs.funnel import PairingOutcome
     from pipeline.run.output_check import Depth
     from pipeline.stages.pair import run
+    from pipeline.stages.trajectory_columns import FILE
     from tasks.run import task_for
 
     if STDOUT in (output, funnel):
@@ -93,9 +97,9 @@ def preview(
         f"runs_dir={json.dumps(os.path.dirname(place))}",  # noqa: PTH120
         f"name={json.dumps(os.path.basename(place))}",  # noqa: PTH119
     )
-    thresholds = [_for_round(override, number) for override in overrides]
     own = task_for("pair", file, run_dir, data, number)
-    settings = task_for("pair", file, (*run_dir, *thresholds), data, number).settings
+    changes = [_for_round(override, number, own.settings) for override in overrides]
+    settings = task_for("pair", file, (*run_dir, *changes), data, number).settings
     score = own.upstream()["score"]
     if not score.complete():
         raise StoreError(
@@ -105,7 +109,11 @@ def preview(
         )
     score.check_output(Depth.FOOTERS)
     with TemporaryDirectory(prefix="steep-pair-") as name:
-        run(_context(settings, number, score.directory, Path(name)))
+        scored = score.directory
+        if settings.rewards != own.settings.rewards:
+            scored = Path(name) / "score"
+            _combine(score.directory / FILE, scored / FILE, own.settings, settings)
+        run(_context(settings, number, scored, Path(name)))
         now = Path(name) / "output"
         result = Preview(
             run=str(directory),
@@ -139,16 +147,45 @@ def _configuration(directory: Path, config: str | None) -> str:
     return config or str(file)
 
 
-def _for_round(override: str, number: int) -> str:
-    """``pairs.KEY=VALUE`` as a setting of the round; raises InputError for another setting."""
+def _for_round(override: str, number: int, settings: Config) -> str:
+    """``pairs.KEY=VALUE`` or a weight as a setting of the round; raises InputError for another setting."""
+    from pipeline.methods import method
+
     own = f"per_round.{number}."
     key = override.partition("=")[0].strip().removeprefix(own)
-    if key.partition(".")[0].strip() != "pairs":
+    kind = settings.rewards.kind
+    block = f"rewards.{kind.replace('-', '_')}"
+    weights = [f"{block}.{name}" for name in method(kind).weights]
+    if key.partition(".")[0].strip() != "pairs" and key not in weights:
         raise InputError(
-            f"--set {key} cannot be used with --from, which changes the settings of pairs only (such as "
-            "--set pairs.easy_outcome=0.4); run the stage with it instead"
+            f"--set {key} cannot be used with --from, which changes the settings of pairs (such as "
+            f"--set pairs.easy_outcome=0.4) and {', '.join(weights)}; run the stage with it instead"
         )
     return own + override.strip().removeprefix(own)
+
+
+def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
+    """Write the trajectories with the rewards of other weights.
+
+    Raises InputError for a weight whose term was not measured.
+    """
+    from pipeline.methods import method
+
+    if after.rewards.judged and not before.rewards.judged:
+        raise InputError(
+            "no verdicts of judges were needed with the weights of the run; run the stage score with these "
+            "weights instead"
+        )
+    combined = method(after.rewards.kind).combined
+
+    def trajectories() -> Iterator[Trajectory]:
+        for trajectory in iterate_records(source, Trajectory):
+            if trajectory.rewards is not None:
+                terms = combined(trajectory.rewards, trajectory.hop, after.rewards)
+                trajectory.rewards = dict(terms)
+            yield trajectory
+
+    write_parquet(target, trajectories(), Trajectory)
 
 
 def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
@@ -163,8 +200,17 @@ def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
 
 
 def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    old, new = before.pairs.model_dump(), after.pairs.model_dump()
-    return {f"pairs.{name}": (old[name], new[name]) for name in new if old[name] != new[name]}
+    block = before.rewards.kind.replace("-", "_")
+    changed = {}
+    for key, old, new in (
+        ("pairs", before.pairs, after.pairs),
+        (f"rewards.{block}", getattr(before.rewards, block), getattr(after.rewards, block)),
+    ):
+        values = new.model_dump()
+        for name, value in old.model_dump().items():
+            if value != values[name]:
+                changed[f"{key}.{name}"] = (value, values[name])
+    return changed
 
 
 def _kinds(own: Path | None, now: Path) -> dict[str, KindCounts]:

@@ -122,7 +122,11 @@ def _show(plan: Plan, as_json: bool) -> None:
         total = {"wall_seconds": plan.wall_seconds, "workers": plan.workers, "unknown": unknown}
         typer.echo(json.dumps({"stages": stages, **total}, indent=2))
         return
-    _print(plan_table(plan), plan_lines(plan))
+    if len(plan.unknown) < len(plan.running):
+        _print(plan_table(plan), plan_lines(plan))
+    else:  # a table would say nothing
+        for line in plan_lines(plan):
+            typer.echo(line)
 
 
 def _review(task: StageTask, as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -66,17 +68,26 @@ def plan_lines(plan: Plan) -> list[str]:
     unknown = [stage.label for stage in plan.unknown]
     known = len(plan.running) - len(unknown)
     lines = []
+    if not known:
+        lines.append(f"{len(unknown)} stages would run: {_named(unknown)}")
     if known:
         least = f"at least, for the {known} stages that are known: " if unknown else "total: "
         lines.append(least + ", ".join(_totals(plan)))
     if without_cost := [stage.label for stage in plan.running if _cost_is_unknown(stage)]:
         lines.append(f"cost unknown: {', '.join(without_cost)}")
     if unknown:
+        which = f"of {_named(unknown)} " if known else ""
         lines.append(
-            f"unknown: {', '.join(unknown)}: no earlier output of these stages with the same models, "
-            "or no size of their input; steep plan --probe runs a small copy and goes by that"
+            f"the time {which}is unknown: no earlier output of these stages with the same models, or no size "
+            "of their input; steep plan --probe runs a small copy and goes by that"
         )
     return lines
+
+
+def _named(labels: Sequence[str]) -> str:
+    """The names of stages, with the number of rounds and shards where a stage has several."""
+    counts = Counter(re.sub(r"(-shard)?(-\d+)*$", "", label) for label in labels)
+    return ", ".join(f"{name} ({times})" if times > 1 else name for name, times in counts.items())
 
 
 def _totals(plan: Plan) -> list[str]:

@@ -23,6 +23,7 @@ from pipeline.cli.options import (
     WorkersOption,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.text import visible
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
@@ -64,7 +65,10 @@ def run(
     force: ForceOption = False,
     no_check: NoCheckOption = False,
 ) -> None:
-    """Run a stage and everything that it needs, except what is done."""
+    """Run a stage and everything that it needs, except what is done.
+
+    The end of a whole run is its result: EM of every policy, and where to look next.
+    """
     task = stage_task(stage, config, set, data, round)
     from pipeline.cli.plan import print_review_since
     from tasks.planning.review import now
@@ -73,7 +77,13 @@ def run(
     started = now()
     directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
     print_review_since(task, started)
-    typer.echo(str(directory))
+    if stage != "report":
+        typer.echo(str(directory))
+        return
+    from pipeline.cli.run_results import result_lines
+
+    for line in result_lines(task.settings.run_dir):
+        typer.echo(visible(line))
 
 
 def stage_command(stage: str) -> Callable[..., None]:

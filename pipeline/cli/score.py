@@ -142,9 +142,10 @@ def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
 
         return Rewards(), _SimilarityOnly(Lexical)
     from pipeline.config import load
+    from pipeline.config.dtypes import resolve_dtypes
     from pipeline.stages.resources import open_similarity
 
-    config = load(name)
+    config = resolve_dtypes(load(name)).settings
     reranker = config.rewards.reranker or config.retrieval.reranker
     return config.rewards, _SimilarityOnly(lambda: open_similarity(config, reranker=reranker))
 

@@ -20,7 +20,10 @@ def check_training(task: StageTask, round: int | None, as_json: bool) -> None:
 
     data = checked_data(task, round)
     faults = [
-        f"{each.label}: {check.fault}" for each in data for check in each.checks if not check.passed
+        f"{each.label}: {check.fault}"
+        for each in data
+        for check in each.checks
+        if check.verdict == "FAULT"
     ]
     for fault in faults:
         typer.echo(visible(fault), err=True)

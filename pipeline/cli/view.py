@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -13,7 +13,8 @@ from pipeline.cli import options
 from pipeline.cli.runs import stage_task
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_jsonl
-from pipeline.core.records import HopType
+from pipeline.core.records import HopType, PairKind, Stop
+from pipeline.core.text import one_line
 
 if TYPE_CHECKING:
     from pipeline.evaluation.selection import Selection
@@ -42,16 +43,13 @@ def view(
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="pairs of a kind: format, easy, hard, margin or step; repeatable"),
+        typer.Option(help=f"pairs of a kind: {', '.join(get_args(PairKind))}; repeatable"),
     ] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="of a data set; repeatable")] = None,
     hop: Annotated[HopType | None, typer.Option(help="of single- or multi-hop questions")] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(
-            help="trajectories that ended with answer, max_steps, max_tokens, malformed or "
-            "retrieval_error; repeatable"
-        ),
+        typer.Option(help=f"trajectories that ended with {', '.join(get_args(Stop))}; repeatable"),
     ] = None,
     contains: Annotated[
         str, typer.Option(metavar="TEXT", help="with a text in question or output, in any case")
@@ -78,6 +76,8 @@ def view(
     """
     from pipeline.evaluation.selection import Selection
 
+    _check("--kind", kind, get_args(PairKind))
+    _check("--stop", stop, get_args(Stop))
     of_file = source is not None
     if source is None:
         source = _output(stage, config, set, data, round)
@@ -112,6 +112,15 @@ def view(
             f"no record of {', '.join(ids)}" if ids else "no record has what the options ask for"
         )
         raise InputError.at(source, None, asked)
+
+
+def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> None:
+    """Raise InputError for a value that no record has."""
+    for value in given or ():
+        if value not in allowed:
+            raise InputError(
+                f"{option} {one_line(value, 40)!r} is not known; choose one of {', '.join(allowed)}"
+            )
 
 
 def _output(

@@ -85,8 +85,10 @@ def _unknown(key: str) -> str:
     names = list(all_names())
     last = key.rpartition(".")[2]
     ends = [name for name in names if name.rpartition(".")[2] == last]
-    near = ends[:_MOST_NEAR] or difflib.get_close_matches(key, names, _MOST_NEAR)
-    hint = f"; there is {' and '.join(near)}" if near else "; steep config show lists all settings"
+    near = sorted(ends, key=lambda name: name.count(".")) or difflib.get_close_matches(
+        key, names, _MOST_NEAR
+    )
+    hint = f"; there is {', '.join(near)}" if near else "; steep config show lists all settings"
     return f"there is no setting {shown_key(key)}{hint}"
 
 

@@ -14,7 +14,6 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import file_hash, model_hash
 
-
 _SETTLED = 2_000_000_000  # nanoseconds; a later edit then has another time on any file system
 
 
@@ -49,7 +48,8 @@ class ContentHashes:
         except OSError as error:
             where = error.filename or path
             raise InputError.at(where, None, f"cannot be read: {error.strerror}") from None
-        raise InputError.at(path, None, "no such file or directory")
+        kind = "not a regular file" if path.exists() else "no such file or directory"
+        raise InputError.at(path, None, kind)
 
     def _file(self, path: Path) -> str:
         started, status = time.time_ns(), path.stat()

@@ -7,9 +7,12 @@ them (indices, or UUIDs). Nothing heavy is imported.
 from __future__ import annotations
 
 import os
+import platform
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from pipeline.core.errors import DependencyError
 from pipeline.core.gpus import VISIBLE, machine_gpus
 
 ORDER = "CUDA_DEVICE_ORDER"
@@ -46,6 +49,40 @@ def torch_for_cpus() -> bool:
         return version("torch").endswith("+cpu")
     except PackageNotFoundError:
         return False
+
+
+def cuda_works() -> bool:
+    """Whether torch can compute on a GPU.
+
+    Raises DependencyError when this process is allotted GPUs and CUDA fails there, as with an old driver.
+    A build of torch for CPUs computes on the CPU.
+    """
+    import torch
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return True
+    devices = allotted()
+    if not devices or torch.version.cuda is None:
+        return False
+    reason = " ".join(str(warning.message) for warning in told) or _cuda_error()
+    raise DependencyError(
+        f"this process is allotted GPUs ({VISIBLE} is {','.join(devices)}), and torch cannot use them: "
+        f"{' '.join(reason.split())}; correct the driver of {platform.node()}, or set {VISIBLE} to an empty "
+        "text to compute on the CPU"
+    )
+
+
+def _cuda_error() -> str:
+    """What CUDA says when it is started; torch warns only at the first question."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001 - a broken driver raises many types
+        return str(error)
+    return "torch finds no device"
 
 
 def usable(names: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:

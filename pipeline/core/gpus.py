@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 # 24 GB has 23.6.
 _USABLE = 0.985
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder for each GPU, named by its PCI address
+_VERSION = Path("/sys/module/nvidia/version")
 _FILES = Path("/dev")
 _WSL = "/usr/lib/wsl/lib"  # where Windows puts nvidia-smi, which not every PATH has
 _SECONDS = 20.0
@@ -38,6 +40,14 @@ class Gpu:
     name: str
     memory: int | None
     uuid: str = ""
+
+
+def driver_version(file: Path = _VERSION) -> str | None:
+    """The version of NVIDIA's driver, such as 580.65.06; None where the kernel does not tell."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def nominal_gpu(gib: float) -> Gpu:
@@ -85,6 +95,25 @@ def visible(gpus: list[Gpu], allotment: str | None) -> list[Gpu]:
         else:
             break
     return left
+
+
+def compiler_fault(include: str | None = None) -> str | None:
+    """What Triton lacks to build the launcher of a kernel when it first runs; None: nothing.
+
+    ``include`` is the folder of Python's headers, by default that of this Python.
+    """
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return (
+            "kernels on GPUs are compiled when they first run, and there is no C compiler (gcc or "
+            "clang); install gcc, or set CC"
+        )
+    header = Path(include or sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        return (
+            f"kernels on GPUs are compiled when they first run, and {header} is missing; install the "
+            "headers of this Python, such as the package python3-dev"
+        )
+    return None
 
 
 @cache  # the tool takes seconds on some machines, and its answer is the same for the life of a process

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -168,10 +169,21 @@ def _opened(path: Path | str) -> Iterator[BinaryIO]:
             return
         if "\0" in str(path):
             raise InputError("a file name contains a NUL character; name a file")
+        _refuse_fifo(Path(path))
         with open(path, "rb") as stream:
             yield stream
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _refuse_fifo(path: Path) -> None:
+    """Raise InputError for a named FIFO: opening it waits for a writer, which may never come.
+
+    The pipes of a shell (``<(command)``) have names below ``/dev`` or ``/proc``, and a writer.
+    """
+    of_shell = path.absolute().parts[1:2] in (("dev",), ("proc",))
+    if stat.S_ISFIFO(path.stat().st_mode) and not of_shell:
+        raise InputError.at(path, None, f"is a FIFO; name a file, or {STDIN} for standard input")
 
 
 def _unreadable(path: Path | str, error: OSError) -> InputError:

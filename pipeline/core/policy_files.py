@@ -10,6 +10,7 @@ from pipeline.core.input_files import read_json
 
 LINEAGE = "lineage.json"
 ADAPTER_SETTINGS = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 UNTRAINED = "untrained"  # the method in the lineage of the base model, which has no adapter
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import shutil
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ from pipeline.core.atomic import replacing, write_json
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.input_files import read_json
 from pipeline.corpus.official import Download, OfficialFile
+from pipeline.corpus.raw_records import brief
 
 LOCK = "data.lock.json"
 _PARTS = ".downloads"  # unfinished downloads, and archives whose files are being unpacked
@@ -30,6 +32,7 @@ _BLOCK = 1 << 20  # bytes read at once
 _TRIES = 4
 _PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 _SECONDS = 60.0  # without a byte, after which a connection counts as broken
+_SHA256 = re.compile("[0-9a-f]{64}")
 _GZIP = b"\x1f\x8b"
 
 
@@ -78,11 +81,7 @@ class _Fetching:
         self.root = root
         self.report = report
         self.pause = pause
-        self.lock: dict[str, Any] = read_json(root / LOCK) if (root / LOCK).is_file() else {}
-        if not isinstance(self.lock, dict):
-            raise InputError.at(
-                root / LOCK, None, "expected an object; remove the file to record anew"
-            )
+        self.lock = _read_lock(root / LOCK)
 
     def all(self, files: Sequence[OfficialFile]) -> tuple[list[Fetched], list[str]]:
         done: list[Fetched] = []
@@ -207,6 +206,22 @@ class _Fetching:
                 f"{download.page} to {target}"
             ) from None
         return path
+
+
+def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
+    """The entries of the lock. Raises InputError for a file that this module did not write."""
+    entries = read_json(path) if path.is_file() else {}
+    if not isinstance(entries, dict):
+        raise InputError.at(path, None, "expected an object; remove the file to record anew")
+    for name, entry in entries.items():
+        recorded = entry.get("sha256") if isinstance(entry, dict) else None
+        if not isinstance(recorded, str) or not _SHA256.fullmatch(recorded):
+            raise InputError.at(
+                path, None,
+                f"{brief(name)}: expected an object with a SHA-256 of 64 hexadecimal digits, got "
+                f"{brief(entry)}; remove the entry to record the file anew",
+            )  # fmt: skip
+    return entries
 
 
 def _transfer(client: Any, url: str, path: Path, report: Callable[[str], None]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
-from pipeline.core.records import Pair, Span, Trajectory
+from pipeline.core.records import Message, Pair, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.evaluation.excerpts import Segment, segments
 from pipeline.evaluation.selection import EVERYTHING, Selection, selected
@@ -67,19 +67,29 @@ def _kinds(file: Path) -> str:
 
 
 def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
-    """The chosen and the rejected side, decoded from their tokens; ``where`` is for messages."""
+    """The chosen and the rejected side, decoded from their tokens; ``where`` is for messages.
+
+    Pairs of other systems' outputs have no tokens, and their messages are shown.
+    """
     sides = (
-        (f"chosen {pair.chosen_id}", pair.chosen_ids, pair.chosen_spans, pair.chosen_rewards),
+        (
+            f"chosen {pair.chosen_id}",
+            pair.chosen,
+            pair.chosen_ids,
+            pair.chosen_spans,
+            pair.chosen_rewards,
+        ),
         (
             f"rejected {pair.rejected_id}",
+            pair.rejected,
             pair.rejected_ids,
             pair.rejected_spans,
             pair.rejected_rewards,
         ),
     )
     return [
-        _panel(title, _decode(tokenizer, ids, spans, where), rewards)
-        for title, ids, spans, rewards in sides
+        _panel(title, _decode(tokenizer, ids, spans, where) or _as_written(messages), rewards)
+        for title, messages, ids, spans, rewards in sides
     ]
 
 
@@ -164,6 +174,10 @@ def _decode(
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans
     ]
+
+
+def _as_written(messages: Sequence[Message]) -> list[Segment]:
+    return [Segment(message.content, "unknown") for message in messages]
 
 
 def _console() -> Console:

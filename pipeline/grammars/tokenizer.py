@@ -80,6 +80,8 @@ class Tokenizer(Protocol):
 
     chat_template: str | None
 
+    def __hash__(self) -> int: ...
+
     @property
     def name_or_path(self) -> str: ...
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.core.devices import cuda_works
 from pipeline.core.errors import DependencyError, model_problem
 from pipeline.core.model_files import EXPORTED_WEIGHTS
 
@@ -41,13 +42,11 @@ def locate(name: str, key: str, backend: str = "torch") -> Path:
 def resolve_device(name: str, key: str) -> str:
     """The device of a setting; ``auto`` is cuda where it is available, else cpu.
 
-    Raises DependencyError when the setting is cuda and no GPU is available.
+    Raises DependencyError when the setting is cuda and no GPU is available, and what `cuda_works` raises.
     """
-    import torch
-
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+        return "cuda" if cuda_works() else "cpu"
+    if name == "cuda" and not cuda_works():
         raise DependencyError(f"{key}: cuda is not available on this machine; set it to cpu")
     return name
 

@@ -84,7 +84,9 @@ def constant_verdicts(statistics: Mapping[str, Any]) -> list[str]:
     for kind in KINDS:
         counts = VerdictCounts(**statistics[kind])
         known = counts.yes + counts.no
-        if min(known, statistics["calls"].get(kind, 0)) >= _FEWEST and not (counts.yes and counts.no):
+        if min(known, statistics["calls"].get(kind, 0)) >= _FEWEST and not (
+            counts.yes and counts.no
+        ):
             verdict = "yes" if counts.yes else "no"
             lines.append(
                 f"all {known:,} verdicts on {kind}-search are {verdict!r}: either every step is alike or the "

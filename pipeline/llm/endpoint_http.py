@@ -89,7 +89,7 @@ class EndpointHttp:
         except httpx.ConnectTimeout:
             reason = f"no connection to {self._peer()} within {self._connect_seconds:g} s"
             raise NoReply(reason) from None
-        except asyncio.TimeoutError:
+        except TimeoutError:
             what = "no complete reply" if started else "no reply"
             raise NoReply(f"{what} within {self._timeout:g} s") from None
         except httpx.TransportError as error:

@@ -21,6 +21,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.model_files import TORCH_WEIGHTS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.llm.adapter_files import adapter_settings
 
 FinishReason = Literal["stop", "length", "eos"]
 
@@ -124,14 +125,15 @@ def open_engine(
     ``workspace``, where engines of the same policy share the merged model; None uses a temporary
     directory that is deleted with the engine. ``key`` is the
     configuration key of the model's name, for error messages.
-    Raises InputError for a model or adapter directory without weights, DependencyError when the
+    Raises InputError for a model directory without weights and for an adapter that would not change the
+    model as its files say (`check_adapter`), DependencyError when the
     engine's package is missing, ConfigError for the scripted engine and for an adapter that merging
     would blur, and EngineError when the model cannot be loaded.
     """
     model = find_model(model)
     check_model(model, key)
     if adapter is not None:
-        check_adapter(adapter)
+        adapter_settings(adapter)  # before the engine's packages are imported
     if config.kind == "vllm":
         from pipeline.llm.vllm_engine import VllmEngine
 
@@ -171,13 +173,3 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
             f"{directory} has no weights (expected model.safetensors); download or train the model "
             f"(`make tiny-reader` for the tiny reader), or point {key} at a complete directory"
         )
-
-
-def check_adapter(adapter: Path) -> None:
-    """Raise InputError when an adapter directory lacks its configuration or its weights."""
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        if not (adapter / name).is_file():
-            raise InputError(
-                f"{adapter} has no {name}, so it is not a LoRA adapter; train the policy again "
-                "(`steep run sft --force`, or `train` of its round)"
-            )

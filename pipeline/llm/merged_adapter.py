@@ -21,12 +21,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError, SteepError, model_problem
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
+from pipeline.llm.adapter_files import check_adapter
 from pipeline.llm.merge_error import merge_and_measure
 
 _NAME = "merged-"
@@ -49,8 +50,8 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
 
     ``dtype`` is "float32", "bfloat16" or "float16". An existing directory of the same content is
     reused. Writing ends with a rename, so an existing directory is always complete.
-    Raises EngineError when the adapter does not match the base, ConfigError when ``dtype`` would lose
-    much of the adapter.
+    Raises InputError when the adapter does not match the base or changes nothing (`check_adapter`),
+    ConfigError when ``dtype`` would lose much of the adapter.
     """
     target, lock = _held(base, adapter, into, dtype)
     lock.close()
@@ -89,7 +90,10 @@ class Served:
         self._temporary: Path | None = None
         self._lock: IO[bytes] | None = None
         self.path: Path | str = base
-        if adapter is None or config.adapters == "loaded":
+        if adapter is None:
+            return
+        if config.adapters == "loaded":
+            check_adapter(adapter, base)
             return
         if workspace is None:
             workspace = self._temporary = Path(tempfile.mkdtemp(prefix="steep-merged-"))
@@ -137,6 +141,7 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
+        check_adapter(adapter, base)
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=False
         )
@@ -149,7 +154,8 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
             f"{lost.unchanged:.1%} of the entries unchanged"
         )
         policy.unload().save_pretrained(temporary)
-        model_tokenizer(base).save_pretrained(temporary)
+        tokenizer: Any = model_tokenizer(base)
+        tokenizer.save_pretrained(temporary)
         temporary.replace(target)
     except SteepError:
         raise

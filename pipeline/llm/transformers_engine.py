@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config.base import EngineConfig
+from pipeline.core.devices import cuda_works
 from pipeline.core.errors import EngineError, model_problem
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import decode, segment_text
@@ -40,7 +41,7 @@ class _CausalModel(Protocol):
 class TransformersEngine(Engine):
     """A causal language model under transformers, on a GPU if one is available.
 
-    Raises EngineError when the model cannot be loaded.
+    Raises EngineError when the model cannot be loaded, and what `cuda_works` raises.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class TransformersEngine(Engine):
         self.max_model_len = config.max_model_len
         self._batch = config.max_num_seqs
         self._waiting: list[GenerationRequest] = []
+        self._device = "cuda" if cuda_works() else "cpu"
         self._served = Served(config, model, adapter, workspace)
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             path, dtype = self._served.path, getattr(torch, config.dtype)
             self.tokenizer = model_tokenizer(path)

@@ -23,6 +23,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
+from pipeline.llm.adapter_files import check_adapter
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
 from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
 from pipeline.llm.engine_watch import EngineWatch
@@ -157,6 +158,7 @@ class VllmEngine(Engine):
             lora, settings = _loaded(adapter)
             if settings != self._lora_settings:
                 return False
+            check_adapter(adapter, self._served.path)
             self._lora, self._adapter = lora, key
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -293,7 +295,7 @@ def _loaded(adapter: Path) -> tuple[object, dict[str, object]]:
         "enable_lora": True,
         "max_loras": 1,
         "max_lora_rank": sufficient[0],
-        # Without them vLLM adds the kernels of LoRA to every linear layer. A pattern names no layers.
+        # Without them vLLM adds LoRA's kernels to every linear layer. A pattern names no layers.
         "lora_target_modules": None
         if isinstance(targets, str)
         else sorted({name.rpartition(".")[2] for name in targets}),

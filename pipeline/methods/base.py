@@ -82,6 +82,13 @@ class Method:
     """Titles in the report of the terms of a trajectory, by term."""
     build_step: StepBuilder
     """Builds a cold-start step."""
+    weights: tuple[str, ...]
+    """Settings in the method's block of ``rewards`` that only combine stored terms."""
+    combined: Callable[[Mapping[str, Any], str, Rewards], Mapping[str, Any]]
+    """All reward terms of a trajectory with other weights, from its terms and its hop.
+
+    Raises InputError for a term that was not measured.
+    """
     turns: Callable[[Sequence[Step]], Sequence[Step]] = unchanged
     """The steps of a cold-start example as its grammar renders them."""
     step_titles: Mapping[str, str] = field(default_factory=dict)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.config.policy import Rewards
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.hiprag import HiPragRewards, HiPragWeights, score
+from pipeline.rewards.hiprag import HiPragRewards, HiPragWeights, combined, score
 from pipeline.sft_data.hiprag import build_step
 from pipeline.sft_data.steps import Fact, Hop
 
@@ -32,6 +33,11 @@ def decision_scorer(weights: HiPragWeights) -> Scorer:
         )
 
     return scorer
+
+
+def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
+    weights = HiPragWeights(**settings.hiprag.model_dump())
+    return {**terms, **combined(terms["answer"], terms["format"], terms["steps"], weights)}
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
@@ -63,5 +69,7 @@ METHOD = Method(
         "total": "Reward (HiPRAG eq. 1)",
     },
     build_step=_build_step,
+    weights=HiPragWeights._fields,
+    combined=_combined,
     record_needs="verdicts",
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.config.policy import Rewards
+from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.prograph import ProGraphRewards, ProGraphWeights, step_rewards
+from pipeline.rewards.prograph import ProGraphRewards, ProGraphWeights, combined, step_rewards
 from pipeline.rewards.structure import structure
 from pipeline.rollout.turns import turns_of
 from pipeline.sft_data.prograph import build_step, turns
@@ -24,8 +26,21 @@ STEP_TITLES = {
 }
 
 
+def _weights(settings: Rewards) -> ProGraphWeights:
+    return ProGraphWeights(settings.prograph.progress, settings.prograph.structure)
+
+
+def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
+    weights = _weights(settings)
+    if weights.progress and any(step["progress"] is None for step in terms["steps"]):
+        raise InputError(
+            "step progress was not measured with weight 0; run the stage score instead"
+        )
+    return combined(terms["format"], terms["answer"], terms["steps"], weights)
+
+
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    weights = ProGraphWeights(settings.prograph.progress, settings.prograph.structure)
+    weights = _weights(settings)
 
     def scorer(
         trajectories: Sequence[Trajectory], verdicts: Sequence[Sequence[Verdict]] | None
@@ -67,6 +82,8 @@ METHOD = Method(
     selection="by a margin of\nProGraph-R1's mean step reward (eq. 15)",
     reward_titles={"format": "Format", "answer": "Answer F1", **STEP_TITLES},
     build_step=_build_step,
+    weights=ProGraphWeights._fields,
+    combined=_combined,
     turns=lambda steps: list(turns(steps)),
     step_titles=STEP_TITLES,
     whole_shard=True,

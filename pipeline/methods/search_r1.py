@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.config.policy import Rewards
 from pipeline.core.records import Step
 from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
 from pipeline.pairs.candidates import by_total
-from pipeline.rewards.search_r1 import SearchR1Weights, score
+from pipeline.rewards.search_r1 import SearchR1Weights, combined, score
 from pipeline.sft_data.search_r1 import build_step, turns
 from pipeline.sft_data.steps import Fact, Hop
+
+
+def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
+    return combined(terms["answer"], terms["format"], settings.search_r1.format)
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
@@ -37,5 +42,7 @@ METHOD = Method(
         "total": "Reward (Search-R1)",
     },
     build_step=_build_step,
+    weights=("format",),
+    combined=_combined,
     turns=turns,
 )

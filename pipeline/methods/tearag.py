@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.config.policy import Rewards, TeaRagReward
 from pipeline.core.records import Step
 from pipeline.core.similarity import Similarity
 from pipeline.methods.base import Method, ScoreInputs, Scorer, StepOptions
 from pipeline.pairs.candidates import by_outcome_and_process
-from pipeline.rewards.tearag import TeaRagWeights, score
+from pipeline.rewards.tearag import TeaRagWeights, combined, score
 from pipeline.sft_data.steps import Fact, Hop, build_step
 
 
 def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = None) -> Scorer:
     """The scorer that matches evidence by ``similarity``; without ``settings`` as in the paper."""
     block = settings or TeaRagReward()
-    weights = TeaRagWeights(**{name: getattr(block, name) for name in TeaRagWeights._fields})
+    weights = _weights(block)
     return lambda trajectories, verdicts: score(
         trajectories,
         similarity,
@@ -26,6 +27,14 @@ def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = Non
         single_per_step=block.single_outcome == "f1-per-step",
         malformed_answer=block.malformed_answer,
     )
+
+
+def _weights(block: TeaRagReward) -> TeaRagWeights:
+    return TeaRagWeights(**{name: getattr(block, name) for name in TeaRagWeights._fields})
+
+
+def _combined(terms: Mapping[str, Any], hop: str, settings: Rewards) -> Mapping[str, Any]:
+    return {**terms, **combined(terms, hop, _weights(settings.tearag))}
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
@@ -60,6 +69,8 @@ METHOD = Method(
         "total": "Total (format + outcome + process)",
     },
     build_step=_build_step,
+    weights=TeaRagWeights._fields,
+    combined=_combined,
     pair_kinds=("easy", "hard"),
     record_needs="evidence",
 )

@@ -1,8 +1,8 @@
 """Why a pair was formed: the conditions of `pipeline.pairs.select`, with the values that met them.
 
-Input: both candidates of a pair, the other candidates of their question with their pairing outcomes, and the
-thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the partner
-(TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
+Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and the
+thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the
+partner (TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def reasons(
     if kind == "step":
         margin = _setting(thresholds, "step_margin")
         return Reasons(
-            "Its step has the highest reward of all steps after the shared prefix.",
+            "Its step has the highest reward of all steps after the shared prefix. Only this step is "
+            "trained.",
             f"Its step has the lowest reward after the shared prefix, lower by at least {margin}.",
             "The best and the worst step after each shared prefix form one pair.",
         )
     if chosen.reward is not None:
-        best = f"It is right and well-formed, with the highest reward of such samples, {_number(chosen.total)}."
+        best = _number(chosen.total)
         return Reasons(
-            best,
+            f"It is right and well-formed, with the highest reward of such samples, {best}.",
             _rejected_by_margin(kind, chosen, rejected, thresholds),
             "Partners are taken from the lowest reward on: at most "
             f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong search "
@@ -58,7 +59,9 @@ def reasons(
 def _chosen(chosen: Candidate, thresholds: Pairs) -> str:
     outcome, process = f"outcome {_number(chosen.outcome)}", f"process {_number(chosen.process)}"
     if chosen.hop == "single":
-        return f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        return (
+            f"Single-hop question: {outcome} is at least {_setting(thresholds, 'single_outcome')}."
+        )
     strict = at_least(chosen.outcome, thresholds.multi_outcome) and (
         thresholds.terms != "all" or at_least(chosen.process, thresholds.multi_process)
     )
@@ -76,7 +79,9 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
     if kind == "format":
         return "It fails the format."
     if kind == "easy":
-        return f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        return (
+            f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
+        )
     text = (
         f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at "
         f"least {_setting(thresholds, 'hard_margin')}"
@@ -102,7 +107,7 @@ def _rejected_by_margin(
 def _partner(
     rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
 ) -> str:
-    """Why none of the samples with a lower total is the partner; the walk is that of `select`."""
+    """Why none of the samples before the partner was taken; the order is that of `select`."""
     before = Counter(
         _LOWER.get(outcome, "")
         for other, outcome in others
@@ -111,12 +116,12 @@ def _partner(
     before.pop("", None)
     walk = "Chosen samples take partners in turn, best total first, each from the lowest total on."
     if not before:
-        return f"{walk} No other sample has a lower total than this partner."
+        return f"{walk} No sample comes before this partner."
     which = ", ".join(f"{count} {meaning}" for meaning, count in before.items())
-    return f"{walk} Samples with a lower total than this partner: {which}."
+    return f"{walk} Before this partner: {which}."
 
 
-# What a sample with a lower total than a partner is; duplicates are not looked at.
+# What a sample before a partner is; duplicates are not looked at.
 _LOWER: dict[str, str] = {
     "chosen": "good enough to be chosen",
     "chosen-unpaired": "good enough to be chosen",

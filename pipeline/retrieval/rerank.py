@@ -199,9 +199,7 @@ class FlagModel:
             ) from None
         device = _device(self._settings)
         with loading(KEY, self._directory, "sequence-classification"):
-            reranker = FlagReranker(
-                str(self._directory), devices=[device], trust_remote_code=False
-            )
+            reranker = FlagReranker(str(self._directory), devices=[device], trust_remote_code=False)
         # FlagReranker moves and converts its model only inside compute_score.
         model = reranker.model.half() if device == "cuda" else reranker.model
         model.to(device).eval()

@@ -44,15 +44,20 @@ class StepVerdict(TypedDict):
     verdict: Ruling
 
 
-class HiPragRewards(TypedDict):
+class CombinedTerms(TypedDict):
+    """N, N_corr and R(T) of one trajectory."""
+
+    n: int
+    n_corr: int
+    total: float
+
+
+class HiPragRewards(CombinedTerms):
     """The terms of one trajectory: A, F, the verdicts, N, N_corr and R(T)."""
 
     answer: float
     format: float
     steps: list[StepVerdict]
-    n: int
-    n_corr: int
-    total: float
 
 
 def score(
@@ -95,6 +100,14 @@ def _terms(
         {"kind": _kind(step), "verdict": ruling or "unknown"}
         for step, ruling in zip(trajectory.steps, rulings, strict=True)
     ]
+    terms = combined(answer, format_ok, steps, weights)
+    return {"answer": answer, "format": format_ok, "steps": steps, **terms}
+
+
+def combined(
+    answer: float, format_ok: float, steps: Sequence[StepVerdict], weights: HiPragWeights
+) -> CombinedTerms:
+    """N, N_corr and R(T) of the other terms."""
     correct = [
         step["verdict"] == "no" if weights.penalise in ("both", step["kind"]) else True
         for step in steps
@@ -103,9 +116,6 @@ def _terms(
     n, n_corr = len(correct), sum(correct)
     bonus = weights.process * answer * format_ok * n_corr / n if n else 0.0
     return {
-        "answer": answer,
-        "format": format_ok,
-        "steps": steps,
         "n": n,
         "n_corr": n_corr,
         "total": answer * (1 - weights.format) + weights.format * format_ok + bonus,

@@ -75,12 +75,26 @@ def step_rewards(
             "progress": step_progress,
             "connectivity": terms.connectivity,
             "answer_reach": terms.answer_reach,
-            "total": format_ok
-            + answer
-            + weights.progress * (step_progress or 0.0)
-            + weights.structure * (terms.connectivity + terms.answer_reach),
+            "total": 0.0,
         }
         for step_progress, terms in zip(progress, structure, strict=True)
+    ]
+    return combined(format_ok, answer, steps, weights)
+
+
+def combined(
+    format_ok: float, answer: float, steps: Sequence[StepRewards], weights: ProGraphWeights
+) -> ProGraphRewards:
+    """The rewards of a trajectory whose steps have all terms but the totals."""
+    steps = [
+        {
+            **step,
+            "total": format_ok
+            + answer
+            + weights.progress * (step["progress"] or 0.0)
+            + weights.structure * (step["connectivity"] + step["answer_reach"]),
+        }
+        for step in steps
     ]
     return {
         "format": format_ok,

@@ -45,7 +45,7 @@ def score(
     """Every term of every trajectory, in order; reads ``answers``, ``answer`` and ``format_ok``."""
     measure = exact_match if weights.answer == "em" else f1
     return [
-        _terms(
+        combined(
             measure(trajectory.answer, trajectory.answers),
             float(trajectory.format_ok),
             weights.format,
@@ -54,6 +54,7 @@ def score(
     ]
 
 
-def _terms(answer: float, format_ok: float, weight: float) -> SearchR1Rewards:
+def combined(answer: float, format_ok: float, weight: float) -> SearchR1Rewards:
+    """The terms with their total, where ``weight`` is lambda_f."""
     total = answer * (1 - weight) + weight * format_ok
     return {"answer": answer, "format": format_ok, "total": total}

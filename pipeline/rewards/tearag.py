@@ -13,7 +13,7 @@ fifth term, the share of steps whose search was needed, over the steps whose ver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from pipeline.core.answer_metrics import f1, normalize
@@ -93,6 +93,13 @@ def score(
     ]
 
 
+def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagWeights) -> dict[str, float]:
+    """The process reward (eq. 13) and the total of the other terms."""
+    weighted = sum(weight * (terms.get(name) or 0.0) for name, weight in weights._asdict().items())
+    process = 0.0 if hop == "single" else weighted
+    return {"process": process, "total": terms["format"] + terms["outcome"] + process}
+
+
 def consistency(steps: Sequence[Step]) -> float:
     """Fraction of steps in which every key entity occurs in the subquery (eq. 7-8), 0 for none.
 
@@ -129,33 +136,23 @@ def _terms(
     outcome: float,
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
-    share = optimal_share(verdicts or ())
     subquery, context, summary = (
         sum(values) / k if k else 0.0
         for values in (matches["subquery"], matches["context"], matches["summary"])
     )
-    terms = TeaRagWeights(
-        consistency(trajectory.steps), subquery, context, summary, judged=share or 0.0
-    )
-    weighted = sum(weight * term for weight, term in zip(weights, terms, strict=True))
-    process = 0.0 if trajectory.hop == "single" else weighted
-    format_ok = float(trajectory.format_ok)
-    judged: dict[str, Any] = {}
-    if verdicts is not None:
-        judged = {
-            "judged": share,
-            "steps": [{"kind": verdict.kind, "verdict": verdict.verdict} for verdict in verdicts],
-        }
-    rewards = {
+    terms: dict[str, Any] = {
         "outcome": outcome,
-        "format": format_ok,
-        "consistency": terms.consistency,
+        "format": float(trajectory.format_ok),
+        "consistency": consistency(trajectory.steps),
         "subquery": subquery,
         "context": context,
         "summary": summary,
-        **judged,
-        "process": process,
-        "total": format_ok + outcome + process,
-        "memory": matches,
     }
-    return cast(TeaRagRewards, rewards)  # built as one dictionary: the order of keys is kept
+    if verdicts is not None:
+        terms["judged"] = optimal_share(verdicts)
+        terms["steps"] = [
+            {"kind": verdict.kind, "verdict": verdict.verdict} for verdict in verdicts
+        ]
+    terms |= combined(terms, trajectory.hop, weights)
+    terms["memory"] = matches
+    return cast(TeaRagRewards, terms)  # built as one dictionary: the order of keys is kept

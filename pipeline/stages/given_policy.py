@@ -11,21 +11,29 @@ from __future__ import annotations
 import shutil
 
 from pipeline.core.model_files import model_hash
-from pipeline.core.policy_files import ADAPTER_SETTINGS, LINEAGE, UNTRAINED, adapter_directory
+from pipeline.core.policy_files import (
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    LINEAGE,
+    UNTRAINED,
+    adapter_directory,
+)
+from pipeline.llm.adapter_files import check_adapter
 from pipeline.run.context import StageContext
 from pipeline.stages.policy_directory import checked_policy
 from pipeline.training.lineage import Lineage
-from pipeline.training.lora import ADAPTER_WEIGHTS, check_shape, locate_base
+from pipeline.training.lora import check_shape, locate_base
 
 
 def run(context: StageContext) -> dict[str, int]:
     """Write the policy; returns whether it has an adapter.
 
-    Raises what `checked_policy` raises.
+    Raises what `checked_policy` and `check_adapter` raise.
     """
     source, model = context.inputs.get("adapter"), context.config.model
     policy = checked_policy(source, context.config)
     if source is not None and policy.adapter is not None:
+        check_adapter(policy.adapter, locate_base(model.base))
         (context.output / "adapter").mkdir()
         for name in (ADAPTER_SETTINGS, ADAPTER_WEIGHTS):
             shutil.copyfile(policy.adapter / name, context.output / "adapter" / name)

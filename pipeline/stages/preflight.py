@@ -134,11 +134,9 @@ def report(context: StageContext, facts: DataFacts) -> list[Check]:
     print("checks of the training data:")
     for line in table(checks):
         print(line)
-    faults = [check.fault for check in checks if not check.passed]
+    faults = [check.fault for check in checks if check.verdict == "FAULT"]
     verdict = (
-        f"{len(faults)} of {len(checks)} are beyond a limit of preflight"
-        if faults
-        else "all passed"
+        f"{len(faults)} of {len(checks)} are beyond a limit of preflight" if faults else "no faults"
     )
     print(f"verdict: {verdict}", flush=True)
     if faults:

@@ -53,7 +53,9 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
     }
     merged = {number: _merged(of_round.terms, titles) for number, of_round in rounds.items()}
     last = max(rounds, default=0)
-    hops: list[HopType] = [hop for hop in HOP_AVERAGES if any(hop in r.terms for r in rounds.values())]
+    hops: list[HopType] = [
+        hop for hop in HOP_AVERAGES if any(hop in r.terms for r in rounds.values())
+    ]
     return {
         "reward_rounds": {n: plots.series_color(n - 1, last) for n in rounds},
         "reward_means": {
@@ -85,6 +87,15 @@ def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, A
             if rounds and term not in _TWO_VALUED
         },
     }
+
+
+def verdict_of_run(inputs: Mapping[str, Path], term: str) -> str | None:
+    """The sentence of `verdict` from the directories of the stages ``score`` and ``pair`` alone."""
+    rounds = {
+        number: _round(inputs, number, directory, [term], term)
+        for number, directory in rounds_of(inputs, "score").items()
+    }
+    return verdict(rounds, term)
 
 
 def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
@@ -122,7 +133,9 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     )
     pairs, higher = of_last.pairs.get(hop, (0, 0))
     if pairs:
-        text += f"; in {higher:,} of {pairs:,} pairs the rejected side has the higher value"
+        text += (
+            f"; in {higher:,} of {pairs:,} {hop}-hop pairs the rejected side has the higher value"
+        )
     return f"{text}."
 
 

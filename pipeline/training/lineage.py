@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
-from pipeline.core.input_files import read_json
 from pipeline.core.policy_files import LINEAGE, lineage_fields
 from pipeline.core.record_io import parse_record
+from pipeline.llm.adapter_files import adapter_settings, adapter_tensors
 
 # Settings of adapters from elsewhere that change the output; the stages never set them.
 _SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
@@ -68,18 +68,14 @@ def check_base(lineage: Lineage, base_sha: str) -> None:
 def policy_fingerprint(adapter: Path, base: str) -> str:
     """The name of a policy: 16 hexadecimal digits over its adapter's tensors and scale and ``base``.
 
-    ``base`` is the base model's `model_hash`.
+    ``base`` is the base model's `model_hash`. Raises InputError for an adapter that is missing or damaged.
     """
-    from safetensors import safe_open
-
-    config = read_json(adapter / "adapter_config.json")
+    config = adapter_settings(adapter)
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]
     if others := {name: config[name] for name in _SCALING if config.get(name)}:
         shape.append(others)
     digest = hashlib.sha256(json.dumps([base, shape]).encode())
-    with safe_open(adapter / "adapter_model.safetensors", framework="np") as tensors:
-        for name in sorted(tensors.keys()):
-            value = tensors.get_tensor(name)
-            digest.update(f"{name} {value.dtype} {value.shape}".encode())
-            digest.update(value.tobytes())
+    for name, tensor in adapter_tensors(adapter).items():
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+        digest.update(tensor.data)
     return digest.hexdigest()[:16]

@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
+from pipeline.core.devices import cuda_works
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
@@ -28,6 +29,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.policy_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
+from pipeline.llm.adapter_files import adapter_tensors, check_loaded, does_not_fit
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _AGAIN = "train that policy again"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -79,12 +80,13 @@ def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
 
     Raises what `model_tokenizer` raises, ConfigError without a chat template.
     """
-    tokenizer = model_tokenizer(directory, model.chat_template)
+    tokenizer: Any = model_tokenizer(directory, model.chat_template)
     if tokenizer.chat_template is None:
         raise ConfigError(f"model.base {model.base} has no chat template; set model.chat_template")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so its id is never learned
-    return tokenizer
+    loaded: Tokenizer = tokenizer
+    return loaded
 
 
 def padding_id(tokenizer: Tokenizer) -> int:
@@ -100,7 +102,7 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     """
     import torch
 
-    present = torch.cuda.is_available()
+    present = settings.device != "cpu" and cuda_works()
     device: Literal["cpu", "cuda"] = (
         "cuda" if settings.device == "cuda" or (settings.device == "auto" and present) else "cpu"
     )
@@ -248,15 +250,16 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
     from peft import PeftModel as LoadedPeftModel
 
     saved = check_shape(adapter, lora)
-    check_weights(adapter)
+    adapter_tensors(adapter)
     saved.lora_dropout = lora.dropout
     saved.inference_mode = False
     try:
         policy: PeftModel = LoadedPeftModel.from_pretrained(
             model, adapter, config=saved, is_trainable=True
         )
-    except (RuntimeError, KeyError) as error:
-        raise _does_not_fit(adapter, error) from None
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise does_not_fit(adapter, error) from None
+    load_weights(policy, adapter, "default")  # tells what PEFT has ignored, unlike from_pretrained
     return policy
 
 
@@ -292,42 +295,17 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
 def load_weights(model: PeftModel, adapter: Path, name: str) -> None:
     """Overwrite the adapter ``name`` of a PEFT model with the weights in ``adapter``.
 
-    Raises InputError when they are missing, damaged or of another shape.
+    Raises InputError when they are missing, damaged, of another shape, or not those of the model's adapter.
     """
     from peft import load_peft_weights, set_peft_model_state_dict
 
-    check_weights(adapter)
+    adapter_tensors(adapter)
     weights = load_peft_weights(adapter, device="cpu")
     try:
-        set_peft_model_state_dict(model, weights, adapter_name=name)
+        result = set_peft_model_state_dict(model, weights, adapter_name=name)
     except (RuntimeError, KeyError) as error:
-        raise _does_not_fit(adapter, error) from None
-
-
-def _does_not_fit(adapter: Path, error: Exception) -> InputError:
-    cause = str(error).strip().splitlines()[0]
-    return InputError.at(
-        adapter / ADAPTER_WEIGHTS, None, f"the weights do not fit the base model: {cause}; {_AGAIN}"
-    )
-
-
-def check_weights(adapter: Path) -> None:
-    """Raise InputError when the weights of an adapter are missing, damaged or not finite."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    path = adapter / ADAPTER_WEIGHTS
-    if not path.is_file():
-        raise InputError.at(path, None, f"no such file, so there is no adapter; {_AGAIN}")
-    try:
-        weights = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError.at(
-            path, None, f"not a readable safetensors file: {error}; {_AGAIN}"
-        ) from None
-    for name, value in sorted(weights.items()):
-        if not bool(value.isfinite().all()):
-            raise InputError.at(path, None, f"{name} holds NaN or infinity; {_AGAIN}")
+        raise does_not_fit(adapter, error) from None
+    check_loaded(adapter, model, result, name)
 
 
 def save_adapter(model: PeftModel, directory: Path) -> None:

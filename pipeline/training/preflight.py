@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.config.preflight import Preflight
 
@@ -22,7 +22,8 @@ class Check:
     """The outcome of one check. ``value`` and ``limit`` are shares, or a ratio for the lengths.
 
     ``limit`` is None where a figure is only shown. ``found`` says the figures in words, and ``remedy``
-    what can be done where the limit is passed.
+    what can be done where the limit is passed. Beyond its limit a check is a fault of the data, or with
+    ``hint`` something to know about them: the balance of pairs follows from the policy.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Check:
     passed: bool
     found: str
     remedy: str = ""
+    hint: bool = False
+
+    @property
+    def verdict(self) -> Literal["ok", "hint", "FAULT"]:
+        """What the check says about the data."""
+        return "ok" if self.passed else "hint" if self.hint else "FAULT"
 
     @property
     def fault(self) -> str:
@@ -138,6 +145,7 @@ class DataFacts:
         return Check(
             "balance of kinds", round(share, _DIGITS), limit, share >= limit,
             f"{found}; {rarest} is {share:.1%}", _REMEDIES.get(rarest, "sample more questions"),
+            hint=True,
         )  # fmt: skip
 
     def _balance_of_lengths(self, limit: float) -> Check:
@@ -147,6 +155,7 @@ class DataFacts:
             "balance of lengths", round(ratio, _DIGITS), limit, ratio <= limit,
             f"the median chosen side has {chosen:,} written tokens and the median rejected one {rejected:,}",
             "training may learn length; lower sampling.max_segment_tokens, or look at `steep view --kind`",
+            hint=True,
         )  # fmt: skip
 
 
@@ -176,10 +185,10 @@ def _median(counts: Counter[int]) -> int:
 
 
 def table(checks: Iterable[Check]) -> list[str]:
-    """The checks as aligned lines: verdict, name, and figures; a fault has its remedy below."""
+    """The checks as aligned lines: verdict, name, and figures; a fault or hint has its remedy below."""
     lines = []
     for check in checks:
-        lines.append(f"{'ok' if check.passed else 'FAULT':<6} {check.name:<32} {check.found}")
+        lines.append(f"{check.verdict:<6} {check.name:<32} {check.found}")
         if not check.passed:
             lines.append(f"{'':<6} {'':<32} {check.remedy}")
     return lines

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.config import Config
 from pipeline.config.dtypes import resolve_dtypes
 from pipeline.config.reading import load_with_faults
-from pipeline.core.errors import InputError, SteepError
+from pipeline.core.errors import SteepError
 from tasks.checks.access import access_faults
 from tasks.checks.data import data_faults, data_notes
 from tasks.checks.devices import device_faults, division_faults
@@ -67,7 +67,7 @@ def check_run(
         return checked
     try:
         return replace(checked, notes=tuple(data_notes(settings, stages)))
-    except InputError as error:
+    except (SteepError, OSError) as error:
         return replace(checked, faults=(str(error),))
 
 

@@ -69,13 +69,13 @@ def data_notes(settings: Config, stages: Collection[str]) -> Iterator[str]:
     out. Raises InputError for a malformed record.
     """
     for split in _SPLITS:
-        files = [
-            (file, _raw(settings, file.path)) for file in getattr(settings.data, split)
-        ]
-        there = [(file, path) for file, path in files if path is not None and _is_small(path)]
-        if f"questions-{split}" in plain(stages) and len(there) == len(files):
+        if f"questions-{split}" not in plain(stages):
+            continue
+        files = [(file, _raw(settings, file.path)) for file in getattr(settings.data, split)]
+        small = [(file, path) for file, path in files if path is not None and _is_small(path)]
+        if len(small) == len(files):
             notes = Notes()
-            read_split(split, there, settings.seed, notes)
+            read_split(split, small, settings.seed, notes)
             yield from lines_of(f"data.{split}", notes, for_training=split in TRAINED)
 
 

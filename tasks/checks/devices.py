@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
+from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.config import Config, Trainer
 from pipeline.config.processes import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
 from tasks.checks.uses import needed_gpus, trainers, used_models
+
+_DRIVERS = {12: 525, 13: 580}  # the first driver for each major version of CUDA
 
 
 def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
@@ -22,6 +26,10 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
             "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
             "such as embedded"
         )
+    if needs and machine.compiler_fault:
+        yield machine.compiler_fault
+    if needs and present:
+        yield from _old_driver(machine.driver, torch_runtime())
     for setting, count in needs if present else ():
         if count > present:
             yield (
@@ -38,6 +46,27 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                     f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
                     "gpus, or lower it"
                 )
+
+
+def torch_runtime() -> int | None:
+    """The major version of the CUDA runtime that is installed for torch; None without one."""
+    for name in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"):
+        try:
+            return int(version(name).partition(".")[0])
+        except (PackageNotFoundError, ValueError):
+            continue
+    return None
+
+
+def _old_driver(driver: str | None, runtime: int | None) -> Iterator[str]:
+    least = _DRIVERS.get(runtime or 0)
+    major = (driver or "").partition(".")[0]
+    if least and major.isdecimal() and int(major) < least and os.environ.get("DRIVER_CHECK") != "0":
+        yield (
+            f"the NVIDIA driver is {driver}, and CUDA {runtime}, which the installed torch needs, works from "
+            f"driver {least} on; update the driver, or set DRIVER_CHECK=0 where a package of forward "
+            "compatibility (cuda-compat) is installed"
+        )
 
 
 def _too_many_processes(

@@ -7,19 +7,30 @@ import re
 from dataclasses import dataclass
 
 from pipeline.core.errors import InputError
-from pipeline.core.gpus import GIB, Gpu, nominal_gpu, visible_gpus
+from pipeline.core.gpus import (
+    GIB,
+    Gpu,
+    compiler_fault,
+    driver_version,
+    nominal_gpu,
+    visible_gpus,
+)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs and RAM (bytes; None: unknown). ``here`` is false for a machine that is only described.
+    """GPUs, RAM (bytes) and the driver's version; None is unknown.
 
-    On such a machine packages, models, folders and free space are not checked.
+    ``compiler_fault`` is what its GPUs' kernels cannot be compiled without (`gpus.compiler_fault`).
+    ``here`` is false for a machine that is only described. On such a machine packages, models, folders and
+    free space are not checked.
     """
 
     gpus: tuple[Gpu, ...]
     ram: float | None = None
     here: bool = True
+    driver: str | None = None
+    compiler_fault: str | None = None
 
 
 def this_machine() -> Machine:
@@ -28,7 +39,9 @@ def this_machine() -> Machine:
         ram = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (OSError, ValueError):
         ram = None
-    return Machine(tuple(visible_gpus()), ram)
+    gpus = tuple(visible_gpus())
+    fault = compiler_fault() if gpus else None
+    return Machine(gpus, ram, driver=driver_version(), compiler_fault=fault)
 
 
 def described_machine(text: str) -> Machine:

@@ -11,6 +11,9 @@ from pipeline.core.input_files import read_json
 from pipeline.core.local_models import PACKAGE, is_hub_name, is_offline, local_directory
 from pipeline.core.model_files import EXPORTED_WEIGHTS, TORCH_WEIGHTS
 from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
+from pipeline.core.records import Message
+from pipeline.grammars.tokenizer import model_tokenizer
+from pipeline.grammars.tokens import prompt_text
 from pipeline.index.faiss_index import resolve_kind
 from pipeline.index.pq_codes import check_gpu
 from tasks.checks.uses import UsedModel, embeds, used_models, used_rerankers
@@ -88,15 +91,17 @@ def _incomplete(model: UsedModel, directory: Path) -> Iterator[str]:
 
 
 def _template(settings: Config, model: UsedModel, directory: Path) -> Iterator[str]:
-    """Whether a language model has a chat template; the base model may have that of the settings."""
+    """Whether a language model has a chat template.
+
+    For the base model the settings may name another one, which must write a question.
+    """
     own = settings.model.chat_template if model.key == "model.base" else None
     if own is not None:
-        looks_like_file = len(own) < 256 and "{" not in own
-        if looks_like_file and not Path(own).is_file():
-            yield (
-                f"model.chat_template is {own!r}, which is neither a file nor a Jinja template; correct the "
-                "path"
-            )
+        probe = [Message("system", settings.prompt.system), Message("user", "Who founded it?")]
+        try:
+            prompt_text(model_tokenizer(directory, own), probe)
+        except SteepError as error:
+            yield str(error)
         return
     if (directory / "chat_template.jinja").is_file():
         return

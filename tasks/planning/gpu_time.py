@@ -125,7 +125,7 @@ class Clock:
             return 0.0
         tokens = a.rewarded_pairs * a.pair_tokens
         each = self._encoder("reranking", reranker.model, _reranker_dtype(reranker.kind), tokens)
-        return self._sampled * (each + a.reward_wait)
+        return self._sampled * each
 
     def train(self, number: int) -> float:
         """The training of round ``number``, with the pass of the reference."""
@@ -157,7 +157,7 @@ class Clock:
             pairs = a.retrievals * a.reranked_pairs * a.pair_tokens
             dtype = _reranker_dtype(reranker.kind)
             seconds += self._encoder("reranking", reranker.model, dtype, pairs)
-        return seconds + a.trajectory_wait
+        return seconds
 
     def _judged(self, judges: Judges | None) -> float:
         """The closed-book answers of the policy for a trajectory, and the judges that run here."""

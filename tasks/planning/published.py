@@ -92,10 +92,11 @@ def section() -> str:
         *_beside_paper(runs),
         "",
         "The paper's minutes are wall time: 681 for 8B and 752 for 14B in all, extraction, indexing and evaluation "
-        "not included. They tell how long a GPU waits for a trajectory and for a reward: models alone would take "
-        "125 and 9 minutes with 8B. Other minutes of the table, and those of 14B, are computed without the paper's. "
-        "Work of the CPU, such as joining the graph and training the indexes, is in `steep plan --schedule` and not "
-        "in these hours. Memory per GPU was 42 GB and 61 GB in the paper's training.",
+        "not included. Their GPUs wait in the authors' loop, about .5 s for each trajectory and .42 s for each "
+        "reward with 8B; the computed hours contain no waiting. Part `rollout` of the [GPU check](gpu.md) measures "
+        "how many trajectories a GPU finishes in our loop. Work of the CPU, such as joining the graph and training "
+        "the indexes, is in `steep plan --schedule` and not in these hours. Memory per GPU was 42 GB and 61 GB in "
+        "the paper's training.",
         "",
         f"### Memory of each GPU, GiB at the peak of {usable:.1f}",
         "",

@@ -19,7 +19,7 @@ from pipeline.core.model_shapes import PUBLISHED
 from pipeline.llm.memory import engine_memory
 
 FIGURES = Path(__file__).parents[2] / "docs" / "gpu.json"
-ASSUMED, GROWTH, PAPER = "assumed", "measured on a CPU core (growth benchmark)", "TeaRAG, table 9"
+ASSUMED, GROWTH = "assumed", "measured on a CPU core (growth benchmark)"
 
 
 def _rate(value: float, meaning: str, origin: str = ASSUMED) -> Any:
@@ -38,16 +38,6 @@ class Rates:
     embedding_16bit: float = _rate(1.25e14, "operations/s of an embedder in 16 bit: 40 %")
     reranking_float32: float = _rate(7.8e12, "operations/s of a reranker in float32: 40 %")
     reranking_16bit: float = _rate(1.25e14, "operations/s of a reranker in 16 bit: 40 %")
-    trajectory_wait: float = _rate(
-        0.5,
-        "seconds that a GPU waits for each trajectory, so that 8B takes the paper's 376 min",
-        PAPER,
-    )
-    reward_wait: float = _rate(
-        0.42,
-        "seconds that a GPU waits for each reward, so that 8B takes the paper's 220 min",
-        PAPER,
-    )
     corpus: float = _rate(28.3e-6, "seconds of a core for a chunk", GROWTH)
     triplet: float = _rate(
         100e-6,

@@ -1,20 +1,41 @@
-"""The benchmark code itself; no test needs a peer library."""
+"""The benchmark code itself, and that both sides of a row give the same; no test asserts a time."""
 
+import dataclasses
 import itertools
+import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from benchmarks import growth, kag, reward, store, trajectories, vectors
-from benchmarks.__main__ import main
-from benchmarks.peers import peer
+from benchmarks import commands, dpo, growth, kag, reward, sampling, store, trajectories, vectors
+from benchmarks.__main__ import OF_A_RUN, main
+from benchmarks.peers import Missing, peer
 from benchmarks.steps import make_steps, material
 from benchmarks.timing import Row, alternate
-from pipeline.core.errors import DependencyError, InputError
+from pipeline.config import Dpo, Lora
+from pipeline.core.errors import DependencyError, InputError, StoreError
+from pipeline.llm.engine import GenerationRequest
+from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.retrieval.kag import RankedNode, build
+from pipeline.rollout.settings import RolloutSettings
+from pipeline.training.encode import encode_pairs
+from pipeline.training.lora import load_base, new_adapter, save_adapter
+from tests.rollout.rolled_out import rolled_out
+from tests.rollout.test_sampler import (
+    ANSWER,
+    STEP_2,
+    TEARAG,
+    TOKENIZER,
+    Documents,
+    question,
+    two_steps,
+)
+from tests.training.tiny_policy import byte_tokenizer, pair, write_base
 
 
 def test_contenders_alternate_and_the_warm_up_round_is_not_counted() -> None:
@@ -36,8 +57,120 @@ def test_the_ratio_is_the_median_of_the_ratios_of_rounds() -> None:
 
 
 def test_a_missing_peer_names_the_remedy() -> None:
-    with pytest.raises(DependencyError, match=r"need no_such_library.*steep\[bench\]"):
+    with pytest.raises(DependencyError, match=r"no_such_library is not compared.*steep\[bench\]"):
         peer("no_such_library")
+
+
+def test_a_missing_peer_leaves_out_its_row_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rankings are compared where the peer is installed; None in sys.modules makes an import fail."""
+    monkeypatch.delenv("STEEP_DATA", raising=False)
+    for name in ("igraph", "sknetwork"):
+        monkeypatch.setitem(sys.modules, name, None)
+    missing = Missing()
+    (row,) = kag.rows(5, 1, missing)  # asserts the rankings
+    assert row.peer_name.startswith("networkx")
+    assert [reason.split()[0] for reason in missing.reasons] == ["igraph", "sknetwork"]
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert kag.rows(5, 1, Missing()) == []
+
+
+def test_the_databases_find_the_triplets_of_the_graph_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`store.rows` asserts equal answers; without DuckDB the rows of SQLite are left."""
+    pytest.importorskip("duckdb")
+    works = [row.peer_name.split()[0] for row in store.rows([2_000], 1, Missing())]
+    assert works == ["SQLite", "DuckDB", "SQLite", "DuckDB", "raw"]
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    left = [row.peer_name.split()[0] for row in store.rows([2_000], 1, Missing())]
+    assert left == ["SQLite", "SQLite", "raw"]
+
+
+def test_the_lockstep_loop_and_the_engine_alone_give_the_tokens_of_the_sampler() -> None:
+    """Scripted trajectories of one and two steps, replayed; the row asserts the tokens."""
+    recorded = recorded_trajectories()
+    engine = sampling.SimulatedEngine(
+        recorded.tokenizer, recorded.segments(), lambda batch: 0.0, max_num_seqs=3
+    )
+    retriever = sampling.SimulatedRetriever(recorded.trajectories, 0.0)
+    again = sampling._rolled_out(recorded, engine, retriever)
+    assert {item.trajectory_id: item for item in again} == {
+        item.trajectory_id: item for item in recorded.trajectories
+    }
+    lockstep, alone = sampling.simulated(recorded, 1, at_once=3)
+    assert (lockstep.peer_name, alone.peer_name) == ("lockstep loop", "the engine alone")
+
+
+def test_other_tokens_of_a_contender_are_an_error() -> None:
+    recorded = recorded_trajectories()
+    first = recorded.trajectories[0]
+    other = dataclasses.replace(first, token_ids=[first.token_ids[0] + 1, *first.token_ids[1:]])
+    wrong = dataclasses.replace(recorded, trajectories=[other, *recorded.trajectories[1:]])
+    engine = sampling.SimulatedEngine(
+        recorded.tokenizer, recorded.segments(), lambda batch: 0.0, max_num_seqs=3
+    )
+    retriever = sampling.SimulatedRetriever(recorded.trajectories, 0.0)
+    with pytest.raises(AssertionError, match="sampled other tokens"):
+        sampling._compared(wrong, engine, retriever, "", 1, ("", ""))
+
+
+def recorded_trajectories() -> sampling.Recorded:
+    questions = [question(number) for number in range(4)]
+    trajectories = rolled_out(
+        questions,
+        engine=ScriptedEngine(one_or_two_steps, TOKENIZER),
+        grammar=TEARAG,
+        retriever=Documents(),
+        samples=2,
+    )
+    return sampling.Recorded(
+        trajectories, questions, 2, 0, 0, RolloutSettings(system="S"), TOKENIZER, TEARAG, 0.0
+    )
+
+
+def one_or_two_steps(prompt: str, request: GenerationRequest) -> str:
+    written = two_steps(prompt, request)
+    return ANSWER if "Q1?" in prompt and written == STEP_2 else written
+
+
+def test_plain_trl_has_the_losses_of_our_trainer_where_a_step_is_one_micro_batch(
+    tmp_path: Path,
+) -> None:
+    """With several micro-batches TRL's SFT term is another mean, and the losses differ."""
+    base, tokenizer = write_base(tmp_path / "base"), byte_tokenizer()
+    settings = Dpo(
+        dtype="float32", device="cpu", learning_rate=1e-2, batch_size=4, per_device_batch_size=2,
+        beta=0.5, eta=(130.0,), round_epochs=(1.0,),
+    )  # fmt: skip
+    lora = Lora(dropout=0.0)
+    adapter = tmp_path / "adapter"
+    save_adapter(new_adapter(load_base(base, settings, "dpo"), lora, 0), adapter)
+    pairs = encode_pairs(
+        tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in range(1, 9)]
+    )
+    work = dpo.Work(base, adapter, tokenizer, pairs, settings, lora)
+    (row,) = dpo.compared(work, 1)  # asserts the losses
+    assert len(row.details["losses"]["ours"]) == 2
+    divided = row.details["losses_in_micro_batches_of_2"]
+    assert dpo.relative_difference(divided["ours"], row.details["losses"]["ours"]) < dpo.CLOSE
+    assert dpo.relative_difference(divided["ours"], divided["plain"]) > dpo.CLOSE
+
+
+def test_rows_of_a_run_need_a_complete_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no run that is complete"):
+        commands.rows(["status"], tmp_path, 1)
+    output = tmp_path / "figures.json"
+    options = ["--rows", ",".join(OF_A_RUN), "--run", str(tmp_path), "--output", str(output)]
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    written = json.loads(output.read_text(encoding="utf-8"))
+    assert written["rows"] == []
+    assert [reason.split()[1] for reason in written["left_out"]] == list(OF_A_RUN)
+    assert all(f"row {name} is left out" in result.output for name in OF_A_RUN)
 
 
 def test_steps_have_five_chunks_and_ten_triplets_and_are_reproducible(
@@ -117,13 +250,15 @@ def test_growth_builds_each_size_once_and_draws_the_picture(tmp_path: Path) -> N
 
 def test_batched_scoring_needs_fewer_pairs_for_equal_rewards() -> None:
     calls, pairs = reward.rows(None)  # asserts the rewards
+    assert calls.ratio
+    assert pairs.ratio
     assert calls.ratio > pairs.ratio > 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, index, growth"),
+        (["--rows", "kag,nothing"], "no row 'nothing'; rows: kag, store, reward, index, growth,"),
         (["--rows", "store", "--sizes", "many"], "--sizes: expected whole numbers"),
         (["--repeats", "4"], "--repeats is 4; expected at least 5"),
         (["--chunks", "1000,1000"], "the number of sizes is 1; expected at least 2"),
@@ -133,8 +268,6 @@ def test_batched_scoring_needs_fewer_pairs_for_equal_rewards() -> None:
 def test_bad_options_are_refused_before_anything_is_measured(
     options: list[str], message: str
 ) -> None:
-    import typer
-
     app = typer.Typer()
     app.command()(main)
     result = CliRunner().invoke(app, options)

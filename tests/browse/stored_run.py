@@ -27,12 +27,14 @@ from pipeline.core.records import (
 )
 from pipeline.core.verdicts import Verdict
 from pipeline.pairs.funnel import PairingOutcome
+from pipeline.stages.evaluate import merge_policies, write_measured
 from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
 from tests.stages.fabricated_run import trajectory
 
 TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>\u202egnp"
 NAME = "stored"
+MALFORMED = 5  # the rejected side of the third pair of each round
 
 
 def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> Path:
@@ -50,24 +52,44 @@ def write_stored_run(runs: Path, name: str = NAME, *, better: bool = False) -> P
         pairs = [_pair(records[n], records[n + 1], number) for n in (0, 2, 4)]
         write_parquet(directory / "pairs.parquet", pairs, Pair)
         bins = ["chosen", "rejected-easy"] * 3 + ["not-reached", "no-chosen"]
+        partners = [records[n ^ 1].trajectory_id for n in range(6)] + [None, None]
         outcomes = [
-            PairingOutcome(r.trajectory_id, r.question_id, r.dataset, bin)  # type: ignore[arg-type]
-            for r, bin in zip(records, bins, strict=True)
+            PairingOutcome(r.trajectory_id, r.question_id, r.dataset, bin, partner)  # type: ignore[arg-type]
+            for r, bin, partner in zip(records, bins, partners, strict=True)
         ]
         write_parquet(directory / "funnel.parquet", outcomes, PairingOutcome)
         _judged(store, number, name, records)
+    _evaluated(store, name)
+    (root / "report.html").write_text(f"<style>h1 {{ color: red }}</style><h1>{HOSTILE}</h1>")
+    _knowledge(store, name)
+    return root
+
+
+def _evaluated(store: Path, name: str) -> None:
+    """Policies 0 and 1 with their trainings, evaluated on three questions each, and their comparison."""
+    made = []
     for policy in (0, 1):
-        right = policy == 1
+        history = [{"step": step, "loss": loss} for step, loss in ((1, 0.75), (2, 0.5), (3, 0.25))]
+        trained = _stage(store, ("sft", "train")[policy], policy or None, f"{name}-t{policy}", {})
+        (trained / "log.json").write_text(json.dumps({"history": history}))
         records = [
             dataclasses.replace(
-                trajectory(f"t{n}", "Ostar" if right or n == 0 else "Vell", name=f"t{n}@{policy}"),
+                trajectory(f"t{n}", "Ostar" if policy or n == 0 else "Vell", name=f"t{n}@{policy}"),
                 policy=f"p{policy}",
             )
             for n in range(3)
         ]
-        _stage(store, "evaluate-policy", policy, f"{name}-e{policy}", {}, trajectories=records)
-    _knowledge(store, name)
-    return root
+        directory = _stage(
+            store, "evaluate-policy", policy, f"{name}-e{policy}", {"policy": f"{name}-t{policy}"}
+        )
+        questions = {
+            r.question_id: Question(r.question_id, r.dataset, r.question, r.answers, r.hop)
+            for r in records
+        }
+        write_measured(directory, records, questions, split="test", seconds={"total": 1.0})
+        made.append(directory)
+    merged = _stage(store, "evaluate", None, f"{name}-m", {})
+    merge_policies(dict(zip(("sft", "round-1"), made, strict=True)), merged, resamples=50)
 
 
 def _scored(number: int, index: int, better: bool) -> Trajectory:
@@ -90,6 +112,8 @@ def _scored(number: int, index: int, better: bool) -> Trajectory:
         },
     )
     record.policy, record.sample = f"p{number - 1}", index % 2
+    if index == MALFORMED:
+        record.format_ok, record.format_error = False, "expected 'Summary:' at offset 8"
     for step in record.steps:
         step.context.append(ContextItem("triplet", "c1:1", "", "Vell country Ostar", 0.25))
     return tokenized(record)

@@ -27,7 +27,8 @@ def test_the_file_has_the_pairs_with_texts_steps_and_rewards(site: Site, tmp_pat
     assert "3 of 3 pairs" in page
     assert "Vell is a harbour city on the river Ime." in page
     assert "Vell country Ostar" in page  # a retrieved item
-    assert re.search(r"outcome</dt><dd>1</dd>", page)
+    assert re.search(r"outcome</th><td>1</td><td>0</td>", page)
+    assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
 
 
 def test_the_file_refers_to_nothing_outside_it(site: Site, tmp_path: Path) -> None:

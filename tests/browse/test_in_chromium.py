@@ -17,8 +17,11 @@ from pipeline.browse.app import create_app
 from pipeline.browse.asking import Desk
 from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies
+from pipeline.stages import report
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run
+from tests.contrast import low_contrast
 from tests.llm.small_models import small_model
+from tests.stages.fabricated_run import write_run
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT
 
@@ -63,11 +66,17 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+def new_page(chromium: Any, **options: Any) -> Any:
+    page = chromium.new_page(**options)
+    page.set_default_timeout(LIMIT * 1000)
+    return page
+
+
 class Watched:
     """A page that records every dialog, console message, error and request to elsewhere."""
 
     def __init__(self, chromium: Any, address: str, **options: Any) -> None:
-        self.page = chromium.new_page(**options)
+        self.page = new_page(chromium, **options)
         self.incidents: list[str] = []
         self.page.on("dialog", lambda dialog: self._note("dialog", dialog.message, dialog))
         self.page.on("console", lambda message: self._note("console", message.text))
@@ -105,7 +114,7 @@ def test_from_the_start_page_to_the_passage_of_a_pair(chromium: Any, address: st
 
 
 def test_keys_move_between_rows_and_records(chromium: Any, address: str) -> None:
-    page = chromium.new_page()
+    page = new_page(chromium)
     page.goto(f"{address}/run/stored/pairs?group=round-1")
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -163,7 +172,7 @@ def test_the_policy_stops_a_script_that_was_not_escaped(chromium: Any, address: 
 def test_pages_fit_the_width_of_a_phone(
     chromium: Any, address: str, path: str, scheme: str
 ) -> None:
-    page = chromium.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page = new_page(chromium, viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page.goto(address + path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     colours = page.evaluate(
@@ -174,16 +183,62 @@ def test_pages_fit_the_width_of_a_phone(
     page.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast(chromium: Any, address: str, tmp_path: Path, scheme: str) -> None:
+    context = write_run(tmp_path, rounds=2)
+    report.run(context)
+    page = chromium.new_page(color_scheme=scheme)
+    paths = (
+        "/",
+        "/pairs",
+        "/pair/round-1/2?tokens=yes",
+        "/trajectory/round-1/5",
+        "/question?id=q1",
+    )
+    for shown in (
+        *(f"{address}/run/stored{path}" for path in paths),
+        f"{address}/compare/question?id=t1",
+        (context.output / "report.html").as_uri(),
+    ):
+        page.goto(shown)
+        page.evaluate("document.querySelectorAll('details').forEach((part) => (part.open = true))")
+        assert low_contrast(page) == [], shown
+    page.close()
+
+
+def test_a_won_question_is_read_side_by_side_and_the_report_opens_without_errors(
+    chromium: Any, address: str
+) -> None:
+    watched = Watched(chromium, address)
+    page = watched.page
+    page.goto(address)
+    page.get_by_role("link", name="Report").click()
+    color = page.locator("h1").evaluate("element => getComputedStyle(element).color")
+    assert color == "rgb(255, 0, 0)"
+    assert watched.incidents  # the report of this run is not escaped
+    assert all("locked" in line for line in watched.incidents)
+    watched.incidents.clear()
+    page.go_back()
+    page.get_by_role("link", name="+66.7").click()
+    page.get_by_role("link", name="won", exact=True).click()
+    page.locator(".rows tbody a").first.click()
+    assert page.locator(".pair .trajectory").count() == 2
+    page.keyboard.press("n")
+    page.wait_for_url("**id=t2")
+    assert watched.incidents == []
+    page.close()
+
+
 def test_without_script_the_pages_work(chromium: Any, address: str) -> None:
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
+    page = new_page(chromium, java_script_enabled=False)
     page.goto(f"{address}/run/stored/pairs?kind=easy")
     page.get_by_label("Data set").select_option("nq")
     page.get_by_role("button", name="Apply").click()
     assert page.locator(".rows tbody tr").count() == 1
-    context.close()
+    page.close()
 
 
+@pytest.mark.slow
 def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +259,7 @@ def test_a_policy_is_asked_by_keyboard_and_its_hostile_question_is_text(
         page.keyboard.type(f"Where is {HOSTILE}?")
         page.keyboard.press("Control+Enter")
         page.get_by_role("status").wait_for()
-        page.get_by_label("Answer of sft").wait_for(timeout=LIMIT * 1000)
+        page.get_by_label("Answer of sft").wait_for()
         assert "tokens written" in page.get_by_label("Answer of sft").inner_text()
         assert "<script>alert('owned')</script>" in page.locator(".asked").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from collections import Counter
@@ -14,6 +15,9 @@ from pipeline.browse.app import create_app, warm_up
 from pipeline.browse.association import association_graph
 from pipeline.browse.queries import Queries
 from pipeline.browse.site import RunEntry, Site
+from pipeline.browse.steps import StepView, first_difference
+from pipeline.cli.browse import open_site
+from pipeline.cli.runs import stage_task
 from pipeline.core.records import ContextItem, Step
 from tests.browse.stored_run import NAME, write_stored_run
 
@@ -45,6 +49,8 @@ def rows(page: str) -> list[str]:
         ("?group=round-1&sort=chosen_total", ["round-1/2", "round-1/1", "round-1/0"]),
         ("?question=q1&kind=easy", ["round-1/1"]),
         ("?steps_from=2", []),
+        ("?failure=misread&group=round-1", ["round-1/0", "round-1/1", "round-1/2"]),
+        ("?failure=right", []),
     ],
 )
 def test_pairs_are_filtered_searched_and_sorted(
@@ -64,6 +70,8 @@ def test_pairs_are_filtered_searched_and_sorted(
         ("?item=c1%3A1", 16),
         ("?stop=answer&hop=multi&group=round-1", 8),
         ("?term=term_total&from=2.75", 2),
+        ("?failure=right", 12),
+        ("?failure=misread&group=policy-0", 2),
     ],
 )
 def test_trajectories_are_filtered(client: TestClient, filters: str, count: int) -> None:
@@ -94,10 +102,20 @@ def test_every_link_of_the_browser_leads_to_a_page(client: TestClient) -> None:
 
 def test_a_pair_is_explained_by_terms_outcome_and_all_samples(client: TestClient) -> None:
     page = get(client, "/pair/round-2/0")
-    assert "partly right answer and no better process" in page
+    assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
+    assert "No sample comes before this partner." in page
+    assert "rejected in a pair: wrong answer, with q0/0@2" in page
     assert re.search(r"outcome</th><td>1</td><td>0</td><td>1</td>", page)
     assert page.count("q0/1@2") >= 2  # rejected side, and the table of samples
     assert "over-search: yes" in page
+
+
+def test_the_parsers_reason_is_shown_at_its_place_in_the_text(client: TestClient) -> None:
+    for address in ("/pair/round-1/2", "/trajectory/round-1/5"):
+        page = get(client, address)
+        assert "expected &#39;Summary:&#39; at offset 8" in page
+        assert re.search(r'class="text excerpt">Step 1:\n<mark>Important entity', page)
+    assert "excerpt" not in get(client, "/pair/round-1/1")
 
 
 def test_differences_between_the_sides_are_marked(client: TestClient) -> None:
@@ -156,6 +174,16 @@ def test_an_n_ary_fact_is_drawn_with_its_entities() -> None:
     ]  # fmt: skip
 
 
+def test_the_first_step_that_differs_is_named_with_what_differs() -> None:
+    steps = [StepView(n, "Where?", [], "", "There.", []) for n in (1, 2)]
+    other = dataclasses.replace(steps[1], query="Who?", conclusion="Here.")
+    sides = [{"side": "chosen", "steps": steps}, {"side": "rejected", "steps": [steps[0], other]}]
+    assert first_difference(sides) == "step 2, in the query"
+    sides[1]["steps"] = steps[:1]
+    assert first_difference(sides) == "step 2, which is complete on one side only: chosen"
+    assert first_difference([sides[0], sides[0]]) == ""
+
+
 def test_a_judges_call_shows_prompt_reply_and_steps(client: TestClient) -> None:
     page = get(client, "/call/round-1?key=key0")
     assert "Is this needed?" in page
@@ -168,6 +196,99 @@ def test_a_question_is_shown_in_all_rounds(client: TestClient) -> None:
     page = get(client, "/question?id=q1")
     assert "Round 1: 1 of 2 right" in page
     assert "Round 2: 1 of 2 right" in page
+
+
+def test_the_home_of_a_run_has_scores_gain_failures_and_training(client: TestClient) -> None:
+    page = get(client, "/")
+    policies = page[page.index("<tbody>") : page.index("</tbody>")]
+    first, last = policies.split("</tr>")[:2]
+    assert re.search(r"<td>33\.3<span class=\"ci\">0\.0 to \d+\.\d</span>", first)
+    assert re.search(r"<td>100\.0<span class=\"ci\">100\.0 to 100\.0</span>", last)
+    assert re.search(r'class="fill" width="33\.33"', first)
+    assert (
+        'href="/compare?run_a=stored&amp;a=policy-0&amp;run_b=stored&amp;b=policy-1">+66.7' in last
+    )
+    assert re.findall(r'class="mode (\w+)" x="([\d.]+)" width="([\d.]+)"', first) == [
+        ("right", "0.0", "33.33"), ("misread", "33.33", "66.67"),
+    ]  # fmt: skip
+    assert 'points="0.0,2.0 50.0,12.0 100.0,22.0"' in last
+    assert 'class="summary">Round 2 cannot tell whether the process reward prefers right' in page
+    for link in ("report.html", "report.html#settings", "report.html#time"):
+        assert f'href="/run/stored/{link}"' in page
+
+
+def test_bars_of_a_table_have_one_scale(client: TestClient) -> None:
+    page = get(client, "/")
+    outcomes = page[page.index("Pairing outcomes</h2>") :].partition("</table>")[0]
+    bars = re.findall(r'class="fill" width="([\d.]+)"[^<]*/></svg>.*?([\d.]+) %', outcomes)
+    scales = [float(share) / float(width) for width, share in bars if float(width)]
+    assert len(scales) > 4
+    assert scales == pytest.approx([0.375] * len(scales), rel=1e-3)
+
+
+def test_the_scores_of_an_unfinished_evaluation_have_no_interval(tmp_path: Path) -> None:
+    store = write_stored_run(tmp_path) / "store"
+    shutil.rmtree(store / "evaluate")
+    (tmp_path / NAME / "report.html").unlink()
+    site = Site({NAME: RunEntry(NAME, store)}, tmp_path / "cache")
+    with TestClient(create_app(site), base_url="http://localhost") as client:
+        page = get(client, "/")
+        assert re.search(r"<td>33\.3<span class=\"ci\">not summed up yet", page)
+        assert "The run has no report yet" in page
+        assert "steep run writes it" in get(client, "/report.html", 404)
+
+
+def test_the_report_is_served_without_scripts(client: TestClient) -> None:
+    response = client.get(f"{RUN}/report.html")
+    assert "color: red" in response.text
+    assert response.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    assert "script-src" not in response.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("address", "tab"),
+    [
+        (f"{RUN}/", NAME),
+        (f"{RUN}/pair/round-1/0", "Pairs"),
+        (f"{RUN}/graph/round-1/3/1", "Trajectories"),
+        ("/compare/question?id=t1", "Compare"),
+        (f"{RUN}/chunk?id=c1", None),
+    ],
+)
+def test_the_tab_of_a_page_is_marked(client: TestClient, address: str, tab: str | None) -> None:
+    marked = re.findall(r'aria-current="page">([^<]*)<', client.get(address).text)
+    assert marked == ([] if tab is None else [tab])
+
+
+def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> None:
+    first = RunEntry(NAME, write_stored_run(tmp_path) / "store")
+    config = {"runs_dir": str(tmp_path), "name": NAME, "cache_dir": str(tmp_path / "cache")}
+    opened = open_site(
+        stage_task(
+            "report", "embedded", [f"{name}={value}" for name, value in config.items()], None
+        )
+    )
+    assert opened.names == [first.name]
+    with TestClient(create_app(opened), base_url="http://localhost") as client:
+        assert client.get("/run/later/").status_code == 404
+        write_stored_run(tmp_path, "later")
+        assert client.get("/run/later/").status_code == 200
+        assert 'href="/run/later/"' in client.get("/").text
+
+
+def test_every_link_and_control_has_a_name(client: TestClient) -> None:
+    for address in ("/", "/pairs", "/trajectories", "/pair/round-1/2", "/graph/round-1/3/1"):
+        page = get(client, address)
+        for attributes, content in re.findall(r"<a\b([^>]*)>(.*?)</a>", page, re.DOTALL):
+            text = re.sub(r"<[^>]*>", "", content).strip()
+            unnamed = (
+                'tabindex="-1" aria-hidden="true"' in attributes
+            )  # beside the same link with a name
+            assert text or unnamed or "aria-label=" in attributes, (address, attributes)
+        for field in re.finditer(r"<(input|select)\b[^>]*>", page):
+            before = page[: field.start()]
+            hidden = 'type="hidden"' in field.group()
+            assert hidden or before.rindex("<label") > before.rfind("</label>"), field.group()
 
 
 def test_bars_of_the_funnel_lead_to_their_trajectories(client: TestClient) -> None:
@@ -246,12 +367,34 @@ def test_words_of_a_search_are_data_and_not_sql(client: TestClient) -> None:
 def test_policies_are_compared_by_questions_won_and_lost(client: TestClient) -> None:
     compared = "/compare?run_a=stored&a=policy-0&run_b=stored&b=policy-1"
     page = client.get(compared).text
-    assert re.search(r"outcome=won.*?</svg></td>\s*<td>2</td>", page, re.DOTALL)
+    assert re.search(r"outcome=won.*?</td>\s*<td>2</td>", page, re.DOTALL)
     won = client.get(f"{compared}&outcome=won").text
-    assert "/question?id=t1" in won
-    assert "/question?id=t0" not in won
+    assert "id=t1" in won
+    assert "id=t0" not in won
     backwards = client.get("/compare?run_a=stored&a=policy-1&run_b=stored&b=policy-0").text
-    assert re.search(r"outcome=lost.*?</svg></td>\s*<td>2</td>", backwards, re.DOTALL)
+    assert re.search(r"outcome=lost.*?</td>\s*<td>2</td>", backwards, re.DOTALL)
+
+
+def test_a_question_won_opens_both_trajectories_side_by_side(client: TestClient) -> None:
+    """The default comparison is that of the first and the last policy."""
+    page = client.get("/compare?outcome=won").text
+    assert page.count("/compare/question?") == 2
+    link = re.findall(r'href="(/compare/question\?[^"]*id=t1)"', page)[0].replace("&amp;", "&")
+    page = client.get(link).text
+    assert "/trajectory/policy-0/1" in page
+    assert "/trajectory/policy-1/1" in page
+    assert re.search(r"<bdi>Vell</bdi></strong> · <strong>misread</strong>", page)
+    assert re.search(r"<bdi>Ostar</bdi></strong> · <strong>right</strong>", page)
+    assert "No step differs." in page
+    assert re.search(r'rel="next" href="[^"]*id=t2"', page)
+    assert client.get("/compare/question?id=absent").status_code == 404
+
+
+def test_compared_questions_are_filtered_by_failure_mode(client: TestClient) -> None:
+    assert client.get("/compare?failure=misread").text.count("/compare/question?") == 2
+    assert client.get("/compare?failure=inexact").text.count("/compare/question?") == 0
+    unknown = client.get("/compare?failure=tired")
+    assert (unknown.status_code, "expected one of right" in unknown.text) == (400, True)
 
 
 def test_a_warm_browser_has_the_default_comparison_ready(
@@ -283,10 +426,10 @@ def test_two_runs_are_compared(client: TestClient) -> None:
 def test_changed_pairs_are_found(client: TestClient) -> None:
     """Trajectories of two rounds have other ids, so all three questions with pairs changed."""
     rounds = "/compare?run_a=stored&a=round-1&run_b=stored&b=round-2"
-    assert client.get(f"{rounds}&pairs=changed").text.count("/question?id=") == 3
-    assert client.get(f"{rounds}&pairs=none").text.count("/question?id=") == 1
+    assert client.get(f"{rounds}&pairs=changed").text.count("/compare/question?") == 3
+    assert client.get(f"{rounds}&pairs=none").text.count("/compare/question?") == 1
     itself = client.get("/compare?run_a=stored&a=round-1&run_b=stored&b=round-1&pairs=kept")
-    assert itself.text.count("/question?id=") == 3
+    assert itself.text.count("/compare/question?") == 3
     unknown = client.get("/compare?run_a=stored&a=round-7")
     assert (unknown.status_code, "expected one of round-1" in unknown.text) == (400, True)
 

@@ -128,6 +128,7 @@ def test_a_run_without_an_index_names_the_command_that_makes_it(
         asked_policies(task, ["base"])
 
 
+@pytest.mark.slow
 def test_a_line_that_is_no_question_ends_with_its_number(run: StageTask) -> None:
     """The engine starts at once; the first bad line ends the command."""
     status, printed, told = steep(["ask", "--policy", "base", *options(run)], b"\n\xff\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -132,6 +133,28 @@ def test_outputs_are_written_through_links_fifos_and_devices(
     assert _through_fifo(tmp_path / "fifo", lambda: write("fifo")) == written
     assert (tmp_path / "fifo").is_fifo()
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "call",
+    [*(command.arguments for command in COMMANDS), ("config", "show", "--config", "{in}")],
+    ids=" ".join,
+)
+def test_a_fifo_as_input_is_refused_and_does_not_hang(
+    call: tuple[str, ...], tmp_path: Path
+) -> None:
+    for command in COMMANDS:
+        for name, content in command.files.items() if command.arguments == call else ():
+            (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "fifo")
+    arguments = [
+        argument.replace("{in}", str(tmp_path / "fifo")).replace("{dir}", str(tmp_path))
+        for argument in call
+    ]
+    status, printed, complaint = steep(arguments)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(r"error: .*fifo: is (a FIFO|not a regular file); name .*\n", complaint)
 
 
 def _through_fifo(fifo: Path, write: Callable[[], int]) -> str:

@@ -15,7 +15,7 @@ from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
 from pipeline.cli.score import score_file
-from pipeline.core.errors import InputError
+from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 
@@ -186,16 +186,12 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     )
     funnel = tmp_path / "funnel.jsonl"
     pairs = call(tmp_path, pair_file, *scored, funnel=funnel)
-    assert pairs == [
-        {
-            "question_id": "q",
-            "chosen": "a",
-            "rejected": "b",
-            "kind": "format",
-            "chosen_total": pytest.approx(2.7),
-            "rejected_total": 0.0,
-        }
-    ]
+    [pair] = pairs
+    assert (pair["question_id"], pair["kind"]) == ("q", "format")
+    assert (pair["chosen_id"], pair["rejected_id"]) == ("a", "b")
+    assert (pair["chosen_total"], pair["rejected_total"]) == (pytest.approx(2.7), 0.0)
+    assert pair["chosen_rewards"] == scored[0]["rewards"]
+    assert pair["rejected"] == [{"role": "assistant", "content": "Well, " + OUTPUT}]
     bins = [json.loads(line) for line in funnel.read_text().splitlines()]
     assert [(row["trajectory_id"], row["bin"]) for row in bins] == [
         ("a", "chosen"),
@@ -362,7 +358,7 @@ def test_mask_refuses_spans_that_do_not_cover_the_ids(tmp_path: Path, tokenizer_
     record = {"token_ids": [1, 2, 3], "token_spans": [[0, 2, "model"]]}
     with pytest.raises(InputError, match=r"in\.jsonl:1: token_spans: spans end at 2, expected 3"):
         call(tmp_path, add_masks, record, tokenizer=tokenizer_dir)
-    with pytest.raises(InputError, match="no tokenizer could be read"):
+    with pytest.raises(DependencyError, match="no tokenizer could be read"):
         call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path)
     with pytest.raises(InputError, match="no such directory"):
         call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path / "none")
@@ -410,7 +406,7 @@ def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path
     }
     assert scored[2]["rewards"]["total"] == pytest.approx(0.2)
     pairs = call(tmp_path, pair_file, *scored)
-    assert [(row["chosen"], row["rejected"], row["kind"]) for row in pairs] == [
+    assert [(row["chosen_id"], row["rejected_id"], row["kind"]) for row in pairs] == [
         ("b", "a", "margin"), ("b", "c", "easy"),
     ]  # fmt: skip
     assert pairs[0]["rejected_total"] == pytest.approx(1.2)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.cli.pair import pair_file
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.record_io import read_records
+from pipeline.core.records import Message, Pair
 from tests.cli.malformed_inputs import steep
 
 
@@ -31,6 +36,7 @@ def write(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
+TERMS = {"format": 1.0, "outcome": 1.0, "process": 0.9, "subquery": 0.5, "memory": {"summary": [1]}}
 NAMES = ("format", "outcome", "process")
 RECORDS = [scored(f"q{n}", k, (1.0, 0.5, 0.1, 0.0)[k]) for n in range(20) for k in range(4)]
 
@@ -53,6 +59,48 @@ def test_interleaved_questions_give_the_pairs_of_adjacent_ones(tmp_path: Path) -
     assert (status, sorted(printed.splitlines())) == (0, results[0][0])
 
 
+def test_a_pair_is_whole_and_can_be_viewed(tmp_path: Path) -> None:
+    """Texts, tokens and all reward terms of both sides, as in the pairs of a run, with both totals."""
+    tokens = {"prompt_ids": [7], "token_ids": [1, 2, 3], "policy": "p"}
+    spans = {"token_spans": [[0, 2, "model"], [2, 3, "observation"]]}
+    records = [
+        scored("q", 0, 1.0, rewards=TERMS, **tokens, **spans) | {"question": "Who?"},
+        scored("q", 1, 0.1, rewards={**TERMS, "outcome": 0.1}) | {"question": "Who?"},
+    ]
+    source, output = write(tmp_path / "in.jsonl", records), tmp_path / "pairs.jsonl"
+    assert pair_file(source, output, config="embedded") == 1
+    line = json.loads(output.read_text())
+    assert line.pop("chosen_total") == 2.9
+    assert line.pop("rejected_total") == 2.0
+    assert line.keys() == {field.name for field in dataclasses.fields(Pair)}
+    [pair] = read_records(output, Pair)
+    assert pair.prompt == [Message("system", "Answer step by step."), Message("user", "Who?")]
+    assert (pair.chosen, pair.rejected) == (
+        [Message("assistant", "text 0")],
+        [Message("assistant", "text 1")],
+    )
+    assert (pair.chosen_ids, pair.prompt_ids, pair.policy) == ([1, 2, 3], [7], "p")
+    assert pair.chosen_spans == [(0, 2, "model"), (2, 3, "observation")]
+    assert pair.rejected_rewards == {**TERMS, "outcome": 0.1}
+    status, printed, complaint = steep(["view", str(output), "--kind", "easy"])
+    assert (status, complaint) == (0, "")
+    assert "Who?" in printed
+    assert "text 1" in printed  # of the messages: its trajectory has no tokens
+
+
+def test_spans_that_do_not_cover_the_tokens_are_refused(tmp_path: Path) -> None:
+    record = scored("q", 0, 1.0, token_ids=[1, 2], token_spans=[[0, 1, "model"]])
+    with pytest.raises(InputError, match=r"in.jsonl:1: token_spans: spans end at 1, expected 2"):
+        pair_file(write(tmp_path / "in.jsonl", [record]), tmp_path / "out")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The temporary file is on a device that is always full."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: io.FileIO("/dev/full", "r+"))
+    with pytest.raises(StoreError, match=r"temporary file .* No space left on device; free disk"):
+        pair_file(write(tmp_path / "in.jsonl", RECORDS), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -72,7 +120,7 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
     output = tmp_path / "out"
     pair_file(write(tmp_path / "in.jsonl", records), output, config=f"ablations/{config}")
     [pair] = map(json.loads, output.read_text().splitlines())
-    keys = ("chosen", "rejected", "kind", "chosen_total", "rejected_total")
+    keys = ("chosen_id", "rejected_id", "kind", "chosen_total", "rejected_total")
     assert tuple(pair[key] for key in keys) == expected
 
 

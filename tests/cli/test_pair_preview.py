@@ -31,7 +31,8 @@ def scored() -> list[Trajectory]:
             record = trajectory(question, f"{outcome}", name=f"{question}-{sample}")
             record.sample = sample
             record.output += f" {sample}"
-            record.rewards = {"format": 1.0, "outcome": outcome, "process": 0.9}
+            terms = dict.fromkeys(("consistency", "subquery", "context", "summary"), 0.9)
+            record.rewards = {"format": 1.0, "outcome": outcome, **terms, "process": 0.9}
             records.append(record)
     return records
 
@@ -105,6 +106,39 @@ def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path
     assert len(funnel.read_text().splitlines()) == 9
     assert sum(row["now"] for row in result["bins"].values()) == 9
     assert outputs(directory) == files
+
+
+def test_other_weights_combine_the_stored_terms(directory: Path) -> None:
+    pairs = directory.parent / "pairs.jsonl"
+    weights = {"consistency": 0.1, "subquery": 0, "context": 0, "summary": 0}
+    options = [part for name, value in weights.items()
+               for part in ("--set", f"rewards.tearag.{name}={value}")]  # fmt: skip
+    result = preview(
+        *("--from", directory, "--round", 2, "-o", pairs, *options),
+        *("--set", "pairs.multi_process=0.05", "--set", "pairs.multi_process_relaxed=0.05"),
+    )
+    assert result["changed"]["rewards.tearag.subquery"] == [0.3, 0]
+    found = read_records(pairs, Pair)
+    assert found
+    for pair in found:
+        assert pair.chosen_rewards["process"] == pytest.approx(
+            0.1 * pair.chosen_rewards["consistency"]
+        )
+        assert pair.chosen_rewards["total"] == pytest.approx(
+            sum(pair.chosen_rewards[term] for term in ("format", "outcome", "process"))
+        )
+
+
+def test_a_weight_whose_term_was_not_measured_is_refused(directory: Path) -> None:
+    own = directory.parent / "own.yaml"
+    judges = "{over: {backend: closed-world}, under: {backend: closed-world}}"
+    own.write_text(
+        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
+        f"judges: {judges}\n"
+    )
+    weight = ("--set", "rewards.tearag.judged=0.5")
+    options = ("--from", directory, "--round", 2, "--config", own, *weight)
+    assert "no verdicts of judges were needed with the weights of the run" in refused(*options)
 
 
 def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -> None:

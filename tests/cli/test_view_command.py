@@ -13,6 +13,7 @@ from pipeline.cli.app import app
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.record_io import read_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
+from tests.cli.malformed_inputs import steep as call
 from tests.evaluation.test_terminal_view import pair_file
 from tests.stages.fabricated_run import trajectory
 
@@ -161,6 +162,16 @@ def test_a_fact_that_records_do_not_have_is_refused(trajectories: Path, tmp_path
         InputError, match=r"--dataset needs the scored trajectories that .* was made of"
     ):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--dataset", "nq")
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [("--kind", "format, easy, hard, margin, step"), ("--stop", "answer, max_steps, max_tokens, ")],
+)
+def test_an_unknown_kind_or_stop_is_refused_with_the_known_ones(option: str, allowed: str) -> None:
+    status, printed, complaint = call(["view", option, "hrad"])
+    assert (status, printed) == (2, "")
+    assert f"{option} 'hrad' is not known; choose one of {allowed}" in complaint
 
 
 def test_of_a_large_file_only_the_chosen_rows_are_read(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tests.config.config_cases import SMALL
 from tests.config.settings_walk import Wrap, blocks
 from tests.config.test_setting_ranges import BOOLEAN, NEGATIVE, NUMERIC, TEXTS
 
-VALIDATOR = Draft202012Validator(file_schema())
+FILE_SCHEMA = file_schema()
+VALIDATOR = Draft202012Validator(FILE_SCHEMA)
 
 
 def with_text_keys(value: Any) -> Any:
@@ -58,9 +59,9 @@ def test_a_numeric_setting_refuses_what_is_no_number_in_its_range(
 ) -> None:
     """Those of the configuration's own tests, except NaN and 1.0, which JSON schema takes."""
     reference = "#" if block is Config else f"#/$defs/{block.__name__}"
-    schema = {"$ref": f"{reference}/properties/{name}", "$defs": file_schema()["$defs"]}
+    schema = {"$ref": f"{reference}/properties/{name}", "$defs": FILE_SCHEMA["$defs"]}
     if block is Config:
-        schema = {**file_schema()["properties"][name], "$defs": file_schema()["$defs"]}
+        schema = {**FILE_SCHEMA["properties"][name], "$defs": FILE_SCHEMA["$defs"]}
     field = Draft202012Validator(schema)
     bad: list[Any] = [float("inf"), -float("inf"), 1e300, 10**30]
     bad += ["1"] if (block.__name__, name) not in TEXTS else []
@@ -122,7 +123,7 @@ def load_text(text: str) -> Config:
 
 
 def test_every_setting_and_block_has_a_description_in_the_schema() -> None:
-    schema = file_schema()
+    schema = FILE_SCHEMA
     places = [schema, *schema["$defs"].values()]
     without = [
         name

@@ -7,6 +7,7 @@ import pytest
 from pipeline.core.gpus import (
     GIB,
     Gpu,
+    compiler_fault,
     machine_gpus,
     nominal_gpu,
     parse_table,
@@ -101,3 +102,18 @@ def test_a_gpu_of_80_gb_offers_less_than_its_name() -> None:
     memory = nominal_gpu(80).memory
     assert memory is not None
     assert memory / GIB == pytest.approx(78.8)
+
+
+def test_a_missing_compiler_or_header_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no C compiler (gcc or clang)" in str(compiler_fault())
+    compiler = tmp_path / "gcc"
+    compiler.touch(0o755)
+    assert f"{tmp_path}/Python.h is missing; install the headers" in str(
+        compiler_fault(str(tmp_path))
+    )
+    (tmp_path / "Python.h").touch()
+    assert compiler_fault(str(tmp_path)) is None

@@ -335,7 +335,9 @@ def cases(seed: int, count: int, formats: Sequence[Format] = FORMATS) -> Iterato
     rng = random.Random(f"malformed:{seed}")
     for _ in range(count):
         format = rng.choice(formats)
-        if format.layout in ("csv", "tsv") or rng.random() < 0.25:
+        if format.name.startswith("popqa") and rng.random() < 0.5:
+            yield literal_case(format, rng)
+        elif format.layout in ("csv", "tsv") or rng.random() < 0.25:
             yield _file_case(format, rng)
         else:
             yield _value_case(format, rng)
@@ -359,6 +361,47 @@ def _value_case(format: Format, rng: random.Random) -> Case:
     return Case(
         format, f"{number}.{where} = {shown}", render(format, records), str(path[0]), refused
     )
+
+
+ATOMS = (
+    "1", "-0.0", "1e999", "1e999-1e999", "2j", "9" * 5000, "0x" + "f" * 5000, "None", "True", "...", "b'a'",
+    "b'\\xff'", "'a'", '"b"', "'\\ud800'", "'\\N{BULLET}'", "'\\N{none}'", "'\\0'", "f'{1}'", "r'\\'", "'a", "a",
+    "a.b", "__import__('os')", "lambda: 1", "1_0", "01", "1if 1else 2", "'a' 'b'", "1+2", "-'a'", "{", ")",
+    "\x00", "\ufeff", "set()", "{}", "[]", "()", "", "# x", "*a", "a:=1", "not 1",
+)  # fmt: skip
+
+
+def literal(rng: random.Random, depth: int = 0) -> str:
+    """A text like a Python literal, which may hold any type and be broken."""
+    kind = rng.randrange(8)
+    if depth > 3 or kind < 3:
+        return rng.choice(ATOMS)
+    parts = [literal(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind < 6:
+        return "[" + ", ".join(parts) + "]"
+    if kind == 6:
+        return "(" + ", ".join(parts) + ",)"
+    pairs = [part if rng.random() < 0.5 else f"{rng.choice(ATOMS)}: {part}" for part in parts]
+    return "{" + ", ".join(pairs) + "}"
+
+
+def literal_case(format: Format, rng: random.Random) -> Case:
+    """A record of PopQA whose answers or paragraphs are the text of a literal."""
+    records = [copy.deepcopy(record) for record in format.records]
+    number = rng.randrange(len(records))
+    field = rng.choice([name for name in ("possible_answers", "paragraphs") if name in records[0]])
+    deep = rng.choice(["[" * 300 + "]" * 300, "-" * 3000 + "1", "[" * 50_000])
+    records[number][field] = deep if rng.random() < 0.05 else literal(rng)
+    shown = f"{number}.{field} = {records[number][field]!r:.60}"
+    return Case(format, shown, render(format, records), field if format.layout == "jsonl" else None)
+
+
+def literal_cases(seed: int, count: int) -> Iterator[Case]:
+    """``count`` cases of literals only."""
+    rng = random.Random(f"literals:{seed}")
+    formats = [format for format in FORMATS if format.name.startswith("popqa")]
+    for _ in range(count):
+        yield literal_case(rng.choice(formats), rng)
 
 
 def _has(record: Any, path: PathInRecord) -> bool:

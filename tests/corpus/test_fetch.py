@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.errors import InputError
 from pipeline.corpus.fetch import LOCK, Fetched, fetch
 from pipeline.corpus.official import OFFICIAL, Download, OfficialFile
+from tests.corpus import malformed_locks
 from tests.corpus.file_server import FileServer, serving
 
 QUESTIONS = b'{"question": "a"}\n{"question": "b"}\n'
@@ -186,6 +188,19 @@ def test_a_fault_of_one_file_does_not_stop_the_others(server: FileServer, tmp_pa
     assert [row.path for row in done] == ["b.jsonl"]
     assert "where there is a network" in faults[0]
     assert f"https://example.org/a to {tmp_path / 'a.jsonl'}" in faults[0]
+
+
+def test_a_malformed_lock_is_refused_and_kept(tmp_path: Path) -> None:
+    found = [
+        malformed_locks.problem_of(content, tmp_path) for content in malformed_locks.locks(0, 200)
+    ]
+    assert [problem for problem in found if problem] == []
+
+
+def test_a_lock_with_a_number_is_refused_with_its_entry(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"nq/test.jsonl": 5}')
+    with pytest.raises(InputError, match=r'data.lock.json: "nq/test.jsonl": expected an object'):
+        run(tmp_path, plain(server))
 
 
 def test_paths_of_official_files_are_distinct_and_relative() -> None:

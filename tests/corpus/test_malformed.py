@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus.malformed import FORMATS, Case, Format, cases, problem_of, read_case, render
+from tests.corpus.malformed import (
+    FORMATS,
+    Case,
+    Format,
+    cases,
+    literal_cases,
+    problem_of,
+    read_case,
+    render,
+)
 
 
 def problems(folder: Path, seed: int, count: int, formats: Sequence[Format]) -> list[str]:
@@ -31,6 +40,26 @@ def test_malformed_records_of_the_real_data_sets_are_refused_with_their_position
     from tests.corpus.malformed import real_formats
 
     assert problems(tmp_path, seed=0, count=300, formats=real_formats(real_data)) == []
+
+
+def test_odd_literals_are_refused_with_their_position(tmp_path: Path) -> None:
+    found = []
+    for case in literal_cases(seed=0, count=300):
+        problem = problem_of(case, read_case(case, tmp_path))
+        if problem is not None:
+            found.append(f"{case.file_name}: {case.defect}: {problem}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{[1]: 2}", "{(1, 2): [3]}", "[" + "9" * 5000 + "]", "{1, 2}", "[b'a']", "[2j]", "[...]"],
+)
+def test_a_literal_that_json_does_not_have_is_refused(tmp_path: Path, text: str) -> None:
+    (format,) = (format for format in FORMATS if format.name == "popqa")
+    records = [{**format.records[0], "possible_answers": text}]
+    outcome = read_case(Case(format, text[:20], render(format, records)), tmp_path)
+    assert "popqa.jsonl:1: possible_answers" in (outcome.message or "")
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)

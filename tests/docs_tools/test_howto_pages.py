@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peft import PeftModel
@@ -14,8 +16,10 @@ from peft import PeftModel
 from pipeline.config import load
 from pipeline.core.records import Pair
 from tasks.checks.uses import stage_names
+from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
+from tests.cli.test_pair_preview import commit, scored
 from tests.llm.small_models import small_adapter, small_model
 from tests.published.data_files import write_data
 
@@ -26,7 +30,8 @@ CONFIGS = ROOT / "configs"
 
 def blocks(page: str, language: str) -> list[str]:
     text = (HOWTO / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [content for name, content in found if name == language]
 
 
 @pytest.fixture
@@ -94,12 +99,44 @@ def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
     assert steep(["check", *options, "--machine", "1x24,256", *few])[0] == 2
 
 
+def test_the_commands_of_the_page_about_rewards_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they stand there, beside a run with scored trajectories."""
+    program, in_python = blocks("own-reward.md", "python")
+    of_a_run, of_a_file = blocks("own-reward.md", "")
+    monkeypatch.chdir(tmp_path)
+    pair = task_for("pair", "embedded", round=1)
+    write_resolved(pair.run_settings)
+    commit(pair.upstream()["score"], scored())
+    (tmp_path / "searches.py").write_text(program)
+    row = _scored(0, searches=1, outcome=1.0) | {"hop": "single", "answer": "Rome"}
+    del row["rewards"]
+    rows = [row, {**row, "trajectory_id": "q/1@p", "output": "other", "format_ok": False}]
+    (tmp_path / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shell = f'set -euo pipefail\nsteep() {{ {sys.executable} -m pipeline.cli "$@"; }}\n'
+    shell += f'python() {{ {sys.executable} "$@"; }}\n'
+    quick = [line for line in of_a_run.splitlines() if not line.startswith("steep run")]
+    assert len(quick) == len(of_a_run.splitlines()) - 1
+    done = subprocess.run(
+        ["bash", "-c", shell + "\n".join(quick) + "\n" + of_a_file],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "rewards.tearag.consistency: 0.1 -> 0.4" in done.stdout
+    assert "1 · round 0 · format · Q?" in done.stdout
+    names: dict[str, Any] = {}
+    exec(in_python, names)
+    assert names["pairs"]
+
+
 def test_terms_of_ones_own_change_the_pairs(tmp_path: Path) -> None:
     """A chosen trajectory with four searches falls below the threshold of the process (0.7)."""
-    program, in_python = blocks("own-reward.md", "python")
+    program, _ = blocks("own-reward.md", "python")
     (tmp_path / "searches.py").write_text(program)
-    scored = [_scored(0, searches=4, outcome=1.0), _scored(1, searches=2, outcome=0.0)]
-    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored))
+    records = [_scored(0, searches=4, outcome=1.0), _scored(1, searches=2, outcome=0.0)]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in records))
     before = steep(["pair", str(tmp_path / "scored.jsonl")])[1]
     changed = subprocess.run(
         [sys.executable, "searches.py"],
@@ -109,7 +146,6 @@ def test_terms_of_ones_own_change_the_pairs(tmp_path: Path) -> None:
     (tmp_path / "changed.jsonl").write_text(changed)
     after = steep(["pair", str(tmp_path / "changed.jsonl")])[1]
     assert (len(before.splitlines()), len(after.splitlines())) == (1, 0)
-    compile(in_python, "own-reward.md", "exec")
 
 
 def _scored(number: int, *, searches: int, outcome: float) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from docs_tools.screenshots import PICTURES
+from tests.contrast import low_contrast
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,6 +115,23 @@ def test_pictures_are_not_taken_of_an_unfinished_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast_and_the_search_has_a_name(site: Path, scheme: str) -> None:
+    sync_api: Any = pytest.importorskip(
+        "playwright.sync_api", reason="needs the package playwright"
+    )
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_page(color_scheme=scheme)
+        for name in ("index", "browse", "executors", "api_reference", "howto/own-reward"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert low_contrast(page) == [], name
+            assert page.locator(".md-search").get_attribute("aria-label") == "Search"
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
 def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None:
     sync_api: Any = pytest.importorskip(
         "playwright.sync_api", reason="needs the package playwright"
@@ -123,6 +141,7 @@ def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None
         flags = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         page = browser.new_page()
+        page.set_default_timeout(LIMIT * 1000)
         page.on("console", lambda message: incidents.append(message.text))
         page.on("pageerror", lambda error: incidents.append(str(error)))
         page.on(
@@ -132,7 +151,7 @@ def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None
         page.goto((site / "index.html").as_uri())
         page.click("input.md-search__input")
         page.keyboard.type("informativeness")
-        page.wait_for_selector(".md-search-result__link", timeout=LIMIT * 1000)
+        page.wait_for_selector(".md-search-result__link")
         assert "prograph.html" in page.inner_html(".md-search-result__list")
         browser.close()
     assert not incidents

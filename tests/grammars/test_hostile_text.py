@@ -26,7 +26,19 @@ from pipeline.llm.chat_completions import without_control
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
-SCRIPTS = ("Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t")
+SCRIPTS = (
+    "Ada",
+    "Émile 12",
+    "Лев",
+    "東京",
+    "القاهرة",
+    "हिन्दी",
+    "👩‍👩‍👧",
+    "a < b > c",
+    "&lt;",
+    "\n\n",
+    "\t",
+)
 
 
 @pytest.fixture(scope="module", params=NAMES)

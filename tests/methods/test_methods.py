@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.policy import Rewards
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS
+from pipeline.core.records import ContextItem, Step, Trajectory
+from pipeline.core.similarity import Lexical
+from pipeline.core.verdicts import Verdict
 from pipeline.grammars import grammar
 from pipeline.methods import Method, candidate_terms, method, titled_terms
+from pipeline.rewards.prograph import ProGraphWeights, step_rewards
+from pipeline.rewards.structure import Structure
 
 ROOT = Path(__file__).resolve().parents[2]
 # Modules in which a method name may stand, besides the modules called after a method.
@@ -87,3 +93,48 @@ def test_the_terms_decide_where_a_trajectory_was_scored_with_the_reward_of_anoth
     assert candidate_terms(SEPARATE, "hiprag") == candidate_terms(SEPARATE)
     assert candidate_terms(SINGLE | SEPARATE, "hiprag") == candidate_terms(SINGLE)
     assert candidate_terms(SINGLE | SEPARATE, "tearag") == candidate_terms(SEPARATE)
+
+
+CHANGED_WEIGHTS = {
+    "tearag": {"consistency": 0.4, "subquery": 0.1, "context": 0.0, "summary": 0.25, "judged": 0.5},
+    "hiprag": {"format": 0.1, "process": 0.9, "penalise": "over"},
+    "prograph": {"progress": 2.0, "structure": 0.1},
+    "search-r1": {"format": 0.7},
+}
+
+
+class Inputs:
+    """Inputs of a scorer that needs a similarity only."""
+
+    def similarity(self) -> Lexical:
+        return Lexical()
+
+
+def scored(name: str, rewards: Rewards) -> dict[str, object]:
+    """The terms of a trajectory of two steps, as the stage score computes them."""
+    items = [ContextItem("chunk", "c", "Rome", "Rome is in Italy.", 0.5)]
+    step = Step(entities=["Rome"], subquery="Where is Rome?", context=items, summary="In Italy.")
+    record = Trajectory(
+        "t", "q", "toy", "Where?", "multi", ["Italy"], ["Rome is in Italy", "Italy is big"], name, "",
+        steps=[step, Step(subquery="?", search="s", conclusion="c")], answer="Italy", format_ok=name != "search-r1",
+    )  # fmt: skip
+    if name == "prograph":
+        weights = ProGraphWeights(rewards.prograph.progress, rewards.prograph.structure)
+        turns = [Structure(0.5, 0.25), Structure(1.0, 0.0)]
+        return dict(step_rewards(record, turns, [0.1, 0.4, 0.9], weights))
+    verdicts = [
+        [Verdict("t", 0, "under", "no", "m", "k"), Verdict("t", 1, "over", "yes", "m", "k")]
+    ]
+    [terms] = method(name).scorer(rewards, Inputs())([record], verdicts)  # type: ignore[arg-type]
+    return dict(terms)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stored_terms_with_other_weights_are_those_of_scoring_again(name: str) -> None:
+    before = Rewards(kind=name)
+    block = {name.replace("-", "_"): CHANGED_WEIGHTS[name]}
+    after = Rewards.model_validate({"kind": name, **block})
+    stored, again = scored(name, before), scored(name, after)
+    assert method(name).combined(stored, "multi", after) == again
+    assert again["total"] != stored["total"]
+    assert CHANGED_WEIGHTS[name].keys() == set(method(name).weights)

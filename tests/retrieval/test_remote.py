@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
@@ -20,7 +21,7 @@ from pipeline.core.text import visible
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.client import RemoteRetriever
 from pipeline.retrieval.remote.connections import ServiceConnection
-from pipeline.retrieval.remote.server import bind_socket
+from pipeline.retrieval.remote.server import bind_socket, create_app
 from pipeline.retrieval.remote.wire import (
     HEADER,
     MAX_BODY,
@@ -33,6 +34,7 @@ from pipeline.retrieval.remote.wire import (
     encode_queries,
 )
 from tests.llm.raw_endpoint import RawEndpoint, reply, sends
+from tests.retrieval import malformed_hosts
 from tests.retrieval.served import IDENTITY, FakeRetriever, Running, served
 from tests.waiting import LIMIT
 
@@ -216,7 +218,7 @@ def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, 
         f"{address}{path}",
         headers={"host": host},
         trust_env=False,
-        timeout=20,
+        timeout=LIMIT,
         **sent,
     )
     assert answer.status_code == 421
@@ -232,6 +234,16 @@ def test_addresses_and_allowed_names_are_answered(host):
     with served(FakeRetriever(), names=("index-host",)) as running:
         answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
     assert answer.status_code == 200
+
+
+def test_generated_hosts_are_answered_or_refused():
+    app = create_app(FakeRetriever(), IDENTITY, {}, names=malformed_hosts.NAMES)
+    with TestClient(app) as client:
+        found = [
+            malformed_hosts.problem_of(host, client, "/health")
+            for host in malformed_hosts.hosts(0, 300)
+        ]
+    assert [problem for problem in found if problem] == []
 
 
 def test_failing_query_fails_only_its_own_request():
@@ -360,11 +372,11 @@ def test_a_slow_retrieval_is_not_cut_off():
     """The limit is for the request; its answer may take longer."""
 
     class Impatient(ServiceConnection):
-        read_seconds = 0.2
+        read_seconds = 2.0
 
     gate = threading.Event()
     with served(FakeRetriever(gate), connection=Impatient) as running:
-        threading.Timer(0.6, gate.set).start()
+        threading.Timer(3.0, gate.set).start()
         assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
 
 

@@ -63,7 +63,7 @@ def test_outputs_of_a_file_are_scored_and_paired_by_their_outcome(tmp_path: Path
     assert scored[2] == rows[2] | {"rewards": {"answer": 0.0, "format": 1.0, "total": 0.2}}
     named = [row | {"trajectory_id": str(row["mine"]), "question_id": "q"} for row in scored]
     [pair] = call(tmp_path, pair_file, *named)
-    assert (pair["chosen"], pair["rejected"], pair["kind"]) == ("0", "1", "easy")
+    assert (pair["chosen_id"], pair["rejected_id"], pair["kind"]) == ("0", "1", "easy")
 
 
 def test_a_configuration_gives_other_weights(tmp_path: Path) -> None:

@@ -106,6 +106,16 @@ def test_the_number_of_searches_exposes_a_whole_forged_turn(tmp_path: Path) -> N
     assert "states 1 searches, but the text holds 2" in str(imported(tmp_path, output, searches=1))
 
 
+def test_a_whole_forged_turn_is_accepted_from_a_row_that_does_not_list_its_searches(
+    tmp_path: Path,
+) -> None:
+    """The limit that SECURITY.md names."""
+    output = search_r1("a", f'{FAKE_SEARCH}Doc 1(Title: "T") x\nDoc 2(Title: "T") y')
+    found = imported(tmp_path, output)
+    assert isinstance(found, Trajectory)
+    assert len(found.steps) == 2
+
+
 @pytest.mark.parametrize(
     ("output", "reason"),
     [

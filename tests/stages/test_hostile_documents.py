@@ -57,6 +57,7 @@ def test_hostile_documents_pass_from_corpus_to_index_unchanged(tmp_path: Path, s
         "corpus.files=[{path: docs.jsonl}]",
         f"graph={{source: {source}, path: triples.jsonl}}",
         "hypergraph={source: triplets}",
+        "index.embedder.dtype=float32",
     )
     settings = config.load(CONFIGS / "embedded.yaml", overrides)
     inputs: dict[str, Path] = {}

@@ -67,7 +67,9 @@ def test_verdicts_calls_and_counts_are_written(tmp_path: Path):
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(("wrong", "right", "named"), [(60, 0, True), (59, 1, False), (9, 0, False)])
+@pytest.mark.parametrize(
+    ("wrong", "right", "named"), [(60, 0, True), (59, 1, False), (9, 0, False)]
+)
 def test_a_judge_with_the_same_verdict_in_many_cases_is_named_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: int, right: int, named: bool
 ):
@@ -164,6 +166,7 @@ def fabricate_round(judge: Judge, workspace: Path, model: Path) -> None:
         stage.store.commit(stage.key, written, {"counts": {"rows": 1}})
 
 
+@pytest.mark.slow
 def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
     tmp_path: Path, model: Path, server: FakeEndpoint
 ):

@@ -181,7 +181,7 @@ def test_a_held_out_question_without_an_answer_that_can_score_is_kept_and_named(
 ) -> None:
     values = settings(tmp_path, TEST)
     with_answers(tmp_path, ["Ann"], ["..."], name="test.jsonl")
-    stage, counts = run_questions(values, tmp_path, "test")
+    _, counts = run_questions(values, tmp_path, "test")
     assert counts == {"questions": 2}
     reason = "questions whose answers are articles and punctuation alone"
     place = f'{tmp_path / "test.jsonl"}:2: ["..."]'
@@ -231,5 +231,5 @@ def test_real_questions_hold_answers_that_cannot_score(
     assert counts["questions"] == kept
     out = capsys.readouterr().out
     assert f"data.{split}: 1 answers of articles and punctuation alone, beside others\n" in out
-    assert '2 questions whose answers are articles and punctuation alone; ' in out
+    assert "2 questions whose answers are articles and punctuation alone; " in out
     assert 'nq_search_1802.jsonl:342: [")"]' in out

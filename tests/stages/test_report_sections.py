@@ -201,8 +201,8 @@ def test_the_verdict_compares_the_last_round_with_the_first_and_counts_pairs(
     assert reward_values(inputs)["reward_verdict"] == (
         "In round 2 the process reward prefers wrong answers: of a right and a wrong answer to one "
         "multi-hop question, the right one has the higher value in 3.8 % of 13 comparisons "
-        "(95 % interval 0.0 to 11.4, 50 by chance, 96.2 in round 1); in 12 of 13 pairs the rejected "
-        "side has the higher value."
+        "(95 % interval 0.0 to 11.4, 50 by chance, 96.2 in round 1); in 12 of 13 multi-hop pairs the "
+        "rejected side has the higher value."
     )
     assert reward_values(inputs)["reward_order"] == [
         {"round": 1, "hop": "multi", "term": "process", "pairs": 13, "rejected_higher": 0},

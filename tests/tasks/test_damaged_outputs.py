@@ -1,5 +1,6 @@
 """Outputs that changed after they were complete: who notices, and what is said."""
 
+import hashlib
 import json
 import shutil
 
@@ -181,3 +182,13 @@ def test_a_damaged_manifest_of_other_settings_does_not_disturb(workspace, first)
     changed = task(Second, workspace, "retrieval.top_k=6")
     assert [row.state for row in status(changed)] == ["missing", "missing"]
     assert why(changed) == ["second: never completed with any settings"]
+
+
+def test_a_forged_output_is_not_told_from_a_real_one(workspace, first):
+    """Hashes are not signed: the limit that SECURITY.md names."""
+    (first / "number.txt").write_text("6")
+    manifest = json.loads((first / "manifest.json").read_text())
+    digest = hashlib.sha256(b"6").hexdigest()
+    manifest["files"]["number.txt"] = {"size": 1, "sha256": digest}
+    (first / "manifest.json").write_text(json.dumps(manifest))
+    assert [row.damage for row in verify(task(First, workspace))] == [[]]

@@ -14,12 +14,15 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
+from pipeline.training.lineage import policy_fingerprint
 from tasks.base import StageTask
+from tasks.evaluate_any import EvaluateAny
 from tasks.evaluations import evaluate
 from tasks.named_policies import find_policy
 from tasks.policy import policy
 from tasks.question_sets import QuestionChoice
-from tasks.run import task_for
+from tasks.run import RunFailed, task_for
+from tasks.run import run as run_task
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import QUESTIONS, commit_policy, finished_run, settings
 
@@ -56,6 +59,7 @@ def executions(task: StageTask) -> list[str]:
     return sorted(path.parent.parent.name for path in manifests)
 
 
+@pytest.mark.slow
 def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     run: StageTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +146,7 @@ def test_unusable_policies_are_refused_before_anything_runs(
     (copied("weightless") / "adapter" / "adapter_model.safetensors").unlink()
     refused(tmp_path / "weightless", "has no adapter_model.safetensors")
     (copied("damaged") / "adapter" / "adapter_model.safetensors").write_bytes(b"12345678{}")
-    refused(tmp_path / "damaged", "not readable as safetensors")
+    refused(tmp_path / "damaged", "not a readable safetensors file")
     shutil.copytree(
         policy(run, 1).directory / "adapter", copied("mixed") / "adapter", dirs_exist_ok=True
     )
@@ -154,9 +158,27 @@ def test_unusable_policies_are_refused_before_anything_runs(
     settings = json.loads((copied("prompt") / "adapter" / "adapter_config.json").read_text())
     file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
-    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is PROMPT_TUNING")
+    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is 'PROMPT_TUNING'")
     file.write_text(json.dumps({**settings, "base_model_name_or_path": "meta/Another-8B"}))
     refused(tmp_path / "prompt" / "adapter", "trained over base model meta/Another-8B")
+    assert executions(run) == before
+
+
+def test_an_adapter_that_changed_since_its_evaluation_was_planned_is_not_evaluated(
+    run: StageTask, tmp_path: Path
+) -> None:
+    adapter = shutil.copytree(policy(run, 0).directory / "adapter", tmp_path / "adapter")
+    questions = task_for("questions-test", "embedded", tuple(run.overrides)).directory
+    planned = run.clone(
+        EvaluateAny, policy=str(adapter), questions=str(questions), title="adapter", again=()
+    )
+    assert planned.key.files["policy"] == policy_fingerprint(
+        adapter, model_hash(Path(run.settings.model.base))
+    )
+    before = executions(run)
+    shutil.copytree(policy(run, 1).directory / "adapter", adapter, dirs_exist_ok=True)
+    with pytest.raises(RunFailed, match=rf"{adapter}: changed before the stage started"):
+        run_task(planned, check=False)
     assert executions(run) == before
 
 
@@ -170,7 +192,7 @@ def test_an_adapter_that_changes_weights_which_the_base_lacks_is_refused(
     tensors = load_file(adapter / "adapter_model.safetensors")
     renamed = {name.replace("layers.1", "layers.7"): value for name, value in tensors.items()}
     save_file(renamed, adapter / "adapter_model.safetensors")
-    with pytest.raises(InputError, match=r"changes model.layers.7.* has no such weight"):
+    with pytest.raises(RunFailed, match=r"no place for 4 of its tensors, such as .*layers.7"):
         evaluate(run, [str(adapter)], QuestionChoice(limit=1))
 
 

@@ -26,7 +26,7 @@ REST = ("validation", "sampling", "sft", "test")
 @pytest.fixture
 def configuration(tmp_path: Path) -> Path:
     for name, texts in QUESTIONS.items():
-        rows = [json.dumps({"question": text, "answer": ["a"]}) for text in texts]
+        rows = [json.dumps({"question": text, "answer": ["x"]}) for text in texts]
         (tmp_path / name).write_text("\n".join(rows) + "\n")
     document = {"title": "Emma", "text": "Ann wrote Emma."}
     (tmp_path / "documents.jsonl").write_text(json.dumps(document) + "\n")
@@ -163,7 +163,7 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
     )
     contents = []
     for text in QUESTIONS["test.jsonl"]:
-        file.write_text(json.dumps({"question": text, "answer": ["a"]}) + "\n")
+        file.write_text(json.dumps({"question": text, "answer": ["x"]}) + "\n")
         questions = task("questions-test", ROOT / "configs" / "embedded.yaml", *overrides)
         assert (questions.upstream(), questions.input_files) == ({}, {})
         contents.append(questions.content_of(questions.files()))

@@ -94,6 +94,7 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
     try:
         ready = next(line for line in process.stdout if " at http://" in line)
         url = ready.split(" at ")[1].split(";")[0]
+        assert url.startswith("http://127.0.0.1:")
         served = task_for("sample", str(configuration), (f"retrieval.service={url}",))
         local = task_for("sample", str(configuration))
         assert served.key == local.key  # where retrieval runs changes no fingerprint

@@ -44,11 +44,13 @@ def test_a_killed_shard_continues_and_the_others_are_not_run_again(workspace, wo
     assert lines.count("numbers") == 1
 
 
-def test_status_shows_the_shards_of_a_stage_until_it_is_complete(workspace):
+def test_status_shows_the_shards_of_a_stage_also_when_it_is_complete(workspace):
     shards = {f"numbers-shard-00{number}": "missing" for number in range(3)}
     assert states(numbers(workspace)) == {"first": "missing", **shards, "numbers": "missing"}
     run(numbers(workspace))
-    assert states(numbers(workspace)) == {"first": "done", "numbers": "done"}
+    done = dict.fromkeys(shards, "done")
+    assert states(numbers(workspace)) == {"first": "done", **done, "numbers": "done"}
+    assert states(task(Numbers, workspace)) == {"first": "done", "numbers": "done"}  # not divided
 
 
 @pytest.mark.parametrize("other", ["index.shards=2", "index.shards=1", "shards=5"])

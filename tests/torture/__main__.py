@@ -39,7 +39,8 @@ def main(
         bool, typer.Option(help="lose nodes of configs/embedded.yaml instead of a small run")
     ] = False,
     prograph: Annotated[
-        bool, typer.Option(help="kill, damage and fill the disk of a run of ProGraph-R1, not TeaRAG")
+        bool,
+        typer.Option(help="kill, damage and fill the disk of a run of ProGraph-R1, not TeaRAG"),
     ] = False,
     seed: Annotated[int, typer.Option(help="seed of all random choices")] = 0,
     folder: Annotated[Path | None, typer.Option(help="working folder; default: temporary")] = None,

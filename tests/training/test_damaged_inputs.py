@@ -56,7 +56,7 @@ def write(text: str) -> Callable[[Path], None]:
         ("adapter/adapter_config.json", write("{"), "adapter_config.json:1: not valid JSON"),
         ("adapter/adapter_model.safetensors", Path.unlink, "adapter_model.safetensors: no such"),
         ("adapter/adapter_model.safetensors", truncate, "not a readable safetensors file"),
-        ("adapter/adapter_model.safetensors", make_nan, "holds NaN or infinity; train that policy"),
+        ("adapter/adapter_model.safetensors", make_nan, "holds NaN or infinity; save the adapter"),
     ],
 )
 def test_a_damaged_policy_is_refused(

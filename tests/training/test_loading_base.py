@@ -81,7 +81,7 @@ def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: 
     import torch
 
     load_base(Path("base"), settings(device="cpu", dtype="float32"), "sft")
-    assert recorder.calls == [{"dtype": torch.float32}]
+    assert recorder.calls == [{"dtype": torch.float32, "trust_remote_code": False}]
     assert devices == []
 
 

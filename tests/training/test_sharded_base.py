@@ -54,6 +54,7 @@ def assert_same_training(sharded: StageContext, alone: StageContext) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_sft_over_a_divided_base_is_sft_over_the_whole_one(run: Run, checkpointing: bool) -> None:
     contexts = [
@@ -72,6 +73,7 @@ def test_sft_over_a_divided_base_is_sft_over_the_whole_one(run: Run, checkpointi
     assert held_out[0] == pytest.approx(held_out[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_dpo_over_a_divided_base_is_dpo_over_the_whole_one(run: Run) -> None:
     contexts = [
         run.context("train", f"dpo-{number}", lora={"dropout": 0.0}, dpo=block)
@@ -82,6 +84,7 @@ def test_dpo_over_a_divided_base_is_dpo_over_the_whole_one(run: Run) -> None:
     assert_same_training(*contexts)
 
 
+@pytest.mark.slow
 def test_grpo_over_a_divided_base_is_grpo_over_the_whole_one(run: Run) -> None:
     (run.root / "score").mkdir()
     scored = [sampled(str(number), steps(number, 1)) for number in range(4)]
@@ -99,6 +102,7 @@ def test_grpo_over_a_divided_base_is_grpo_over_the_whole_one(run: Run) -> None:
     assert_same_training(*contexts)
 
 
+@pytest.mark.slow
 def test_processes_without_a_batch_for_the_reference_do_not_leave_the_others_alone(
     run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_tracker_that_fails_is_dropped_and_noted(
     assert f"tracker trackio {message}; training continues without it\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_killed_training_continues_its_curves_without_repeated_rows(
     run: Run, untracked: StageContext, calls: Path
 ) -> None:

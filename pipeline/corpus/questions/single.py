@@ -7,6 +7,7 @@ have gold passages, which become golden evidence; the other two data sets have n
 from __future__ import annotations
 
 import ast
+import json
 import warnings
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question
 from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.shared import answers, build, supporting
-from pipeline.corpus.raw_records import RawRecord, brief
+from pipeline.corpus.raw_records import RawRecord, brief, encodable
 
 
 def nq(row: RawRecord) -> Question:
@@ -98,8 +99,13 @@ def _literal(row: RawRecord, field: str) -> list[Any]:
 
 
 def _python_literal(row: RawRecord, field: str, text: str) -> Any:
+    """The value of a literal as JSON, which has no sets, bytes or complex numbers."""
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise row.error(f"{field}: expected a list, got {brief(text)}") from None
+            value = ast.literal_eval(text)
+        value = parse_json(json.dumps(value, allow_nan=False), row.path, row.line)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        value = None
+    if value is None or not encodable(value):
+        raise row.error(f"{field}: expected a list, got {brief(text)}")
+    return value

@@ -1,6 +1,7 @@
 """Single checks, on configurations and machines that are described here."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from pipeline.core.local_models import local_directory
+from tasks.checks import devices
 from tasks.checks.collect import check_stages
 from tasks.checks.data import data_faults, question_faults
 from tasks.checks.devices import device_faults, division_faults
@@ -54,6 +56,13 @@ def test_models_are_those_of_the_stages_that_run() -> None:
 def test_configurations_for_cpus_need_no_gpu(name: str) -> None:
     stages = [*GPU_STAGES, "hypergraph", "hyper-index", "judge"]
     assert check_stages(load(name), stages, NOWHERE).faults == ()
+
+
+def test_a_machine_with_a_gpu_and_no_compiler_is_told_to_runs_that_need_the_gpu() -> None:
+    machine = replace(gpus(8), compiler_fault="there is no C compiler; install gcc")
+    faults = list(device_faults(load("tearag-llama3-8b"), ["sample"], machine))
+    assert faults == ["there is no C compiler; install gcc"]
+    assert not list(device_faults(load("embedded"), ["sample"], machine))
 
 
 def test_stages_without_a_model_run_without_a_gpu() -> None:
@@ -184,6 +193,26 @@ def test_an_incomplete_model_is_a_fault(tmp_path: Path, removed: str, words: str
     (fault,) = model_faults(load("embedded", (f"model.base={model}",)), ["sft"])
     assert words in fault
     assert fault.startswith("model.base")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", None),
+        ("{{ messages[0].content }}", "leaves out the user message"),
+        ("{{ messages", "fails"),
+        (None, "neither a file nor a Jinja template"),
+    ],
+)
+def test_a_chat_template_without_the_question_is_a_fault(
+    tmp_path: Path, template: str | None, words: str | None
+) -> None:
+    file = tmp_path / "template.jinja"
+    if template is not None:
+        file.write_text(template)
+    settings = load("embedded", (f"model.chat_template={file}",))
+    faults = list(model_faults(settings, ["sample"]))
+    assert not faults if words is None else words in faults[0]
 
 
 def test_a_missing_shard_of_the_weights_is_a_fault(tmp_path: Path) -> None:
@@ -320,3 +349,19 @@ def test_a_model_of_unknown_shape_is_named_and_left_out() -> None:
     made = memory_plan(settings, ["train"], sizes, [nominal_gpu(80)])
     assert made.stages[0].unknown == ("nobody/model",)
     assert not list(made.faults())
+
+
+@pytest.mark.parametrize(
+    ("driver", "runtime", "refused"),
+    [("535.183.01", 13, True), ("580.65.06", 13, False), ("535.183.01", 12, False),
+     ("470.42.01", 12, True), (None, 13, False), ("535.183.01", None, False)],
+)  # fmt: skip
+def test_a_driver_that_is_too_old_for_torch_is_a_fault(
+    driver: str | None, runtime: int | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "torch_runtime", lambda: runtime)
+    machine = Machine(gpus(8).gpus, driver=driver)
+    faults = list(device_faults(load("tearag-llama3-8b"), GPU_STAGES, machine))
+    assert [f"the NVIDIA driver is {driver}" in fault for fault in faults] == [True] * refused
+    monkeypatch.setenv("DRIVER_CHECK", "0")
+    assert not list(device_faults(load("tearag-llama3-8b"), GPU_STAGES, machine))

@@ -38,7 +38,7 @@ def written(folder: Path, figures: dict[str, dict], **machine: object) -> Path:
 def test_without_a_check_everything_is_assumed(tmp_path: Path) -> None:
     assert rates(tmp_path / "absent.json") == Rates()
     assert {origin for _, _, origin in Rates().rows()} == {
-        "assumed", "TeaRAG, table 9", "measured on a CPU core (growth benchmark)",
+        "assumed", "measured on a CPU core (growth benchmark)",
         "measured on a CPU core (growth benchmark), continued",
     }  # fmt: skip
 
@@ -134,11 +134,12 @@ def test_measured_rates_change_the_hours_of_a_run(tmp_path: Path) -> None:
     assert slow["sample"] == assumed["sample"]
 
 
-def test_the_paper_s_minutes_follow_from_the_rates() -> None:
+def test_minutes_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop() -> None:
+    """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards."""
     settings = load("tearag-llama3-8b")
     seconds = gpu_seconds(settings, sizes_of(settings, published_count), Rates())
     minutes = {stage: seconds[stage] / 8 / 60 for stage in ("sample", "score")}
-    assert minutes == pytest.approx({"sample": 376, "score": 220}, rel=0.02)
+    assert minutes == pytest.approx({"sample": 125, "score": 9}, rel=0.02)
 
 
 def test_models_of_unknown_shape_count_by_their_names() -> None:

@@ -1,0 +1,90 @@
+"""Rows ``no-op``, ``status``, ``pairs`` and ``run``: how long a user waits for commands. They have no peer.
+
+Work: ``steep run`` and ``steep status`` of a run that is complete, ``steep pair`` over its scored trajectories, and
+a whole run from an empty store and cache. Each is a process of its own, measured in wall time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.timing import Row, alternate
+from pipeline.api import Run
+from pipeline.core.errors import StoreError
+
+
+def rows(names: Sequence[str], directory: Path, repeats: int) -> list[Row]:
+    """Rows ``no-op``, ``status`` and ``pairs`` of the finished run in ``directory``.
+
+    Raises StoreError when there is none, and for ``no-op`` when it is not complete under this version of the code.
+    """
+    runs_dir = f"runs_dir={directory.absolute().parent}"
+    options = ("--config", str(directory / "config.yaml"), "--set", runs_dir)
+    run = _finished(directory, options, complete="no-op" in names)
+    scored = run.stage("score-1") / "trajectories.parquet"
+    count = sum(1 for _ in run.rewards(1))
+    commands = {
+        "no-op": (("run", *options), "steep run of a complete run", "< 3"),
+        "status": (("status", *options), "steep status of a finished run", ""),
+        "pairs": (
+            ("pair", str(scored), "--output", os.devnull),
+            f"steep pair over {count:,} trajectories",
+            "",
+        ),
+    }
+    chosen = {name: commands[name] for name in commands if name in names}
+    seconds = alternate(
+        {name: lambda words=words: steep(*words) for name, (words, _, _) in chosen.items()},  # type: ignore[misc]
+        repeats,
+        perf_counter,
+    )
+    return [
+        Row(name, work, "–", seconds[name], None, "wall s", goal)
+        for name, (_, work, goal) in chosen.items()
+    ]
+
+
+def whole_run(config: str = "embedded", *overrides: str) -> list[Row]:
+    """Row ``run``: one run from an empty store and cache, with its EM."""
+    with tempfile.TemporaryDirectory(prefix="run-") as name:
+        words = [
+            "--config",
+            config,
+            "--set",
+            f"runs_dir={name}",
+            "--set",
+            f"cache_dir={name}/cache",
+        ]
+        words += [word for override in overrides for word in ("--set", override)]
+        started = perf_counter()
+        steep("run", *words)
+        seconds = perf_counter() - started
+        [folder] = (path.parent for path in Path(name).glob("*/config.yaml"))
+        metrics = Run.from_directory(folder).metrics()
+    em = [f"{100 * row['em']:.1f}" for row in metrics if row["dataset"] == "all"]
+    work = f"{config} from an empty store, {os.cpu_count()} cores; EM {', '.join(em)}"
+    goal = "≤ 360 on two cores with AVX512-BF16 or AMX"
+    return [Row("run", work, "–", [seconds], None, "wall s", goal)]
+
+
+def steep(*words: str) -> str:
+    """The output of a command. Raises CalledProcessError when it fails."""
+    command = [sys.executable, "-m", "pipeline.cli", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _finished(directory: Path, options: Sequence[str], *, complete: bool) -> Run:
+    """The run in ``directory``; with ``complete`` no stage of it would run again."""
+    from tasks.run import task_for
+
+    if (directory / "config.yaml").is_file():
+        run = Run.from_directory(directory)
+        if not complete or task_for("report", options[1], (options[3],)).complete():
+            return run
+    raise StoreError(f"{directory} holds no run that is complete under this version; make run")

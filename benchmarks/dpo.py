@@ -1,0 +1,183 @@
+"""Row ``dpo``: one epoch of preference training, against plain TRL.
+
+Work: pairs of round 1 of a finished run. Ours is the trainer of the stage: log-probabilities of the reference
+computed once, records of similar length together, and the lean forward pass
+(`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` as it comes: a copy of the adapter as
+reference, whose forward pass every step repeats, and records in the order of the data. It is given our ids and
+masks, since it would train on retrieved text otherwise, and the same pairs in every optimizer step.
+
+The losses of all steps must be equal to 1e-4 of them. They are where a step is one micro-batch, as in the timed
+work. TRL's term "sft" is a mean over the tokens of a micro-batch, and Trainer averages the micro-batches of a
+step, so that a token of a short micro-batch counts more. Ours is the mean over the tokens of the step, as the
+equation has it (`pipeline.training.step_weights`). With several micro-batches in a step the two therefore report
+other losses for the same log-probabilities; `divided_losses` shows by how much.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Row, alternate
+from pipeline.api import Run
+from pipeline.config import Dpo, Lora, for_round, load
+from pipeline.training.collate import StepSortedSampler, column_dataset, pair_collator
+from pipeline.training.dpo import COLUMNS, dpo_trainer
+from pipeline.training.encode import EncodedPair, encode_pairs
+from pipeline.training.history import History
+from pipeline.training.lora import (
+    continue_adapter,
+    load_base,
+    load_tokenizer,
+    locate_base,
+    padding_id,
+)
+from pipeline.training.trainer_args import shared_arguments, train
+
+CLOSE = 1e-4  # of a loss
+
+
+@dataclass(frozen=True)
+class Work:
+    """Pairs, the policy that sampled them, and the settings of the training."""
+
+    base: Path
+    adapter: Path
+    tokenizer: Any
+    pairs: Sequence[EncodedPair]
+    settings: Dpo
+    lora: Lora
+
+    def divided(self, per_device: int) -> Work:
+        """The same with micro-batches of ``per_device`` pairs."""
+        settings = self.settings.model_copy(update={"per_device_batch_size": per_device})
+        return Work(self.base, self.adapter, self.tokenizer, self.pairs, settings, self.lora)
+
+
+def ours(work: Work) -> list[float]:
+    """Train as the stage does; returns the loss of every optimizer step."""
+    with tempfile.TemporaryDirectory(prefix="dpo-") as name:
+        history = History()
+        trainer = dpo_trainer(
+            continue_adapter(load_base(work.base, work.settings, "dpo"), work.adapter, work.lora),
+            work.tokenizer, work.pairs, work.settings, number=1, seed=0,
+            checkpoint_dir=Path(name), history=history, reference_name="r",
+        )  # fmt: skip
+        train(trainer, history, Path(name))
+        return [row["loss"] for row in history.rows]
+
+
+def plain_trl(work: Work) -> list[float]:
+    """Train with TRL's own trainer; returns the loss of every optimizer step."""
+    from torch.utils.data import SequentialSampler
+    from transformers.trainer_callback import PrinterCallback
+    from trl import DPOConfig, DPOTrainer
+
+    class RecordedIds(DPOTrainer):  # type: ignore[misc]
+        def _prepare_dataset(self, dataset: Any, *_: object) -> Any:
+            return dataset
+
+        def _get_train_sampler(self, dataset: Any = None) -> Any:
+            return SequentialSampler(self.train_dataset)
+
+    settings, folder = work.settings, Path(tempfile.mkdtemp(prefix="dpo-"))
+    try:
+        arguments = shared_arguments(
+            settings, "dpo", epochs=1, records=len(work.pairs), seed=0, checkpoint_dir=folder
+        )
+        trainer = RecordedIds(
+            model=continue_adapter(load_base(work.base, settings, "dpo"), work.adapter, work.lora),
+            args=DPOConfig(
+                **{**arguments, "save_strategy": "no"},
+                beta=settings.beta,
+                loss_type=["sigmoid", "sft"],
+                loss_weights=[1.0, for_round(settings.eta, 1)],
+            ),
+            train_dataset=column_dataset(in_step_order(work), COLUMNS),
+            data_collator=pair_collator(padding_id(work.tokenizer)),
+            processing_class=work.tokenizer,
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    finally:
+        shutil.rmtree(folder)
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def in_step_order(work: Work) -> list[EncodedPair]:
+    """The pairs with those of each optimizer step together, as our trainer reads them, but not by length."""
+    lengths = [pair.length for pair in work.pairs]
+    step = work.settings.batch_size
+    order = list(StepSortedSampler(lengths, step, 0, per_device=step))
+    steps = [sorted(order[start : start + step]) for start in range(0, len(order), step)]
+    return [work.pairs[number] for numbers in steps for number in numbers]
+
+
+def compared(work: Work, repeats: int) -> list[Row]:
+    """The row, of a step in one micro-batch. Raises AssertionError when losses differ."""
+    whole = work.divided(work.settings.batch_size)
+    losses: dict[str, list[float]] = {}
+
+    def contender(name: str, train_with: Callable[[Work], list[float]]) -> Callable[[], None]:
+        return lambda: losses.update({name: train_with(whole)})
+
+    seconds = alternate(
+        {"ours": contender("ours", ours), "plain": contender("plain", plain_trl)}, repeats
+    )
+    difference = relative_difference(losses["ours"], losses["plain"])
+    assert difference < CLOSE, f"losses differ by {difference:.1e} of them: {losses}"
+    tokens = sum(pair.tokens for pair in work.pairs)
+    mean = sum(losses["ours"]) / len(losses["ours"])
+    return [
+        Row(
+            "dpo",
+            f"{len(work.pairs)} pairs, {tokens:,} tokens, {len(losses['ours'])} steps, "
+            f"{work.settings.dtype}; mean loss {mean:.4f}, equal to {difference:.0e}",
+            "plain TRL DPOTrainer",
+            [tokens / value for value in seconds["ours"]],
+            [tokens / value for value in seconds["plain"]],
+            "tokens per CPU s",
+            "≥ 3",
+            ours_over_peer=True,
+            details={"losses": losses, **divided_losses(work)},
+        )
+    ]
+
+
+def divided_losses(work: Work) -> dict[str, Any]:
+    """The losses of both in the micro-batches of the settings, which differ where a step has several."""
+    size = work.settings.per_device_batch_size
+    return {
+        f"losses_in_micro_batches_of_{size}": {"ours": ours(work), "plain": plain_trl(work)},
+        "why_they_differ": "TRL averages the means over the tokens of each micro-batch",
+    }
+
+
+def relative_difference(left: Sequence[float], right: Sequence[float]) -> float:
+    """The largest difference of two losses of a step, as a share of the loss."""
+    return max(abs(a - b) / abs(a) for a, b in zip(left, right, strict=True))
+
+
+def rows(directory: Path, count: int, repeats: int) -> list[Row]:
+    """The first ``count`` pairs of round 1 of the finished run in ``directory``, for one epoch.
+
+    Raises StoreError when the round is not complete.
+    """
+    run, config = Run.from_directory(directory), load(directory / "config.yaml")
+    base = locate_base(config.model.base)
+    tokenizer = load_tokenizer(base, config.model)
+    update = {"round_epochs": (1.0,), "processes": 1, "dtype": "float32"}
+    work = Work(
+        base,
+        run.policies()[0].directory / "adapter",
+        tokenizer,
+        encode_pairs(tokenizer, list(islice(run.pairs(1), count))),
+        config.dpo.model_copy(update=update),
+        config.lora,
+    )
+    return compared(work, repeats)

@@ -1,0 +1,236 @@
+"""Part ``rollout``: sampling with engine, FAISS, embedder and reranker on one GPU.
+
+Input: TeaRAG's published configuration with random models of its shapes, and a small corpus of
+random words. Output: trajectories a second, how often they searched, and the peak of the GPU's
+memory beside the memory plan. Sampler, retriever and settings are those of the stage ``sample``. An
+allocation of their size stands in for the vector indexes of the published corpus.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_check.encoders import clustered
+from benchmarks.gpu_check.figures import GIB, Figures, Place, reset_peak, timed
+from benchmarks.gpu_check.models import (
+    embedder_directory,
+    language_model_directory,
+    random_texts,
+    reranker_directory,
+    shape_of,
+)
+from benchmarks.gpu_check.policies import saved_adapter
+from pipeline.config import Config, load
+from pipeline.core.atomic import write_json
+from pipeline.core.columns import Columns
+from pipeline.core.gpus import Gpu
+from pipeline.core.records import Chunk, Question, Span, Trajectory
+from pipeline.grammars.base import Finish, NextAction, Retrieve
+from pipeline.grammars.tearag import TeaRag
+from pipeline.grammars.tokens import control_tokens
+from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.tables import write_triplets
+from pipeline.index.embed import open_cache, open_embedder
+from pipeline.index.faiss_index import VectorIndex
+from pipeline.llm.engine import Engine, open_engine
+from pipeline.retrieval.retriever import VariantRetriever
+from pipeline.rollout.sampler import roll_out
+from pipeline.stages.corpus import write_chunks
+from pipeline.stages.policy import rollout_settings
+from pipeline.stages.resources import open_retriever
+from tasks.planning.memory import memory_plan
+from tasks.planning.model_memory import ModelMemory
+from tasks.planning.sizes import published_count, sizes_of
+
+_STEPS = 2
+
+
+class Searching(TeaRag):
+    """TeaRAG's grammar, except that any text before the stop string is a search."""
+
+    def segment_action(
+        self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
+    ) -> NextAction:
+        """Retrieve for the last words, or finish; see `Grammar.next_action`."""
+        if finish != "stop":
+            return Finish("malformed")
+        if steps_done >= max_steps:
+            return Finish("max_steps")
+        words = re.findall(r"word[0-9]+", output)[-12:]
+        return Retrieve(" ".join(words), tuple(words[-2:]))
+
+
+def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open_engine) -> None:
+    """Sample with everything that the stage opens; ``opened`` opens the engine."""
+    settings = _settings(place)
+    directory = Path(settings.model.base)
+    adapter = saved_adapter(directory, place)
+    knowledge = _knowledge(place, settings)
+    count = 4 if place.tiny else 512 if settings.engine.kind == "vllm" else 64
+    reset_peak()
+    with (
+        _watched(place) as peak,
+        closing(opened(settings.engine, directory, adapter=adapter, seed=0)) as engine,
+        closing(open_retriever(settings, *knowledge)) as retriever,
+    ):
+        fill = _fill(place, settings)
+        _sampled(engine, retriever, settings, "warm", max(1, count // 8))
+        before, retrieved = engine.seconds, sum(retriever.timing.values())
+        seconds: list[float] = []
+        with timed(seconds):
+            done = _sampled(engine, retriever, settings, "timed", count)
+        del fill
+        generating = engine.seconds - before
+        retrieving = sum(retriever.timing.values()) - retrieved
+    figures.add("engine", settings.engine.kind)
+    figures.add("trajectories", count / seconds[0], "trajectories/s")
+    figures.add("time of a trajectory", seconds[0] / count, "s of the GPU")
+    figures.add("generating", generating / seconds[0], "of the time")
+    figures.add("retrieving (two threads)", retrieving / seconds[0], "of the time")
+    figures.add("tokens written", float(np.mean([each.tokens.thinking for each in done])), "each")
+    figures.add(
+        "tokens retrieved", float(np.mean([each.tokens.retrieved for each in done])), "each"
+    )
+    ended = float(np.mean([each.stop == "max_steps" for each in done]))
+    figures.verdict(
+        f"all of {_STEPS + 1} segments ended at the stop string", ended, ended >= 0.9,
+        expected="≥ .9", unit="of the trajectories",
+    )  # fmt: skip
+    if place.cuda:
+        planned = _planned(settings, peak)
+        figures.verdict(
+            "peak of the GPU's memory", peak["used"] / GIB, peak["used"] <= planned,
+            expected=f"≤ {planned / GIB:.1f}, as planned", unit="GiB",
+        )  # fmt: skip
+
+
+def _settings(place: Place) -> Config:
+    """TeaRAG's configuration over random models, with what this machine lacks replaced."""
+    import faiss
+
+    e5 = embedder_directory(replace(place, model="e5-base"))
+    bge = reranker_directory(replace(place, model="bge-reranker"))
+    on_gpu = place.cuda and hasattr(faiss, "StandardGpuResources")
+    overrides = [
+        f"model.base={language_model_directory(place)}", f"index.embedder.model={e5}",
+        f"retrieval.reranker.model={bge}", f"cache_dir={mkdtemp(prefix='gpu-check-')}",
+        f"sampling.max_steps={_STEPS}", f"index.gpu={str(on_gpu).lower()}",
+    ]  # fmt: skip
+    if not (place.cuda and find_spec("vllm")):  # generates padded batches, so fewer at once
+        overrides += ["engine.kind=transformers", "engine.max_num_seqs=64"]
+        overrides += ["engine.max_model_len=4096", "sampling.max_total_tokens=3500"]
+    if place.tiny:
+        overrides += [
+            "engine.dtype=float32", "engine.max_model_len=1024", "sampling.max_total_tokens=900",
+            "sampling.max_segment_tokens=200", "retrieval.top_k=2", "prompt.system=Search.",
+            "index.embedder.device=cpu", "retrieval.reranker.device=cpu",
+            "index.embedder.max_length=60", "retrieval.reranker.max_length=60",
+        ]  # fmt: skip
+    return load("tearag-llama3-8b", tuple(overrides))
+
+
+def _knowledge(place: Place, settings: Config) -> tuple[Path, Path, Path]:
+    """Directories of corpus, graph and index: random words, and random vectors around 500 centers."""
+    folder = Path(mkdtemp(prefix="gpu-check-"))
+    corpus, graph, index = (folder / name for name in ("corpus", "graph", "index"))
+    shape = shape_of(replace(place, model="e5-base"))
+    count = 200 if place.tiny else 20_000
+    texts = random_texts(shape, count, 8 if place.tiny else 100)
+    write_chunks(
+        corpus, (Chunk(f"d{n}-0", f"Title {n}", text, f"d{n}") for n, text in enumerate(texts))
+    )
+    facts = random_texts(shape, 3 * count, 3, seed=1)
+    made = Graph()
+    edges = made.edges(
+        Extracted(f"d{n // 3}-0", f"Title {n // 3}", [*text.split(), "word4", "word5"][:3])
+        for n, text in enumerate(facts)
+    )
+    write_triplets(graph, edges, made.entities)
+    index.mkdir()
+    for name, rows in (
+        ("chunks", count), ("entities", len(made.entities)), ("triplets", _triplets(graph))
+    ):  # fmt: skip
+        vectors_ND = clustered(rows, shape.width)
+        np.save(index / f"{name}.npy", vectors_ND)
+        if name != "triplets":
+            VectorIndex.build(vectors_ND, "flat").save(index / f"{name}.faiss")
+    embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
+    write_json(index / "index.json", {"embedder": embedder.identity})
+    return corpus, graph, index
+
+
+def _triplets(graph: Path) -> int:
+    return len(Columns(graph / "triplets.arrow", ("id",)))
+
+
+def _sampled(
+    engine: Engine, retriever: VariantRetriever, settings: Config, name: str, count: int
+) -> list[Trajectory]:
+    questions = [
+        Question(f"{name}{number}", "nq", f"Where is word{number} of {name}?", ["word5"], "single")
+        for number in range(count)
+    ]
+    grammar = Searching(_STEPS, control_tokens(engine.tokenizer))
+    return list(
+        roll_out(
+            questions,
+            engine=engine,
+            grammar=grammar,
+            retriever=retriever,
+            settings=rollout_settings(settings, temperature=1.0),
+            policy="random",
+            samples=1,
+            seed=0,
+        )
+    )
+
+
+def _fill(place: Place, settings: Config) -> Any:
+    """GPU memory of the size of the published corpus's vector indexes, where FAISS uses the GPU."""
+    import torch
+
+    if not settings.index.gpu:
+        return None
+    models = ModelMemory(settings, sizes_of(settings, published_count), None)
+    size = int(sum(models.index_sizes(on_gpu=True).values()))
+    return torch.empty(size, dtype=torch.uint8, device=place.device)
+
+
+def _planned(settings: Config, peak: dict[str, int]) -> float:
+    """Bytes that the memory plan counts for the stage ``sample`` on this GPU."""
+    sizes = sizes_of(settings, published_count)
+    (stage,) = memory_plan(settings, ["sample"], sizes, [Gpu("this", peak["of"])]).stages
+    return stage.device_bytes
+
+
+@contextmanager
+def _watched(place: Place) -> Iterator[dict[str, int]]:
+    """The largest use of the GPU's memory by all processes while the block runs, and its size."""
+    peak, ended = {"used": 0, "of": 0}, threading.Event()
+
+    def watch() -> None:
+        import torch
+
+        while not ended.wait(0.02):
+            free, total = torch.cuda.mem_get_info()
+            peak.update(used=max(peak["used"], total - free), of=total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    if place.cuda:
+        watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        if place.cuda:
+            watcher.join()

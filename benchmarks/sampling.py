@@ -1,0 +1,335 @@
+"""Row ``sampling``: rolling out one round, against the lockstep loop and against the engine alone.
+
+Work: recorded trajectories of a finished run are rolled out again, from their questions, with their seeds.
+The lockstep loop is the one that others ship: generate for all until each stops, retrieve for all, repeat.
+The engine alone generates the same segments at once, as if every observation were known in advance. All three
+must give the same tokens.
+
+``on_this_machine`` opens the run's engine and its retriever. Where both compute on the same cores, overlapping
+them gains little. ``simulated`` therefore replays the recorded segments and contexts with the times of an
+accelerator: a step of an 8B model on an A100 takes as long as reading its weights, and the cache of every
+sequence in it (`tasks.planning.rates`), and a query as long as it took in the recorded run. Both wait in wall time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, cast
+
+from benchmarks.timing import Row, alternate
+from pipeline.api import Run
+from pipeline.config import Config, load
+from pipeline.core.input_files import read_json
+from pipeline.core.model_shapes import PUBLISHED
+from pipeline.core.records import ContextItem, Question, Trajectory
+from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.tokenizer import Tokenizer
+from pipeline.grammars.tokens import control_tokens, segment_text
+from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
+from pipeline.llm.memory import DTYPE_BYTES
+from pipeline.retrieval.base import Query
+from pipeline.rollout import sampler
+from pipeline.rollout.partial import PartialTrajectory, stable_seed
+from pipeline.rollout.sampler import SupportsRetrieve, roll_out
+from pipeline.rollout.settings import RolloutSettings
+from pipeline.run.context import StageContext
+
+MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
+Key = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Trajectories of one round, and what they were rolled out with; ``query_seconds`` is for one query."""
+
+    trajectories: Sequence[Trajectory]
+    questions: Sequence[Question]
+    samples: int
+    seed: int
+    round_number: int
+    settings: RolloutSettings
+    tokenizer: Tokenizer
+    grammar: Grammar
+    query_seconds: float
+
+    def requests(self) -> list[GenerationRequest]:
+        """Every recorded segment as a request of its own."""
+        return [request for request, _ in self._segments()]
+
+    def segments(self) -> dict[int, GenerationResult]:
+        """Every recorded segment by the seed of its request."""
+        return {request.seed: result for request, result in self._segments()}
+
+    def _segments(self) -> Iterator[tuple[GenerationRequest, GenerationResult]]:
+        for item in self.trajectories:
+            first = stable_seed(self.seed, self.round_number, item.question_id, item.sample)
+            spans = [span for span in item.token_spans if span[2] == "model"]
+            for number, (start, end, _) in enumerate(spans):
+                ids = item.token_ids[start:end]
+                name = f"{item.trajectory_id} {number}"
+                request = GenerationRequest(
+                    id=name,
+                    prompt_ids=item.prompt_ids + item.token_ids[:start],
+                    max_tokens=len(ids),
+                    stop=self.grammar.stop,
+                    temperature=self.settings.temperature,
+                    top_p=self.settings.top_p,
+                    seed=stable_seed(first, number),
+                )
+                finish: Any = "stop"
+                if ids[-1] == self.tokenizer.eos_token_id:
+                    finish = "eos"
+                elif item.stop == "max_tokens" and number == len(spans) - 1:
+                    finish = "length"
+                text = segment_text(self.tokenizer, ids, finish)
+                logps = cast(list[float], item.logprobs[start:end])
+                yield request, GenerationResult(name, ids, logps, text, finish)
+
+
+class Lockstep(sampler._Scheduler):
+    """The loop that others ship: all generate, then all retrieve."""
+
+    def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
+        for trajectory in trajectories:
+            yield from self._start(trajectory)
+        while self.generating or self.queued:
+            while self.generating:
+                for result in self.engine.step():
+                    yield from self._advance(result)
+            waiting, self.queued = self.queued, []
+            items = self._retrieve([query for _, query in waiting])
+            for (trajectory, _), found in zip(waiting, items, strict=True):
+                yield from self._observe(trajectory, found)
+
+
+@dataclass
+class SimulatedEngine(Engine):
+    """Replays segments by the seed of their request, in steps that take ``step_seconds`` of a batch size."""
+
+    tokenizer: Tokenizer
+    replay: dict[int, GenerationResult]
+    step_seconds: Callable[[int], float]
+    max_num_seqs: int
+    max_model_len: int = 1 << 30
+    _left: dict[str, list[Any]] = field(default_factory=dict)  # a result, and its tokens to come
+
+    def add(self, request: GenerationRequest) -> None:
+        found = self.replay[request.seed]
+        result = GenerationResult(
+            request.id, found.token_ids, found.logprobs, found.text, found.finish
+        )
+        self._left[request.id] = [result, len(found.token_ids)]
+
+    def unfinished(self) -> int:
+        return len(self._left)
+
+    def close(self) -> None:
+        self._left.clear()
+
+    def _advance(self) -> list[GenerationResult]:
+        running = list(self._left.values())[: self.max_num_seqs]
+        time.sleep(self.step_seconds(len(running)))
+        for each in running:
+            each[1] -= 1
+        done: list[GenerationResult] = [result for result, left in running if not left]
+        for result in done:
+            del self._left[result.id]
+        return done
+
+
+class SimulatedRetriever:
+    """Replays contexts by subquery and entities; every query takes ``seconds``."""
+
+    def __init__(self, trajectories: Sequence[Trajectory], seconds: float) -> None:
+        self._seconds = seconds
+        self._items = {
+            (step.subquery, *step.entities): step.context
+            for item in trajectories
+            for step in item.steps
+        }
+
+    def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
+        time.sleep(self._seconds * len(queries))
+        return [self._items[(query.subquery, *query.entities)] for query in queries]
+
+
+def accelerator_step(tokens: float) -> Callable[[int], float]:
+    """Seconds of a step of `MODEL` on an A100, by the sequences in it, which have ``tokens`` each."""
+    from tasks.planning.rates import Rates
+
+    shape, width = PUBLISHED[MODEL], DTYPE_BYTES["bfloat16"]
+    weights = shape.parameters * width
+    cache = tokens * shape.layers * 2 * shape.kv_width * width
+    return lambda batch: (weights + batch * cache) / Rates().writing
+
+
+def simulated(recorded: Recorded, repeats: int, *, at_once: int = 64) -> list[Row]:
+    """Recorded trajectories replayed in the times of an accelerator with ``at_once`` sequences.
+
+    Raises AssertionError when a contender gives other tokens.
+    """
+    lengths = [len(item.prompt_ids) + len(item.token_ids) for item in recorded.trajectories]
+    engine = SimulatedEngine(
+        recorded.tokenizer,
+        recorded.segments(),
+        accelerator_step(sum(lengths) / len(lengths)),
+        at_once,
+    )
+    retriever = SimulatedRetriever(recorded.trajectories, recorded.query_seconds)
+    what = f"simulated A100, 8B, {at_once} at once, {1e3 * recorded.query_seconds:.1f} ms a query"
+    return _compared(recorded, engine, retriever, what, repeats, ("≥ 1.5", "≥ 0.85"))
+
+
+def on_this_machine(
+    context: StageContext, recorded: Recorded, adapter: Path, repeats: int
+) -> list[Row]:
+    """The same with the engine and the retriever of a run, whose caches are warm.
+
+    Raises AssertionError when a contender gives other tokens than another.
+    """
+    from pipeline.stages.policy import open_rollout
+
+    with open_rollout(context, adapter) as (engine, retriever, _):
+        assert retriever is not None
+        what = f"{context.config.engine.kind} on this CPU, warm caches"
+        return _compared(recorded, engine, retriever, what, repeats, ("reported", "reported"))
+
+
+def _compared(
+    recorded: Recorded,
+    engine: Engine,
+    retriever: SupportsRetrieve,
+    what: str,
+    repeats: int,
+    goals: tuple[str, str],
+) -> list[Row]:
+    requests, found = recorded.requests(), dict[str, list[Key]]()
+
+    def ours() -> None:
+        found["ours"] = _ids(_rolled_out(recorded, engine, retriever))
+
+    def lockstep() -> None:
+        found["lockstep"] = _ids(_rolled_out(recorded, engine, retriever, Lockstep))
+
+    def alone() -> None:
+        results = engine.generate(requests)
+        found["alone"] = sorted(tuple(result.token_ids) for result in results)
+
+    seconds = alternate({"ours": ours, "lockstep": lockstep, "alone": alone}, repeats, perf_counter)
+    assert found["lockstep"] == found["ours"], "the lockstep loop samples other tokens"
+    assert found["ours"] == _ids(recorded.trajectories), "the recorded run sampled other tokens"
+    recorded_segments = sorted(tuple(each.token_ids) for each in recorded.segments().values())
+    assert found["alone"] == recorded_segments, "the engine alone samples other tokens"
+    tokens = sum(len(ids) for ids in recorded_segments)
+    work = f"{len(recorded.trajectories)} trajectories, {tokens:,} tokens, {what}"
+    return [
+        Row("sampling", work, name, seconds["ours"], seconds[peer], "wall s", goal)
+        for name, peer, goal in (
+            ("lockstep loop", "lockstep", goals[0]),
+            ("the engine alone", "alone", goals[1]),
+        )
+    ]
+
+
+def _rolled_out(
+    recorded: Recorded,
+    engine: Engine,
+    retriever: SupportsRetrieve,
+    scheduler: type[sampler._Scheduler] = sampler._Scheduler,
+) -> list[Trajectory]:
+    arguments: dict[str, Any] = {
+        "engine": engine,
+        "grammar": recorded.grammar,
+        "retriever": retriever,
+        "settings": recorded.settings,
+        "policy": recorded.trajectories[0].policy,
+    }
+    if scheduler is sampler._Scheduler:
+        return list(
+            roll_out(
+                recorded.questions,
+                samples=recorded.samples,
+                seed=recorded.seed,
+                round_number=recorded.round_number,
+                **arguments,
+            )
+        )
+    started = (
+        PartialTrajectory(
+            question=question,
+            sample=item.sample,
+            seed=stable_seed(recorded.seed, recorded.round_number, item.question_id, item.sample),
+            prompt_ids=item.prompt_ids,
+        )
+        for question in recorded.questions
+        for item in recorded.trajectories
+        if item.question_id == question.question_id
+    )
+    return list(scheduler(**arguments).run(started))
+
+
+def _ids(trajectories: Sequence[Trajectory]) -> list[Key]:
+    return sorted(tuple(item.token_ids) for item in trajectories)
+
+
+def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
+    """Round 1 of the finished run in ``directory``: simulated, and on this machine.
+
+    ``questions`` are rolled out on this machine, and 16 times as many in the simulation. Raises StoreError
+    when the run is not finished.
+    """
+    run = Run.from_directory(directory)
+    config = load(directory / "config.yaml")
+    everything = list(run.trajectories(1))
+    result = simulated(_recorded(run, config, everything, 16 * questions), repeats)
+    few = _recorded(run, config, everything, questions)
+    stages = ("corpus", "graph", "index")
+    with TemporaryDirectory(prefix="sampling-") as name:
+        context = StageContext(
+            config=config,
+            stage="sample",
+            output=Path(name),
+            checkpoint_dir=Path(name),
+            inputs={stage: run.stage(stage) for stage in stages},
+            seed=config.seed,
+            round=1,
+        )
+        policy = run.policies()[0].directory / "adapter"
+        return result + on_this_machine(context, few, policy, repeats)
+
+
+def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:
+    """The round with ``count`` of its questions, from all data sets."""
+    from transformers import AutoTokenizer
+
+    from pipeline.stages.policy import rollout_settings
+    from pipeline.training.lora import locate_base
+
+    questions = list(run.questions("sampling"))
+    chosen = questions[:: math.ceil(len(questions) / count)]
+    names = {question.question_id for question in chosen}
+    items = [item for item in everything if item.question_id in names]
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(locate_base(config.model.base))
+    timing = read_json(run.stage("sample-1") / "timing.json")
+    retrieved = sum(len(item.tokens.per_retrieval) for item in everything)
+    return Recorded(
+        items,
+        chosen,
+        config.sampling.samples,
+        config.seed,
+        1,
+        rollout_settings(config, temperature=config.sampling.temperature),
+        tokenizer,
+        grammar(
+            config.grammar,
+            max_steps=config.sampling.max_steps,
+            special_tokens=control_tokens(tokenizer),
+        ),
+        sum(timing[part] for part in ("semantic", "graph", "ppr")) / retrieved,
+    )

@@ -1,0 +1,105 @@
+"""``steep run`` ends with the result of the run, in a terminal and outside one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.cli.run_results import result_lines
+from tasks.run import task_for, walk
+from tests.llm.small_models import small_model
+from tests.tasks.small_run import commit, commit_policy, settings
+
+VERDICT = "In round 1 the process reward prefers right answers."
+
+
+def row(policy: str, dataset: str, em: float, interval: list[float] | None, **more: Any) -> dict:
+    return {
+        "policy": policy, "dataset": dataset, "split": "test", "n": 400, "em": em, "cem": em + 0.1,
+        "osr": None, "usr": None, "ci": {"em": interval, "cem": interval}, **more,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("base", "all", 0.0425, [0.03, 0.06]),
+    row("sft", "nq", 0.1, None),
+    row("sft", "musique", 0.4, None),
+    row("sft", "multi-hop", 0.4, None),
+    row("sft", "all", 0.27, [0.2275, 0.3151]),
+    row("sft", "all", 0.9, None, split="test/unseen"),
+    row("round-1", "all", 0.48, None),
+]
+
+
+def write(folder: Path, rows: list[dict], judges: tuple[str, ...] = ()) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").write_text("<html>")
+    (folder / "metrics.json").write_text(json.dumps(rows))
+    figures = {"verdict": VERDICT, "constant_judges": list(judges)}
+    (folder / "report.json").write_text(json.dumps(figures))
+    return folder
+
+
+def test_the_result_is_em_by_policy_the_verdict_and_where_to_look_next(tmp_path: Path) -> None:
+    run = write(tmp_path / "r", ROWS, ("Judging of round 1: all 60 verdicts are 'no'",))
+    assert list(result_lines(run)) == [
+        "policy            EM  95 % interval",
+        "Base model       4.2  3.0 to 6.0",
+        "SFT             27.0  22.8 to 31.5",
+        "Round 1         48.0",
+        "400 questions of test, average over 2 data sets",
+        VERDICT,
+        "Judging of round 1: all 60 verdicts are 'no'",
+        f"report:  {run}/report.html",
+        f"browser: steep browse --config {run}/config.yaml",
+    ]
+
+
+def test_judged_policies_have_cover_em_too(tmp_path: Path) -> None:
+    rows = [row("sft", "nq", 0.2, None), row("sft", "all", 0.2, [0.1, 0.3], osr=0.05)]
+    assert list(result_lines(write(tmp_path, rows)))[:3] == [
+        "policy        EM  95 % interval  cover EM  95 % interval",
+        "SFT         20.0  10.0 to 30.0       30.0  10.0 to 30.0",
+        "400 questions of test, average over 1 data set",
+    ]
+
+
+def test_a_run_that_stops_before_evaluation_names_its_report(tmp_path: Path) -> None:
+    assert next(result_lines(write(tmp_path, []))) == VERDICT
+
+
+def test_a_whole_run_prints_its_result_last_and_a_stage_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = small_model(tmp_path / "base")
+    overrides = settings(model, 512, "rounds=0", "shards=1")
+    report = task_for("report", "embedded", overrides)
+    for task in walk(report):
+        if task.stage == "sft":
+            commit_policy(task, model, 0)
+        elif task is report:
+            task.directory.parent.mkdir(parents=True)
+            task.store.commit(task.key, write(tmp_path / "written", ROWS), {"counts": {"rows": 1}})
+        else:
+            commit(task)
+
+    def steep(*words: str) -> list[str]:
+        options = [word for setting in overrides for word in ("--set", setting)]
+        return (
+            CliRunner().invoke(app, [*words, *options], catch_exceptions=False).output.splitlines()
+        )
+
+    printed = steep("run")
+    expected = list(result_lines(Path("runs/embedded")))
+    assert printed[-len(expected) :] == steep("report")[-len(expected) :] == expected
+    assert expected[-2:] == [
+        "report:  runs/embedded/report.html",
+        "browser: steep browse --config runs/embedded/config.yaml",
+    ]
+    assert steep("run", "corpus")[-1].startswith("runs/embedded/store/corpus/")

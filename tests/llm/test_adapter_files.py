@@ -1,0 +1,113 @@
+"""Adapters that PEFT would ignore, in whole or in part, are refused wherever they enter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import EngineConfig
+from pipeline.config.policy import Lora
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.llm.adapter_files import (
+    check_adapter,
+)
+from pipeline.llm.engine import open_engine
+from pipeline.llm.merged_adapter import merge_adapter
+from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, problems
+from tests.llm.small_models import small_adapter, small_model
+
+DEFECTS = [pytest.param(defect, id=defect.name) for defect in (*IGNORED, *BROKEN)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_adapter(model, tmp_path_factory.mktemp("adapter"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_a_whole_adapter_is_accepted_in_every_float(
+    dtype: str, model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    import torch
+
+    def convert(settings: object, tensors: dict[str, torch.Tensor]) -> None:
+        tensors.update({name: t.to(getattr(torch, dtype)) for name, t in tensors.items()})
+
+    check_adapter(Defect(dtype, convert).write(adapter, tmp_path / dtype), model)
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_an_adapter_that_peft_would_ignore_or_not_load_is_refused(
+    defect: Defect, model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    broken = defect.write(adapter, tmp_path / "adapter")
+    with pytest.raises(InputError) as error:
+        check_adapter(broken, model)
+    assert str(broken) in str(error.value)
+
+
+@pytest.mark.parametrize("adapters", ["merged", "loaded"])
+def test_no_engine_opens_with_an_adapter_that_changes_nothing(
+    adapters: str, model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    settings = EngineConfig.model_validate(
+        {"kind": "transformers", "dtype": "float32", "adapters": adapters}
+    )
+    for number, defect in enumerate(IGNORED):
+        broken = defect.write(adapter, tmp_path / str(number))
+        with pytest.raises(InputError):
+            open_engine(settings, model, adapter=broken, seed=0, workspace=tmp_path / "merged")
+    assert not any(path.is_dir() for path in tmp_path.glob("merged/*"))
+
+
+def test_no_adapter_is_merged_whose_product_vanishes(
+    model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    """Both factors are above 0, and every number of the product is below the smallest float."""
+
+    def shrink(settings: object, tensors: dict) -> None:
+        tensors.update({name: tensor * 1e-30 for name, tensor in tensors.items()})
+
+    tiny = Defect("tiny", shrink).write(adapter, tmp_path / "tiny")
+    with pytest.raises((InputError, ConfigError), match=r"changes no weight|change nothing"):
+        merge_adapter(model, tiny, tmp_path / "merged", dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "defect", [d for d in IGNORED if d.name not in ("lora_alpha 0", "untrained", "zeros in bfloat16")],
+    ids=lambda defect: defect.name,
+)  # fmt: skip
+def test_training_does_not_continue_an_adapter_that_is_not_loaded_whole(
+    defect: Defect, model: Path, adapter: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from pipeline.training.lora import continue_adapter
+
+    lora = Lora(r=8, alpha=32, targets=("q_proj", "v_proj"))
+    broken = defect.write(adapter, tmp_path / "adapter")
+    with pytest.raises(InputError):
+        continue_adapter(AutoModelForCausalLM.from_pretrained(model), broken, lora)
+
+
+def test_generated_adapters_and_templates_are_taken_or_refused_in_one_sentence(
+    tmp_path: Path,
+) -> None:
+    found = list(problems(seed=0, count=300, folder=tmp_path))
+    assert len(found) == 300
+    assert [problem for problem in found if problem is not None] == []
+
+
+def test_fields_of_the_wrong_type_are_named(model: Path, adapter: Path, tmp_path: Path) -> None:
+    for field, value in {"r": "8", "lora_alpha": None, "target_modules": 3}.items():
+        broken = Defect(field, lambda s, t, f=field, v=value: s.update({f: v}))
+        path = broken.write(adapter, tmp_path / field)
+        with pytest.raises(InputError, match=f"{field} is {json.loads(json.dumps(value))!r}"):
+            check_adapter(path, model)

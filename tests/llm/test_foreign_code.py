@@ -1,0 +1,137 @@
+"""The code of a model's directory is never run, whatever standard input answers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.llm.small_models import small_model
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """
+import pathlib
+pathlib.Path({ran!r}).write_text("ran")
+from transformers import PreTrainedConfig, PreTrainedModel
+class Config(PreTrainedConfig):
+    model_type = "foreign"
+class Model(PreTrainedModel):
+    config_class = Config
+class Tokenizer:
+    pass
+"""
+OPENINGS = {
+    "tokenizer": "from pipeline.grammars.tokenizer import model_tokenizer as f; f(folder)",
+    "engine": (
+        "from pipeline.config import EngineConfig; from pipeline.llm.engine import open_engine as f; "
+        "f(EngineConfig(kind='transformers', dtype='float32'), folder, adapter=None, seed=0)"
+    ),
+    "training": (
+        "from pathlib import Path; from pipeline.config import Trainer; "
+        "from pipeline.training.lora import load_base as f; "
+        "f(Path(folder), Trainer(learning_rate=1e-4, batch_size=1, dtype='float32'), 'sft')"
+    ),
+    "vocabulary": (
+        "from pathlib import Path; from pipeline.training.lora import vocabulary_size as f; "
+        "f(Path(folder))"
+    ),
+    "adapter": (
+        "from pathlib import Path; from pipeline.llm.adapter_files import check_adapter as f; "
+        "f(Path(folder) / 'adapter', folder)"
+    ),
+    "embedder": (
+        "from pipeline.index.embed import Embedder; Embedder(folder, device='cpu').encode(['a'], 'query')"
+    ),
+    "reranker": (
+        "from pipeline.config import Reranker; from pipeline.retrieval.rerank import CrossEncoderModel; "
+        "CrossEncoderModel(Reranker(kind='cross-encoder', model=folder, device='cpu')).compute([('a', 'b')])"
+    ),
+    "flag reranker": (
+        "from pipeline.config import Reranker; from pipeline.retrieval.rerank import FlagModel; "
+        "FlagModel(Reranker(kind='flag', model=folder, device='cpu')).compute([('a', 'b')])"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with weights whose configuration, classes and tokenizer are code of its own."""
+    from tests.llm.small_models import small_adapter
+
+    folder = tmp_path_factory.mktemp("foreign") / "model"
+    small_adapter(small_model(folder), folder / "adapter")
+    (folder / "foreign.py").write_text(CODE.format(ran=str(folder / "ran")))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "foreign",
+        "architectures": ["Model"],
+        "auto_map": {
+            "AutoConfig": "foreign.Config",
+            "AutoModel": "foreign.Model",
+            "AutoModelForCausalLM": "foreign.Model",
+            "AutoModelForSequenceClassification": "foreign.Model",
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer |= {
+        "tokenizer_class": "Tokenizer",
+        "auto_map": {"AutoTokenizer": ["foreign.Tokenizer", "foreign.Tokenizer"]},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+def test_a_model_that_needs_code_of_its_own_is_refused_even_with_yes_on_standard_input(
+    opening: str, foreign: Path
+) -> None:
+    script = (
+        "import sys; from pipeline.core.errors import SteepError; folder = sys.argv[1]\n"
+        f"try:\n    {opening}\nexcept SteepError as error:\n    sys.exit(f'error: {{error}}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(foreign)],
+        input="y\n" * 20, capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert not (foreign / "ran").exists()
+    message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "code of its own, which is never run" in message[0]
+    assert "(y/n)" not in done.stdout.lower() + done.stderr.lower()
+
+
+# The directories that these load are LoRA adapters, which have no code.
+PEFT = {"PeftModel", "LoadedPeftModel", "LoraConfig"}
+OPENERS = {"SentenceTransformer", "CrossEncoder", "FlagReranker", "EngineArgs", "LLM"}
+
+
+def test_every_call_that_opens_a_model_forbids_its_code() -> None:
+    checked = 0
+    for path in sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and opens_a_model(call.func):
+                given = {argument.arg: argument.value for argument in call.keywords}
+                if "modules" in given:  # built of modules that the caller made
+                    continue
+                checked += 1
+                value = given.get("trust_remote_code")
+                where = f"{path.relative_to(ROOT)}:{call.lineno}"
+                assert isinstance(value, ast.Constant), f"{where} leaves trust_remote_code out"
+                assert value.value is False, where
+    assert checked >= 12
+
+
+def opens_a_model(function: ast.expr) -> bool:
+    if isinstance(function, ast.Name):
+        return function.id in OPENERS
+    if not isinstance(function, ast.Attribute):
+        return False
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
+    if function.attr == "from_config":
+        return owner.startswith("Auto")
+    return function.attr == "from_pretrained" and owner not in PEFT

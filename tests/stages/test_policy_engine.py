@@ -1,0 +1,81 @@
+"""The engine of a policy, with the chat template of the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.core.records import Message
+from pipeline.grammars.tokens import prompt_text
+from pipeline.run.context import StageContext
+from pipeline.stages.policy import open_policy_chat, open_policy_engine
+from tasks.report import Report
+from tests.llm.small_models import small_model
+from tests.stages.fabricated_run import configuration
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> StageContext:
+    """A stage whose settings name the template by its file."""
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    base = small_model(tmp_path / "base")
+    values = configuration().model_dump() | {
+        "model": {"base": str(base), "chat_template": str(tmp_path / "template.jinja")},
+        "runs_dir": str(tmp_path / "runs"),
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    values["engine"] |= {"kind": "transformers", "dtype": "float32", "max_model_len": 256}
+    return StageContext(
+        config=Config.model_validate(values),
+        stage="sample",
+        output=tmp_path,
+        checkpoint_dir=tmp_path,
+        inputs={},
+    )
+
+
+def test_a_policy_reads_the_question_in_the_template_of_the_file(context: StageContext) -> None:
+    engine = open_policy_engine(context, None)
+    messages = [Message("system", "Search."), Message("user", "Who founded it?")]
+    try:
+        assert prompt_text(engine.tokenizer, messages) == "[Search.][Who founded it?]"
+    finally:
+        engine.close()
+
+
+def test_cached_answers_of_a_policy_belong_to_the_content_of_the_template(
+    context: StageContext, tmp_path: Path
+) -> None:
+    def answered() -> int:
+        with open_policy_chat(context, None) as chat:
+            list(chat.ask([("q", [Message("user", "Who?")])], max_tokens=2))
+            return chat.usage.reused
+
+    assert (answered(), answered()) == (0, 1)
+    (tmp_path / "template.jinja").write_text(TEMPLATE + "!")
+    assert answered() == 0
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded-hiprag"])
+def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
+    name: str, tmp_path: Path
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    config = str(CONFIGS / f"{name}.yaml")
+    report = Report(config=config, overrides=(f"model.chat_template={template}",), data="/data")
+    reading = []
+    waiting = [report]
+    while waiting:
+        task = waiting.pop()
+        waiting += task.upstream().values()
+        if "model" in task.reading():
+            assert task.files()["chat template"] == template, task.stage
+            assert "model" not in str(task.slice().get("model")), task.stage  # not by its path
+            reading.append(task.stage)
+    assert {"sft", "sample", "train", "evaluate-policy"} <= set(reading)
