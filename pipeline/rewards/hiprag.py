@@ -100,9 +100,12 @@ def _terms(
         {"kind": _kind(step), "verdict": ruling or "unknown"}
         for step, ruling in zip(trajectory.steps, rulings, strict=True)
     ]
-    return {"answer": answer, "format": format_ok, "steps": steps} | combined(
-        answer, format_ok, steps, weights
-    )
+    return {
+        "answer": answer,
+        "format": format_ok,
+        "steps": steps,
+        **combined(answer, format_ok, steps, weights),
+    }
 
 
 def combined(
