@@ -203,7 +203,7 @@ tiny-reader: $(STAMP) ## train data/tiny_reader from scratch (over an hour)
 	$(VENV)/bin/python -m benchmarks.tiny_reader.train --output data/tiny_reader --seed 0
 
 # One thread, as the goals are per core; run nothing else at the same time. Rows that read a run take RUN_DIR=runs/NAME.
-bench: $(STAMP) ## measure speed against other libraries (ROWS=kag,store SIZES STEPS RUN_DIR PAIRS)
+bench: $(STAMP) ## speed against other libraries (ROWS=kag,store SIZES STEPS RUN_DIR PAIRS)
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(SIZES),--sizes $(SIZES)) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(BUILT),--built $(BUILT)) \
 	  $(if $(TRAJECTORIES),--trajectories $(TRAJECTORIES)) $(if $(RUN_DIR),--run $(RUN_DIR)) $(if $(PAIRS),--pairs $(PAIRS))

@@ -306,8 +306,7 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
 
 def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:
     """The round with ``count`` of its questions, from all data sets."""
-    from transformers import AutoTokenizer
-
+    from pipeline.grammars.tokenizer import model_tokenizer
     from pipeline.stages.policy import rollout_settings
     from pipeline.training.lora import locate_base
 
@@ -315,7 +314,7 @@ def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count:
     chosen = questions[:: math.ceil(len(questions) / count)]
     names = {question.question_id for question in chosen}
     items = [item for item in everything if item.question_id in names]
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(locate_base(config.model.base))
+    tokenizer = model_tokenizer(locate_base(config.model.base))
     timing = read_json(run.stage("sample-1") / "timing.json")
     retrieved = sum(len(item.tokens.per_retrieval) for item in everything)
     return Recorded(

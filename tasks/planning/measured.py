@@ -8,11 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import read_json
+from pipeline.core.errors import StoreError
 from pipeline.run.store import MANIFEST, read_manifest
-
-_TIMING = "timing.json"
 
 
 @dataclass(frozen=True)
@@ -72,9 +69,8 @@ def read_measured(directory: Path) -> Measured | None:
     if "wall_seconds" not in manifest:
         return None
     key, work = manifest["key"], _numbers(manifest.get("work"))
-    timing = {} if isinstance(manifest.get("work"), Mapping) else _timing(directory)
-    amounts = {**_numbers(manifest["counts"]), **timing, **work}
-    start = amounts.pop("start_seconds", amounts.pop("engine_start", 0.0))
+    amounts = {**_numbers(manifest["counts"]), **work}
+    start = amounts.pop("start_seconds", 0.0)
     files = manifest.get("files")
     seconds = float(manifest["wall_seconds"])
     return Measured(
@@ -95,16 +91,6 @@ def read_measured(directory: Path) -> Measured | None:
         started=str(manifest.get("started", "")),
         modified=modified,
     )
-
-
-def _timing(directory: Path) -> dict[str, float]:
-    """Tokens and the start of the engine, from outputs whose manifest has no work."""
-    try:
-        timing = read_json(directory / _TIMING)
-    except (InputError, OSError):
-        return {}
-    known = ("generated_tokens", "engine_start")
-    return {name: value for name, value in _numbers(timing).items() if name in known}
 
 
 def _numbers(value: Any) -> dict[str, float]:

@@ -134,19 +134,6 @@ def test_a_resumed_output_is_the_last_to_go_by(folder: Path) -> None:
     assert stages(report(folder, "seed=1", name="second"))["sample-1"].source == "embedded sample-1"
 
 
-def test_outputs_of_older_versions_count(folder: Path) -> None:
-    """Their manifests have no work; timing.json has the tokens and the start of the engine."""
-    task = report(folder)
-    questions = task.upstream()["questions-sampling"]
-    for needed in (questions.upstream()["world"], questions, task.upstream()["sample-1"]):
-        finish(needed, work=None)
-    directory = task.upstream()["sample-1"].directory
-    (directory / "timing.json").write_text('{"engine_start": 6.0, "generated_tokens": 500}')
-    found = stages(report(folder, "sampling.samples=16", name="second"))["sample-1"]
-    assert found.seconds == pytest.approx(6 + 2 * 100)
-    assert found.amounts["generated_tokens"] == pytest.approx(1000)
-
-
 def test_damaged_manifests_are_passed_over(folder: Path) -> None:
     finish_all(report(folder))
     directory = report(folder).upstream()["sample-1"].directory
