@@ -3,13 +3,13 @@
 ``python -m benchmarks.browse COUNT FOLDER`` writes generated trajectories (`benchmarks.trajectories`)
 and their pairs as a run below FOLDER, opens it, and prints one line of JSON for each page: the time
 of the first request, medians of wall and CPU time in milliseconds over 9 further ones, and the size of
-the answer. The first line has the
-cost of the side table.
+the answer. The first line has the cost of the side table.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -20,10 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pyarrow.parquet import read_metadata
+
 from benchmarks.timing import Row
 from benchmarks.trajectories import _context, generate
+from pipeline.browse.filters import PAGE_SIZE
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair
+from pipeline.stages.trajectory_columns import FILE
 
 REPEATS = 9
 _LISTS = ("pairs", "trajectories")
@@ -64,14 +68,16 @@ def pages(store: Path) -> Iterator[tuple[str, str]]:
     """Names and addresses of the pages that are measured."""
     run = "/run/generated"
     terms = {"pairs": "chosen_total", "trajectories": "term_total"}
+    files = {"pairs": "pair/*/pairs.parquet", "trajectories": f"score/*/{FILE}"}
+    counts = {name: read_metadata(next(store.glob(file))).num_rows for name, file in files.items()}
     for name in _LISTS:
         for title, filters in _FILTERS.items():
-            filled = filters.format(term=terms[name], last=400)
+            filled = filters.format(term=terms[name], last=math.ceil(counts[name] / PAGE_SIZE))
             yield f"{name}: {title}", f"{run}/{name}{filled}"
     pair = next(iter(iterate_records(next(store.glob("pair/*/pairs.parquet")), Pair)))
     yield "start", f"{run}/"
-    yield "pair", f"{run}/pair/round-1/10000"
-    yield "trajectory", f"{run}/trajectory/round-1/50000"
+    yield "pair", f"{run}/pair/round-1/{counts['pairs'] // 2}"
+    yield "trajectory", f"{run}/trajectory/round-1/{counts['trajectories'] // 2}"
     yield "question", f"{run}/question?id={quote(pair.question_id)}"
     yield "compare", "/compare?a=round-1&b=round-1"
 
