@@ -305,12 +305,20 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
 
 
 def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:
-    """The round with ``count`` of its questions, from all data sets."""
+    """The round with ``count`` of its questions, from all data sets.
+
+    Questions with a malformed trajectory whose last context is no step are left out: it cannot be replayed.
+    """
     from pipeline.grammars.tokenizer import model_tokenizer
     from pipeline.stages.policy import rollout_settings
     from pipeline.training.lora import locate_base
 
-    questions = list(run.questions("sampling"))
+    unknown = {
+        item.question_id
+        for item in everything
+        if len(item.tokens.per_retrieval) > sum(bool(step.context) for step in item.steps)
+    }
+    questions = [each for each in run.questions("sampling") if each.question_id not in unknown]
     chosen = questions[:: math.ceil(len(questions) / count)]
     names = {question.question_id for question in chosen}
     items = [item for item in everything if item.question_id in names]
