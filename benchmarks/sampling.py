@@ -281,13 +281,13 @@ def _ids(trajectories: Sequence[Trajectory]) -> list[Key]:
 def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     """Round 1 of the finished run in ``directory``: simulated, and on this machine.
 
-    ``questions`` are rolled out on this machine, and 16 times as many in the simulation. Raises StoreError
+    ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises StoreError
     when the run is not finished.
     """
     run = Run.from_directory(directory)
     config = load(directory / "config.yaml")
     everything = list(run.trajectories(1))
-    result = simulated(_recorded(run, config, everything, 16 * questions), repeats)
+    result = simulated(_recorded(run, config, everything, 2 * questions), repeats)
     few = _recorded(run, config, everything, questions)
     stages = ("corpus", "graph", "index")
     with TemporaryDirectory(prefix="sampling-") as name:
