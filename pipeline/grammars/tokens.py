@@ -111,7 +111,7 @@ def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     if not texts:
         return []
     rows = tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    added = _markup_ids(tokenizer)
+    added = _markup(tokenizer).keys()
     return [
         list(row) if added.isdisjoint(row) else _ids_in_pieces(tokenizer, text)
         for text, row in zip(texts, rows, strict=True)
@@ -126,20 +126,16 @@ def _ids_in_pieces(tokenizer: Tokenizer, text: str) -> list[int]:
     for parts in (pieces, list(text)):  # by characters where a token is found in normalized text
         rows = tokenizer(parts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         ids = [token_id for row in rows for token_id in row]
-        if _markup_ids(tokenizer).isdisjoint(ids):
+        if _markup(tokenizer).keys().isdisjoint(ids):
             break
     return ids
 
 
+@lru_cache(maxsize=4)  # the tokenizer builds its table of added tokens at each call
 def _markup(tokenizer: Tokenizer) -> dict[int, str]:
     """The texts of the added tokens that are more than words, by id."""
     added = tokenizer.added_tokens_decoder.items()
     return {token_id: token.content for token_id, token in added if is_markup(token)}
-
-
-@lru_cache(maxsize=4)  # the tokenizer builds its table of added tokens at each call
-def _markup_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    return frozenset(_markup(tokenizer))
 
 
 def decode(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
