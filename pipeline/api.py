@@ -412,7 +412,7 @@ class Run:
         ``replaced`` are input directories that take the place of the run's.
         """
         from pipeline.run.context import StageContext
-        from tasks.run import STAGES
+        from tasks.base import STAGES
 
         config, report = self._settings(round), self._opened()
         task: StageTask = report.clone(STAGES[stage], round=round)

@@ -1,52 +1,43 @@
 """Luigi tasks, one module per stage; the computation of a stage is in ``pipeline/``.
 
 ``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` does the same as
-``make run``.
+``make run``. The stages are imported in the order of a run, which is the order of `tasks.base.STAGES`.
 """
 
-from tasks.corpus import Corpus
-from tasks.evaluate import Evaluate, EvaluatePolicy, EvaluatePolicyShard
-from tasks.evaluate_any import EvaluateAny, EvaluateAnyShard
-from tasks.given_policy import GivenPolicy, Start
-from tasks.graph import Graph, GraphShard
-from tasks.hypergraph import Hypergraph, HypergraphShard, HyperIndex, HyperIndexShard
-from tasks.index import Index, IndexShard
-from tasks.judge import Judge, JudgePolicy, JudgePolicyShard, JudgeShard
-from tasks.pair import Pair
-from tasks.questions import (
-    QuestionsSampling,
-    QuestionsSft,
-    QuestionsTest,
-    QuestionsValidation,
-)
-from tasks.report import Report
-from tasks.sample import Sample, SampleShard
-from tasks.score import Score, ScoreShard
-from tasks.sft import Sft
-from tasks.sft_data import SftData, SftDataShard
-from tasks.train import Train
+# isort: off
 from tasks.world import World
+from tasks.corpus import Corpus
+from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph
+from tasks.index import HyperIndex, Index
+from tasks.questions import QuestionsSampling, QuestionsSft, QuestionsTest, QuestionsValidation
+from tasks.sft_data import SftData
+from tasks.sft import Sft
+from tasks.given_policy import GivenPolicy, Start
+from tasks.sample import Sample
+from tasks.evaluate_policy import EvaluatePolicy
+from tasks.judge import Judge, JudgePolicy
+from tasks.score import Score
+from tasks.pair import Pair
+from tasks.train import Train
+from tasks.evaluate import Evaluate
+from tasks.evaluate_any import EvaluateAny
+from tasks.report import Report
+
+# isort: on
 
 __all__ = [
     "Corpus",
     "Evaluate",
     "EvaluateAny",
-    "EvaluateAnyShard",
     "EvaluatePolicy",
-    "EvaluatePolicyShard",
     "GivenPolicy",
     "Graph",
-    "GraphShard",
     "HyperIndex",
-    "HyperIndexShard",
     "Hypergraph",
-    "HypergraphShard",
     "Index",
-    "IndexShard",
     "Judge",
     "JudgePolicy",
-    "JudgePolicyShard",
-    "JudgeShard",
     "Pair",
     "QuestionsSampling",
     "QuestionsSft",
@@ -54,12 +45,9 @@ __all__ = [
     "QuestionsValidation",
     "Report",
     "Sample",
-    "SampleShard",
     "Score",
-    "ScoreShard",
     "Sft",
     "SftData",
-    "SftDataShard",
     "Start",
     "Train",
     "World",

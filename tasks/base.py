@@ -10,10 +10,10 @@ from __future__ import annotations
 import multiprocessing
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import luigi
 
@@ -33,7 +33,11 @@ from tasks.executors import NoResources, Resources, StageRun, executor_of
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.leases import NO_LEASE, Lease, Request, held
+from tasks.opened import Opened, Work
 from tasks.outputs import Output, Outputs
+
+if TYPE_CHECKING:
+    from tasks.planning.clock import Clock
 
 # Settings whose reduction lowers the memory of the stages that read their block.
 MEMORY_SETTINGS = (
@@ -58,6 +62,9 @@ def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Reso
     return resolve_dtypes(configuration.load(path, overrides, data))
 
 
+STAGES: dict[str, type[StageTask]] = {}  # every declared stage by its name, in the order of a run
+
+
 class StageTask(luigi.Task):
     """One stage of one run."""
 
@@ -66,10 +73,13 @@ class StageTask(luigi.Task):
     data = luigi.OptionalParameter(default=None, description="directory of the data files")
 
     stage: ClassVar[str]
+    help: ClassVar[str]  # what the stage writes, in one line
     version: ClassVar[int] = 1
+    named: ClassVar[bool] = True  # whether a command can name the stage
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
     reads_at_times: ClassVar[tuple[str, ...]] = ()  # those that only some configurations need
+    spare_ram: ClassVar[str] = "use a machine with more"  # where the stage needs more RAM than there is
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
@@ -78,6 +88,34 @@ class StageTask(luigi.Task):
     asked: Resources = NoResources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
+
+    def __init_subclass__(cls) -> None:
+        """Add the stage to `STAGES`; refuse one whose declaration lacks a part."""
+        super().__init_subclass__()
+        if "stage" not in cls.__dict__:
+            return  # a base of stages
+        missing = [name for name in ("help", "entry", "reads") if not hasattr(cls, name)]
+        missing += [n for n in ("opens", "work") if getattr(cls, n) is getattr(StageTask, n)]
+        if missing:
+            raise TypeError(f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage")
+        STAGES[cls.stage] = cls
+
+    def opens(self) -> Iterable[Opened]:
+        """The models, indexes and endpoints that the stage opens. Every stage declares them."""
+        raise NotImplementedError
+
+    def work(self, clock: Clock) -> Work:
+        """What the stage does, by the sizes of the data. Every stage declares it."""
+        raise NotImplementedError
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for everything that stops the stage and that its settings and files tell."""
+        return iter(())
+
+    @property
+    def whole(self) -> str:
+        """The stage, also for one of its shards."""
+        return self.stage
 
     @cached_property
     def settings(self) -> Config:
@@ -313,6 +351,9 @@ class StageTask(luigi.Task):
         lower = f"lower {', '.join(names)}, or " if names else ""
         return f"{lower}run fewer stages at once (--workers)"
 
+    def publish(self) -> None:
+        """Show the complete output outside the store; most stages show nothing."""
+
     def on_failure(self, exception: BaseException) -> str:
         """The failure as Luigi passes it on, from the process in which the task ran.
 
@@ -332,6 +373,37 @@ class StageTask(luigi.Task):
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
+
+
+class LightTask(StageTask):
+    """A stage that opens no model, and holds little memory."""
+
+    def opens(self) -> Iterable[Opened]:
+        return ()
+
+    def work(self, clock: Clock) -> Work:
+        return Work()
+
+
+def walk(
+    task: StageTask,
+    below: Callable[[StageTask], Mapping[str, StageTask]] = lambda task: task.requires(),
+) -> Iterator[StageTask]:
+    """A task and the tasks below it, each once, in running order.
+
+    ``below`` gives the tasks that come directly before one: by default those that it needs now. With
+    `StageTask.upstream` only the configuration is read, and a divided stage is one task.
+    """
+    seen: set[str] = set()
+
+    def visit(one: StageTask) -> Iterator[StageTask]:
+        if one.task_id not in seen:
+            seen.add(one.task_id)
+            for needed in below(one).values():
+                yield from visit(needed)
+            yield one
+
+    return visit(task)
 
 
 def aligned(label: str, text: str) -> str:

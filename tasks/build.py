@@ -20,7 +20,8 @@ from pipeline.run.failures import explain_os_error
 from tasks.base import StageTask, aligned, say
 from tasks.failures import Failure, from_text
 from tasks.leases import Capacity
-from tasks.needs import TRAINERS, Needs, needs
+from tasks.needs import Needs, needs
+from tasks.opened import Training
 
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
@@ -85,11 +86,12 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
         task.asked = asked
-        if task.stage in TRAINERS:
-            trainer, block = TRAINERS[task.stage](task.settings)
-            if asked.threads != trainer.processes and block not in told:
-                say(aligned(task.label, fewer_processes(trainer, block, capacity.gpus)))
-                told.add(block)
+        for one in task.opens():
+            if not isinstance(one, Training) or one.block in told:
+                continue
+            if asked.threads != one.settings.processes:
+                say(aligned(task.label, fewer_processes(one.settings, one.block, capacity.gpus)))
+                told.add(one.block)
         task.priority = len(todo) - place
         if task.run_settings.execution.kind == "local":  # a cluster counts for itself
             task.resources = resources(asked, capacity)

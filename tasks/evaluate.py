@@ -2,123 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
-from pathlib import Path
-
-import luigi
-
 from pipeline.config import Config
 from pipeline.config.evaluation import given_name
-from tasks.base import StageTask
-from tasks.folders import file_name
-from tasks.given_policy import GivenPolicy, remove_and_evaluate
-from tasks.knowledge import searched
-from tasks.policy import policy
-from tasks.questions import questions
-from tasks.sample import ROLL_OUT, roll_out_files, roll_out_inputs, roll_out_needs
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.base import LightTask, StageTask
+from tasks.evaluate_policy import EvaluatePolicy
+from tasks.judge import JudgePolicy
 
 
-class OfPolicy(StageTask):
-    """A stage of one policy: policy ``number`` of the run, or one of ``evaluation.policies``."""
-
-    number = luigi.IntParameter(default=0, description="policy: 0 is the first, n that of round n")
-    given = luigi.OptionalParameter(
-        default=None, description="base, or the directory of an adapter"
-    )
-
-    @cached_property
-    def settings(self) -> Config:
-        return self.run_settings.for_evaluation()
-
-    @property
-    def round_number(self) -> int | None:
-        return int(self.number) if self.given is None else None
-
-    @property
-    def variant(self) -> str | None:
-        return super().variant if self.given is None else file_name(given_name(self.given))
-
-    @property
-    def remake_command(self) -> str:
-        return super().remake_command if self.given is None else remove_and_evaluate(self)
-
-    def policy(self) -> StageTask:
-        """The task that makes the policy."""
-        if self.given is None:
-            return policy(self, int(self.number))
-        made: StageTask = self.clone(GivenPolicy, source=self.given)
-        return made
-
-
-class _EvaluatingPolicy(OfPolicy, DivisibleTask):
-    version = 3
-    entry = "pipeline.stages.evaluate:run"
-    reads = (
-        "evaluation.temperature",
-        "evaluation.split",
-        "evaluation.shards",
-        "sampling.top_p",
-        "sampling.max_steps",
-        "sampling.max_segment_tokens",
-        "sampling.max_total_tokens",
-        "sampling.max_context_tokens",
-        "sampling.in_flight",
-        "sampling.batch",
-        *ROLL_OUT,
-    )
-    # They are merged into the settings above (`OfPolicy.settings`).
-    reads_at_times = ("evaluation.retrieval", "evaluation.sampling")
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.evaluation.shards
-
-    def upstream(self) -> dict[str, StageTask]:
-        return {
-            **searched(self),
-            "questions": questions(self, self.settings.evaluation.split),
-            "policy": self.policy(),
-        }
-
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return roll_out_inputs(self)
-
-    def needed(self) -> dict[str, StageTask]:
-        return roll_out_needs(self)
-
-    def files(self) -> dict[str, Path | str]:
-        return roll_out_files(self)
-
-
-class EvaluatePolicyShard(_EvaluatingPolicy, ShardTask):
-    """Greedy roll-outs of one policy over a share of the test questions."""
-
-    stage = "evaluate-policy-shard"
-
-
-class EvaluatePolicy(_EvaluatingPolicy, ShardedTask):
-    """Greedy roll-outs of one policy over the test questions, and their metrics."""
-
-    stage = "evaluate-policy"
-    merge_entry = "pipeline.stages.evaluate:merge_shards"
-    shard_kind = EvaluatePolicyShard
-
-
-class Evaluate(StageTask):
+class Evaluate(LightTask):
     """Metrics, intervals and comparisons over all policies."""
 
     stage = "evaluate"
+    help = "metrics of all policies"
     version = 4  # averages by number of hops
     entry = "pipeline.stages.evaluate:merge"
     reads = ("evaluation.bootstrap", "seed")
     reads_at_times = ("evaluation.policies",)  # they are inputs
 
     def upstream(self) -> dict[str, StageTask]:
-        from tasks.judge import JudgePolicy  # that module imports this one
-
         needs: dict[str, StageTask] = {
             name: self.clone(EvaluatePolicy, **which)
             for name, which in evaluated_policies(self.settings).items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import luigi
 from pipeline.config import Config
 from pipeline.core.policy_files import adapter_directory
 from tasks.base import StageTask
-from tasks.evaluate import EvaluatePolicy
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.knowledge import searched
-from tasks.sample import roll_out_files, roll_out_needs
+from tasks.limits import roll_out_faults
+from tasks.opened import Opened, Work
+from tasks.planning.clock import Clock
+from tasks.sample import roll_out_files, roll_out_models, roll_out_needs
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
@@ -71,6 +75,15 @@ class _EvaluatingAny(DivisibleTask):
     def _policy_dir(self) -> Path | None:
         return None if self.policy is None else Path(self.policy)
 
+    def opens(self) -> Iterator[Opened]:
+        return roll_out_models(self)
+
+    def work(self, clock: Clock) -> Work:
+        return Work()  # the questions are not those of the run
+
+    def faults(self) -> Iterator[str]:
+        return roll_out_faults(self.settings)
+
     @property
     def label(self) -> str:
         return f"evaluate-{self.title}"
@@ -102,5 +115,7 @@ class EvaluateAny(_EvaluatingAny, ShardedTask):
     """
 
     stage = "evaluate-any"
+    help = "metrics of any policy on any questions"
+    named = False
     merge_entry = "pipeline.stages.evaluate:merge_any_shards"
     shard_kind = EvaluateAnyShard

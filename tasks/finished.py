@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pipeline.core.errors import StoreError
 from pipeline.run.store import MANIFEST, read_manifest
-from tasks.base import StageTask
-from tasks.run import stage_names, walk
+from tasks.base import StageTask, walk
+from tasks.run import stage_names
 from tasks.sharding import ShardTask
 
 

@@ -20,7 +20,11 @@ from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import StageTask
 from tasks.resolved import RESOLVED
-from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for
+from tasks.base import STAGES, walk
+from tasks.evaluate_policy import OfPolicy
+from tasks.questions import Questions
+from tasks.rounds import RoundTask
+from tasks.run import task_for
 from tasks.sharding import ShardedTask, ShardTask
 
 _MOST_REASONS = 3
@@ -88,8 +92,10 @@ class Names:
     @property
     def stages(self) -> set[str]:
         """The stages whose outputs are examined; a store may hold others, which are left."""
-        shards = stage_names(ShardTask)
-        return {*STAGES, *PER_POLICY, *shards, *(key.stage for key in self.keys)}
+        known = {
+            name for name, kind in STAGES.items() if kind.named or issubclass(kind, ShardTask)
+        }
+        return {*known, *(key.stage for key in self.keys)}
 
     def cover(self, output: Stored) -> bool:
         """Whether an output is named."""
@@ -102,23 +108,17 @@ class Names:
         return _difference(output, self.keys)
 
 
-def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
+def _needed(task: StageTask) -> Iterator[StageTask]:
     """A task and all tasks below it, also those whose output is on another machine."""
-    seen = set() if seen is None else seen
-    if task.task_id in seen:
-        return
-    seen.add(task.task_id)
-    for below in (*task.requires().values(), *task.upstream().values()):
-        yield from _needed(below, seen)
-    yield task
+    return walk(task, lambda one: {**one.upstream(), **one.requires()})
 
 
 def _further(report: StageTask, stages: set[str]) -> Iterator[StageTask]:
     """Tasks of the stages that the report does not need, but that can be run by their name."""
     for stage, kind in STAGES.items():
-        if stage in stages:
+        if stage in stages or not kind.named or issubclass(kind, OfPolicy | Questions):
             continue
-        if stage not in PER_ROUND:
+        if not issubclass(kind, RoundTask):
             yield report.clone(kind)
             continue
         for number in range(1, report.settings.rounds + 1):

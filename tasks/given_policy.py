@@ -13,12 +13,12 @@ import luigi
 from pipeline.config.evaluation import BASE, given_name
 from pipeline.core.errors import InputError
 from pipeline.core.policy_files import adapter_directory
-from tasks.base import StageTask
+from tasks.base import LightTask, StageTask
 from tasks.fingerprint import model_identity
 from tasks.folders import file_name
 
 
-class UntrainedPolicy(StageTask):
+class UntrainedPolicy(LightTask):
     """Base of the tasks below: the directory of the base model, or of a copy of an adapter."""
 
     @property
@@ -51,6 +51,7 @@ class Start(UntrainedPolicy):
     """Policy 0 of a run without a cold start (the setting ``start``)."""
 
     stage = "start"
+    help = "policy 0 without training: the base model or an adapter (the setting start)"
     entry = "pipeline.stages.given_policy:run_start"
     reads = ("lora.r", "lora.alpha", "lora.targets")
     setting = "start"
@@ -64,6 +65,8 @@ class GivenPolicy(UntrainedPolicy):
     """A policy of ``evaluation.policies``."""
 
     stage = "given-policy"
+    help = "a policy of evaluation.policies"
+    named = False
     entry = "pipeline.stages.given_policy:run"
     reads = ()
     setting = "evaluation.policies"

@@ -1,14 +1,20 @@
-"""N-ary facts, and the embeddings and indexes over them."""
+"""N-ary facts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+from pipeline.corpus.first_records import source_faults
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.data_files import DataTask
 from tasks.fingerprint import model_identity
 from tasks.graph import Graph
+from tasks.opened import Opened, Work, chat
+from tasks.planning.clock import Clock
+from tasks.planning.sizes import ANSWER_BYTES, ENTITY_BYTES, GRAPH_BYTES_PER_CHUNK, HYPEREDGE_BYTES
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
@@ -40,6 +46,21 @@ class _Hypergraph(DataTask, DivisibleTask):
             return {"model": model_identity(settings.model)} if settings.model else {}
         return super().files()
 
+    def opens(self) -> Iterator[Opened]:
+        if self.runs_model:
+            yield from chat("hypergraph", self.settings.hypergraph)
+
+    def work(self, clock: Clock) -> Work:
+        sizes = clock.sizes
+        disk = HYPEREDGE_BYTES * sizes.hyperedges + ENTITY_BYTES * sizes.entities
+        disk += ANSWER_BYTES * sizes.chunks * self.runs_model
+        ram = GRAPH_BYTES_PER_CHUNK * sizes.chunks
+        return Work(clock.extraction(self.opens()), ram, disk)
+
+    def faults(self) -> Iterator[str]:
+        for path in super().files().values():
+            yield from source_faults(Path(path), "hypergraph.path", listed=True)
+
 
 class HypergraphShard(_Hypergraph, ShardTask):
     """The answers of the model that extracts, for consecutive chunks."""
@@ -52,37 +73,7 @@ class Hypergraph(_Hypergraph, ShardedTask):
     """The hypergraph of all chunks."""
 
     stage = "hypergraph"
+    help = "n-ary facts of the passages"
     entry = "pipeline.stages.hypergraph:run"
     merge_entry = "pipeline.stages.hypergraph:merge"
     shard_kind = HypergraphShard
-
-
-class _HyperIndex(DivisibleTask):
-    version = 3
-    reads = ("index",)
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.index.shards
-
-    def upstream(self) -> dict[str, StageTask]:
-        return {"corpus": self.clone(Corpus), "graph": self.clone(Hypergraph)}
-
-    def files(self) -> dict[str, Path | str]:
-        return {"embedder": model_identity(self.settings.index.embedder.model)}
-
-
-class HyperIndexShard(_HyperIndex, ShardTask):
-    """Embeddings of consecutive rows of every table of the hypergraph."""
-
-    stage = "hyper-index-shard"
-    entry = "pipeline.stages.index:run_hyper_shard"
-
-
-class HyperIndex(_HyperIndex, ShardedTask):
-    """Embeddings and indexes of hyperedges and their entities."""
-
-    stage = "hyper-index"
-    entry = "pipeline.stages.index:run_hyper"
-    merge_entry = "pipeline.stages.index:merge_hyper"
-    shard_kind = HyperIndexShard

@@ -1,29 +1,65 @@
-"""Embeddings and FAISS indexes."""
+"""Embeddings and FAISS indexes: of the graph, and of the hypergraph."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
 from tasks.graph import Graph
+from tasks.hypergraph import Hypergraph
+from tasks.opened import Opened, Work, embedder
+from tasks.planning.clock import Clock
+from tasks.planning.memory import dimension, searched
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
+_TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 
-class _Index(DivisibleTask):
-    version = 5
+
+class _Indexing(DivisibleTask):
+    """Base of both indexes."""
+
     reads = ("index",)
 
     @property
     def own_shards(self) -> int | None:
         return self.settings.index.shards
 
+    def files(self) -> dict[str, Path | str]:
+        return {"embedder": model_identity(self.settings.index.embedder.model)}
+
+    def opens(self) -> Iterator[Opened]:
+        yield embedder(self.settings)
+
+    def _work(self, clock: Clock, texts: float, tokens: float) -> Work:
+        """The work on ``texts`` texts, which have ``tokens`` tokens.
+
+        Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second time.
+        """
+        settings, evaluated = self.settings, self.settings.for_evaluation()
+        indexes = {**searched(settings, clock.sizes), **searched(evaluated, clock.sizes)}
+        size, vector = sum(indexes.values()), 4.0 * dimension(settings)
+        return Work(
+            clock.encoding(embedder(settings), tokens),
+            ram=size + vector * min(texts, _TRAINED_VECTORS),
+            disk=2 * (vector * texts + size),
+        )
+
+
+class _Index(_Indexing):
+    version = 5
+
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), "graph": self.clone(Graph)}
 
-    def files(self) -> dict[str, Path | str]:
-        return {"embedder": model_identity(self.settings.index.embedder.model)}
+    def work(self, clock: Clock) -> Work:
+        sizes, a = clock.sizes, clock.rates
+        entities = sizes.entities * (self.settings.graph.source != "none")
+        tokens = sizes.chunks * a.chunk_tokens + sizes.triplets * a.triplet_tokens
+        tokens += entities * a.entity_tokens
+        return self._work(clock, sizes.chunks + entities + sizes.triplets, tokens)
 
 
 class IndexShard(_Index, ShardTask):
@@ -37,6 +73,36 @@ class Index(_Index, ShardedTask):
     """Embeddings and indexes of chunks, entities and triplets."""
 
     stage = "index"
+    help = "embeddings and indexes of passages, entities and triplets"
     entry = "pipeline.stages.index:run"
     merge_entry = "pipeline.stages.index:merge"
     shard_kind = IndexShard
+
+
+class _HyperIndex(_Indexing):
+    version = 3
+
+    def upstream(self) -> dict[str, StageTask]:
+        return {"corpus": self.clone(Corpus), "graph": self.clone(Hypergraph)}
+
+    def work(self, clock: Clock) -> Work:
+        sizes, a = clock.sizes, clock.rates
+        tokens = sizes.entities * a.entity_tokens + sizes.hyperedges * a.hyperedge_tokens
+        return self._work(clock, sizes.entities + sizes.hyperedges, tokens)
+
+
+class HyperIndexShard(_HyperIndex, ShardTask):
+    """Embeddings of consecutive rows of every table of the hypergraph."""
+
+    stage = "hyper-index-shard"
+    entry = "pipeline.stages.index:run_hyper_shard"
+
+
+class HyperIndex(_HyperIndex, ShardedTask):
+    """Embeddings and indexes of hyperedges and their entities."""
+
+    stage = "hyper-index"
+    help = "embeddings and indexes of hyperedges and their entities"
+    entry = "pipeline.stages.index:run_hyper"
+    merge_entry = "pipeline.stages.index:merge_hyper"
+    shard_kind = HyperIndexShard

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from pipeline.config import Judges
 from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
-from tasks.evaluate import EvaluatePolicy, OfPolicy
+from tasks.evaluate_policy import EvaluatePolicy, OfPolicy
 from tasks.fingerprint import base_model_files, model_identity
+from tasks.opened import Opened, Work, judges, policy_engine
+from tasks.planning.clock import Clock
+from tasks.planning.sizes import ANSWER_BYTES
 from tasks.policy import policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
-from tasks.sample import Sample
+from tasks.sample import Sample, sampled
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 from tasks.world import World
 
@@ -45,6 +48,11 @@ class _Judging(DivisibleTask):
         return _required(self, self.settings.judges)
 
     @property
+    def judges_block(self) -> str:
+        """The block of the judges."""
+        return "judges"
+
+    @property
     def own_shards(self) -> int | None:
         return self.judges.shards
 
@@ -67,11 +75,28 @@ class _Judging(DivisibleTask):
         return files
 
 
+    def opens(self) -> Iterator[Opened]:
+        """The policy, whose closed-book answers are judged, and then each judge."""
+        yield policy_engine(self.settings)
+        yield from judges(self.judges_block, self.judges)
+
+    def trajectories(self, clock: Clock) -> float:
+        """The number of trajectories that are judged."""
+        raise NotImplementedError
+
+    def work(self, clock: Clock) -> Work:
+        rows = self.trajectories(clock)
+        return Work(rows * clock.judging(self.opens()), disk=ANSWER_BYTES * rows)
+
+
 class _JudgingRound(_Judging, RoundTask):
     reads_at_times = ("judges",)
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(Sample), policy(self, self.round - 1))
+
+    def trajectories(self, clock: Clock) -> float:
+        return sampled(self, clock)
 
 
 class JudgeShard(_JudgingRound, ShardTask):
@@ -85,6 +110,7 @@ class Judge(_JudgingRound, ShardedTask):
     """Verdicts on the steps of round n's trajectories."""
 
     stage = "judge"
+    help = "verdicts on the steps of a round"
     entry = "pipeline.stages.judge:run"
     merge_entry = "pipeline.stages.judge:merge"
     shard_kind = JudgeShard
@@ -97,9 +123,15 @@ class _JudgingPolicy(OfPolicy, _Judging):
     def judges(self) -> Judges:
         return _required(self, self.settings.evaluation_judges)
 
+    @property
+    def judges_block(self) -> str:
+        return self.settings.evaluation_judges_block
+
     def reading(self) -> tuple[str, ...]:
-        own = self.settings.evaluation.judges is not None
-        return (*self.reads, "evaluation.judges" if own else "judges")
+        return (*self.reads, self.judges_block)
+
+    def trajectories(self, clock: Clock) -> float:
+        return clock.sizes.questions[self.settings.evaluation.split]
 
     def upstream(self) -> dict[str, StageTask]:
         return self.judged(self.clone(EvaluatePolicy), self.policy())
@@ -116,6 +148,7 @@ class JudgePolicy(_JudgingPolicy, ShardedTask):
     """Verdicts on the steps of one policy's evaluation."""
 
     stage = "judge-policy"
+    help = "verdicts on the steps of one policy's evaluation"
     entry = "pipeline.stages.judge:run_policy"
     merge_entry = "pipeline.stages.judge:merge_policy"
     shard_kind = JudgePolicyShard

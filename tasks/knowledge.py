@@ -5,8 +5,8 @@ from __future__ import annotations
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph, HyperIndex
-from tasks.index import Index
+from tasks.hypergraph import Hypergraph
+from tasks.index import HyperIndex, Index
 
 
 def knowledge(task: StageTask) -> dict[str, StageTask]:

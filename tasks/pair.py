@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tasks.base import StageTask
+from tasks.base import LightTask, StageTask
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 
 
-class Pair(RoundTask):
+class Pair(RoundTask, LightTask):
     """Preference pairs of round n, and the pairing outcome of every trajectory."""
 
     stage = "pair"
+    help = "preference pairs of a round"
     entry = "pipeline.stages.pair:run"
     reads = ("pairs", "prompt", "grammar", "seed")
 

@@ -15,9 +15,8 @@ from pipeline.core.input_files import read_json
 from pipeline.run.output_check import Depth
 from pipeline.stages import preflight
 from pipeline.training.preflight import Check
-from tasks.base import StageTask
+from tasks.base import StageTask, walk
 from tasks.named_policies import run_command
-from tasks.run import walk
 from tasks.sft import Sft
 from tasks.train import Train
 

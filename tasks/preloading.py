@@ -11,24 +11,18 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
+from pipeline.core.gpus import machine_gpus
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.supervisor import Preloaded
 from tasks.base import StageTask, preloading
-from tasks.needs import needs
-from tasks.planning.machine import has_gpu
-from tasks.sharding import ShardedTask
-
-_ENCODERS = ("sentence_transformers",)
-_VLLM = ("pipeline.llm.vllm_engine:import_vllm", "vllm.v1.engine.llm_engine", "peft")
-_TRAINING = ("pipeline.stages.train", "peft", "accelerate")
-_TRAINERS = {"sft": "trl.trainer.sft_trainer", "dpo": "trl.trainer.dpo_trainer"}
+from tasks.needs import imports_of
 
 
 @contextlib.contextmanager
 def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
     """Run a fork server for the stages of ``todo``, if the machine and the settings allow one."""
     tasks = list(todo)
-    modules = list(dict.fromkeys(name for task in tasks for name in modules_of(task)))
+    modules = list(dict.fromkeys(name for task in tasks for name in imports_of(task)))
     settings = tasks[-1].run_settings
     local = settings.execution.kind == "local" and not settings.gpus
     if not (modules and settings.preload and local and _can_fork()):
@@ -38,7 +32,7 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
     environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
     with ForkServer.running(modules, environment) as server:
         preloading.start = lambda task: (
-            Preloaded(server, names) if (names := modules_of(task)) else None
+            Preloaded(server, names) if (names := imports_of(task)) else None
         )
         try:
             yield
@@ -47,28 +41,4 @@ def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
 
 
 def _can_fork() -> bool:
-    return sys.platform == "linux" and not has_gpu()
-
-
-def modules_of(task: StageTask) -> tuple[str, ...]:
-    """Heavy modules that the stage imports, as the fork server takes them.
-
-    Light stages, such as those that join shards, import none.
-    """
-    if isinstance(task, ShardedTask) and task.divided:
-        return ()
-    stage, settings = task.stage.removesuffix("-shard"), task.settings
-    if stage in ("index", "hyper-index"):
-        return _ENCODERS
-    if stage == "sft":
-        return (*_TRAINING, _TRAINERS["sft"])
-    if stage == "train":
-        return (*_TRAINING, _TRAINERS.get(settings.objective, "trl.trainer.grpo_trainer"))
-    if stage == "score":
-        if settings.method.scoring_samples:
-            return (*_ENCODERS, *_VLLM)
-        return _ENCODERS if settings.method.similarity_rewards else ()
-    if not needs(task).vllm:
-        return ()
-    retrieves = stage in ("sample", "evaluate-policy", "evaluate-any")
-    return (*_ENCODERS, *_VLLM) if retrieves else _VLLM
+    return sys.platform == "linux" and not machine_gpus()

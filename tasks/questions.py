@@ -6,20 +6,26 @@ The splits that train drop questions that repeat a held-out one, so they read th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import luigi
 
-from pipeline.config import Config
-from tasks.base import StageTask
+from pipeline.config import Config, QuestionFile
+from pipeline.config.run import SFT
+from pipeline.corpus.first_records import is_small, question_faults
+from pipeline.corpus.questions.load import Notes
+from pipeline.stages.questions import TRAINED, lines_of, read_split
+from tasks.base import LightTask, StageTask
 from tasks.data_files import DataTask
 
 # The file that stages after this one read; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
 
 
-class _Questions(DataTask):
+class Questions(DataTask, LightTask):
     """The questions of one split in one format."""
 
     version = 2
@@ -27,11 +33,46 @@ class _Questions(DataTask):
     split: ClassVar[str]
 
     @property
+    def needed_split(self) -> bool:
+        """Whether a run cannot do without questions of this split."""
+        return self.split == self.settings.evaluation.split
+
+    @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(file.path for file in getattr(self.settings.data, self.split))
+        return tuple(file.path for file in self._question_files)
+
+    @property
+    def _question_files(self) -> tuple[QuestionFile, ...]:
+        files: tuple[QuestionFile, ...] = getattr(self.settings.data, self.split)
+        return files
+
+    def faults(self) -> Iterator[str]:
+        if not self._question_files and self.needed_split:
+            yield f"data.{self.split} has no files, and the run needs its questions; add one"
+        for file, path in self._raw_questions():
+            yield from question_faults(path, file)
+
+    def notes(self) -> Iterator[str]:
+        """A sentence for everything that the stage will leave out of its questions or find odd in them.
+
+        Every record is read, unless a file has more than 64 MiB or is not written yet. Raises InputError
+        for a malformed record.
+        """
+        files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
+        if len(files) == len(self._question_files):
+            notes = Notes()
+            read_split(self.split, files, self.settings.seed, notes)
+            yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
+
+    def _raw_questions(self) -> Iterator[tuple[QuestionFile, Path]]:
+        """The files that no stage of the run writes."""
+        raw = self.files()
+        for file in self._question_files:
+            if file.path in raw:
+                yield file, Path(raw[file.path])
 
 
-class _TrainingQuestions(_Questions):
+class _TrainingQuestions(Questions):
     """The questions of a split that trains, without those that repeat a held-out question."""
 
     def upstream(self) -> dict[str, StageTask]:
@@ -43,17 +84,27 @@ class QuestionsSft(_TrainingQuestions):
     """Decomposed questions for the cold start."""
 
     stage = "questions-sft"
+    help = "decomposed questions of the cold start"
     split = "sft"
     reads = ("data.sft", "data.root", "seed")
+
+    @property
+    def needed_split(self) -> bool:
+        return self.settings.start == SFT
 
 
 class QuestionsSampling(_TrainingQuestions):
     """Questions of the rounds; with ``round``, those of a round with its own ``data.sampling``."""
 
     stage = "questions-sampling"
+    help = "questions of the rounds"
     split = "sampling"
     reads = ("data.sampling", "data.root", "seed")
     round = luigi.OptionalIntParameter(default=None, description="round with its own questions")
+
+    @property
+    def needed_split(self) -> bool:
+        return self.settings.rounds > 0
 
     @cached_property
     def settings(self) -> Config:
@@ -64,23 +115,25 @@ class QuestionsSampling(_TrainingQuestions):
         return None if self.round is None else int(self.round)
 
 
-class QuestionsValidation(_Questions):
+class QuestionsValidation(Questions):
     """Questions to choose settings by."""
 
     stage = "questions-validation"
+    help = "questions to choose settings by"
     split = "validation"
     reads = ("data.validation", "data.root", "seed")
 
 
-class QuestionsTest(_Questions):
+class QuestionsTest(Questions):
     """Questions of the final evaluation."""
 
     stage = "questions-test"
+    help = "questions of the final evaluation"
     split = "test"
     reads = ("data.test", "data.root", "seed")
 
 
-SPLITS: dict[str, type[_Questions]] = {
+SPLITS: dict[str, type[Questions]] = {
     task.split: task
     for task in (QuestionsSft, QuestionsSampling, QuestionsValidation, QuestionsTest)
 }

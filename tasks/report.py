@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from pipeline.config.differences import differing_settings
-from tasks.base import StageTask
-from tasks.evaluate import Evaluate, EvaluatePolicy, evaluated_policies
+from pipeline.core.atomic import replacing
+from pipeline.core.errors import StoreError
+from pipeline.run.failures import explain_os_error
+from tasks.base import LightTask, StageTask
+from tasks.evaluate import Evaluate, evaluated_policies
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.judge import Judge, JudgePolicy
 from tasks.knowledge import searched
 from tasks.pair import Pair
@@ -19,10 +24,11 @@ from tasks.sft_data import SftData
 from tasks.train import Train
 
 
-class Report(StageTask):
+class Report(LightTask):
     """The HTML page of a run, and its numbers as JSON."""
 
     stage = "report"
+    help = "the HTML report"
     version = 5  # terms against answers by number of hops and within questions
     entry = "pipeline.stages.report:run"
     reads = ("name", "rounds", "until")
@@ -65,3 +71,17 @@ class Report(StageTask):
                 if self.settings.evaluation_judges is not None:
                     needs[f"judge-{name}"] = self.clone(JudgePolicy, **which)
         return needs
+
+    def publish(self) -> None:
+        """Copy the page and the numbers to the run's directory, if they differ.
+
+        Raises StoreError when they cannot be written.
+        """
+        for name in ("report.html", "metrics.json", "report.json"):
+            source, target = self.directory / name, self.settings.run_dir / name
+            try:
+                if not target.is_file() or target.read_bytes() != source.read_bytes():
+                    with replacing(target) as temporary:
+                        shutil.copyfile(source, temporary)
+            except OSError as error:
+                raise StoreError(explain_os_error(error, target)) from None

@@ -2,63 +2,32 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.atomic import replacing
 from pipeline.core.errors import ConfigError, SteepError, StoreError
 from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
 from pipeline.run.output_check import Depth
 from pipeline.training.trackers import check_trackers
-from tasks.base import StageTask, aligned, say
+from tasks.base import STAGES, StageTask, aligned, say, walk
 from tasks.build import build, check_needs
-from tasks.corpus import Corpus
 from tasks.display import shown
-from tasks.evaluate import Evaluate, EvaluatePolicy
+from tasks.evaluate_policy import OfPolicy
 from tasks.executors import check_executor, serving
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
-from tasks.given_policy import Start
-from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph, HyperIndex
-from tasks.index import Index
-from tasks.judge import Judge, JudgePolicy
 from tasks.leases import Capacity
 from tasks.other_shards import unused_work
-from tasks.pair import Pair
 from tasks.preloading import preloaded
-from tasks.questions import SPLITS
-from tasks.report import Report
 from tasks.resolved import keep_dtypes, write_resolved
-from tasks.sample import Sample
-from tasks.score import Score
+from tasks.rounds import RoundTask
 from tasks.sft import Sft
-from tasks.sft_data import SftData
 from tasks.sharding import ShardedTask
 from tasks.train import Train
-from tasks.world import World
-
-STAGES: dict[str, type[StageTask]] = {
-    task.stage: task
-    for task in (
-        World, Corpus, Graph, Index, Hypergraph, HyperIndex, SftData, Sft, Start, Sample, Judge, Score,
-        Pair, Train, Evaluate, Report,
-    )
-}  # fmt: skip
-# Stages of one policy; ``round`` is its number. They have no command of their own.
-PER_POLICY: dict[str, type[StageTask]] = {
-    task.stage: task for task in (EvaluatePolicy, JudgePolicy)
-}
-# The questions of one split; they have no command of their own.
-PER_SPLIT: dict[str, type[StageTask]] = {task.stage: task for task in SPLITS.values()}
-PER_ROUND = frozenset({"sample", "judge", "score", "pair", "train"})
-
 
 class RunFailed(SteepError, RuntimeError):
     """One or more stages failed; ``exit_status`` is that of the last."""
@@ -75,7 +44,7 @@ def task_for(
     data: str | None = None,
     round: int | None = None,
 ) -> StageTask:
-    """The task of a stage; ``round`` defaults to 1 for the stages in `PER_ROUND`.
+    """The task of a stage; ``round`` defaults to 1 for the stages of a round.
 
     Raises ConfigError for an unknown stage, a round that the run does not have, a round of a stage
     without rounds, or a run's directory that is a file.
@@ -90,36 +59,26 @@ def task_for(
 def _task_for(
     stage: str, config: str, overrides: tuple[str, ...], data: str | None, round: int | None
 ) -> StageTask:
-    if stage in PER_POLICY:
+    named = {name: kind for name, kind in STAGES.items() if kind.named}
+    if stage not in named:
+        raise ConfigError(f"no stage {stage!r}; there are {', '.join(named)}")
+    kind = named[stage]
+    parameters: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
+    if issubclass(kind, OfPolicy):
         if round is None or round < 0:
             raise ConfigError(f"stage {stage} needs --round with the number of a policy: 0 is SFT")
-        return PER_POLICY[stage](config=config, overrides=overrides, data=data, number=round)
-    stages = {**STAGES, **PER_SPLIT}
-    if stage not in stages:
-        raise ConfigError(f"no stage {stage!r}; there are {', '.join(stages)}")
-    common: dict[str, Any] = {"config": config, "overrides": overrides, "data": data}
-    if stage not in PER_ROUND:
-        if round is not None:
-            rounds = ", ".join(name for name in STAGES if name in PER_ROUND)
-            raise ConfigError(
-                f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which "
-                f"is for the stages {rounds}"
-            )
-        return stages[stage](**common)
-    if round is not None and round < 1:
-        raise ConfigError(f"round is {round}; rounds count from 1")
-    return STAGES[stage](**common, round=round or 1)
-
-
-def walk(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
-    """A task and everything that it needs, each once, in running order."""
-    seen = set() if seen is None else seen
-    if task.task_id in seen:
-        return
-    seen.add(task.task_id)
-    for needed in task.requires().values():
-        yield from walk(needed, seen)
-    yield task
+        parameters["number"] = round
+    elif issubclass(kind, RoundTask):
+        if round is not None and round < 1:
+            raise ConfigError(f"round is {round}; rounds count from 1")
+        parameters["round"] = round or 1
+    elif round is not None:
+        rounds = ", ".join(name for name, kind in named.items() if issubclass(kind, RoundTask))
+        raise ConfigError(
+            f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which is for "
+            f"the stages {rounds}"
+        )
+    return kind(**parameters)
 
 
 def run(
@@ -157,10 +116,9 @@ def run(
             check_needs(todo, capacity)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
-            _run(tasks, todo, capacity, force)
+            _run(todo, capacity, force)
         task.check_output(Depth.FOOTERS)
-        if task.stage == "report":
-            publish(task)
+        task.publish()
         return task.directory
 
 
@@ -192,7 +150,7 @@ def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
             _ = needed.key
     except SteepError as error:
         if check:
-            from tasks.checks.starting import check_with
+            from tasks.checks.collect import check_with
 
             check_with(error, task)
         raise
@@ -201,9 +159,11 @@ def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
 
 def _check(tasks: list[StageTask], todo: list[StageTask]) -> None:
     """Check the stages that are to run, and print their plan."""
-    from tasks.checks.starting import check_start, plan_lines
+    from tasks.checks.collect import check_start
+    from tasks.planning.plan import summary
 
-    for line in plan_lines(check_start(tasks, todo)):
+    checked = check_start(tasks, todo)
+    for line in summary(checked.plan, checked.downloads):
         say(aligned("plan", line))
 
 
@@ -216,19 +176,13 @@ def _needed(task: StageTask, force: bool) -> list[StageTask]:
         task.forced = False
 
 
-def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, force: bool) -> None:
-    """Run ``todo``, the last of which ``force`` is about; ``tasks`` has the complete ones too.
-
-    Both are in running order. The plan of the run is kept (`tasks.planning.review`).
-    """
-    from tasks.planning import review
-    from tasks.planning.plan import make_plan
-
+def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
+    """Run ``todo``, which is in running order; ``force`` is about the last of them."""
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
     check_executor(task.settings)
-    run_dir, started = task.settings.run_dir, time.monotonic()
+    run_dir = task.settings.run_dir
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
@@ -237,7 +191,6 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
         task.discard_shards()
     for line in unused_work(todo):
         say(f"warning: {line}")
-    kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:
         with serving(task.settings), shown(todo), preloaded(todo):
@@ -246,7 +199,6 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
         task.forced = False
     if not task.complete() or (force and failures):
         raise _failed(todo, failures)
-    review.finish(run_dir, kept, time.monotonic() - started)
 
 
 def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed:
@@ -262,21 +214,6 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
     return RunFailed(told_once(failed), failed[-1][1].status)
 
 
-def publish(report: StageTask) -> None:
-    """Copy the report's page and numbers to the run's directory, if they differ.
-
-    Raises StoreError when they cannot be written.
-    """
-    for name in ("report.html", "metrics.json", "report.json"):
-        source, target = report.directory / name, report.settings.run_dir / name
-        try:
-            if not target.is_file() or target.read_bytes() != source.read_bytes():
-                with replacing(target) as temporary:
-                    shutil.copyfile(source, temporary)
-        except OSError as error:
-            raise StoreError(explain_os_error(error, target)) from None
-
-
 def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except those of running processes."""
     cleaning = Cleaning()
@@ -288,6 +225,5 @@ def clean(task: StageTask) -> Cleaning:
 
 
 def stage_names(base: type[StageTask]) -> set[str]:
-    """The stages of all task classes below ``base``, so also those that this configuration lacks."""
-    names = {name} if (name := base.__dict__.get("stage")) else set()
-    return names.union(*(stage_names(kind) for kind in base.__subclasses__()))
+    """The stages whose tasks are of the class ``base``, also those that a configuration lacks."""
+    return {name for name, kind in STAGES.items() if issubclass(kind, base)}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.knowledge import searched
+from tasks.limits import roll_out_faults
+from tasks.opened import Opened, Work, policy_engine, retrieval
+from tasks.planning.clock import Clock
+from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.rounds import RoundTask
@@ -48,6 +52,18 @@ def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
     return {name: needed for name, needed in task.upstream().items() if name not in remote}
 
 
+def roll_out_models(task: StageTask) -> Iterator[Opened]:
+    """The policy, and the retriever unless a service retrieves."""
+    yield policy_engine(task.settings)
+    own = task.settings.retrieval != task.run_settings.retrieval
+    yield from retrieval(task.settings, "evaluation.retrieval" if own else "retrieval")
+
+
+def sampled(task: StageTask, clock: Clock) -> float:
+    """The trajectories of a round."""
+    return clock.sizes.questions["sampling"] * task.settings.sampling.samples
+
+
 class _Sampling(RoundTask, DivisibleTask):
     version = 2
     entry = "pipeline.stages.sample:run"
@@ -74,6 +90,16 @@ class _Sampling(RoundTask, DivisibleTask):
     def files(self) -> dict[str, Path | str]:
         return roll_out_files(self)
 
+    def opens(self) -> Iterator[Opened]:
+        return roll_out_models(self)
+
+    def work(self, clock: Clock) -> Work:
+        rows = sampled(self, clock)
+        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
+
+    def faults(self) -> Iterator[str]:
+        return roll_out_faults(self.settings)
+
 
 class SampleShard(_Sampling, ShardTask):
     """One shard of a round's trajectories."""
@@ -85,5 +111,7 @@ class Sample(_Sampling, ShardedTask):
     """Trajectories of policy n - 1 for round n."""
 
     stage = "sample"
+    help = "trajectories of a round"
+    spare_ram = "lower workers, or retrieve from one process (retrieval.service)"
     merge_entry = "pipeline.stages.sample:merge"
     shard_kind = SampleShard

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.judge import Judge
 from tasks.knowledge import knowledge
+from tasks.opened import Opened, Work, reranker
+from tasks.planning.clock import Clock
+from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
 from tasks.rounds import TRAJECTORIES, RoundTask
-from tasks.sample import ROLL_OUT, Sample, roll_out_files
+from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
@@ -64,6 +67,26 @@ class _Scoring(RoundTask, DivisibleTask):
         reranker = self.settings.rewards.reranker or self.settings.retrieval.reranker
         return {"reranker": model_identity(reranker.model or self.settings.index.embedder.model)}
 
+    def opens(self) -> Iterator[Opened]:
+        """What continues trajectories, or the reranker that compares evidence with knowledge."""
+        settings = self.settings
+        if settings.method.scoring_samples:
+            yield from roll_out_models(self)
+        elif settings.method.similarity_rewards:
+            own = settings.rewards.reranker
+            block = "retrieval" if own is None else "rewards"
+            yield reranker(settings, own or settings.retrieval.reranker, f"{block}.reranker")
+
+    def work(self, clock: Clock) -> Work:
+        settings, a, rows = self.settings, clock.rates, sampled(self, clock)
+        if settings.method.scoring_samples:
+            continued = a.continued_states * settings.rewards.prograph.continuations
+            # From the middle of a trajectory on average.
+            seconds = rows * continued * clock.trajectory(self.opens()) / 2
+        else:
+            seconds = clock.reranking(self.opens(), rows * a.rewarded_pairs)
+        return Work(seconds, disk=TRAJECTORY_BYTES * rows)
+
 
 class ScoreShard(_Scoring, ShardTask):
     """One shard of a round's rewards: trajectories of consecutive questions."""
@@ -76,5 +99,7 @@ class Score(_Scoring, ShardedTask):
     """Trajectories of round n with every reward term."""
 
     stage = "score"
+    help = "trajectories of a round with rewards"
+    spare_ram = "lower workers"
     merge_entry = "pipeline.stages.score:merge"
     shard_kind = ScoreShard

@@ -12,7 +12,7 @@ from pipeline.config import Config
 from pipeline.config.base import Execution
 from pipeline.config.walk import BlockSettings, Setting, all_blocks
 from tasks.base import StageTask
-from tasks.run import PER_POLICY, PER_SPLIT, STAGES
+from tasks.base import STAGES
 
 _HEAD = """\
 # Settings
@@ -35,15 +35,7 @@ method and its other settings need.
 
 def stages_reading(dotted: str) -> list[str]:
     """The stages that read the setting ``dotted`` under some configuration, in running order."""
-    return [stage for stage, task in _tasks().items() if _reads(task, dotted)]
-
-
-def _tasks() -> dict[str, type[StageTask]]:
-    tasks = {**STAGES, **PER_POLICY, **PER_SPLIT}
-    first = ("world", "corpus", *PER_SPLIT)
-    last = ("evaluate", "report")  # after the stages of each policy
-    names = (*first, *(name for name in tasks if name not in (*first, *last)), *last)
-    return {name: tasks[name] for name in names}
+    return [stage for stage, task in STAGES.items() if task.named and _reads(task, dotted)]
 
 
 def _reads(task: type[StageTask], dotted: str) -> bool:

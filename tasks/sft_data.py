@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,12 @@ from tasks.corpus import Corpus
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph
+from tasks.opened import Opened, Work, chat, policy_engine
+from tasks.planning.clock import Clock
+from tasks.planning.sizes import ANSWER_BYTES
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.supply import supply_faults
 
 
 class _SftData(DivisibleTask):
@@ -29,9 +33,8 @@ class _SftData(DivisibleTask):
 
     @property
     def runs_model(self) -> bool:
-        settings = self.settings.sft_data
-        by_model = "llm" in (settings.triplets, settings.selector, settings.rewriter)
-        return by_model or settings.memory is not None or self._asks_graph_model
+        memory = self.settings.sft_data.memory is not None
+        return self._asks_own_model or memory or self._asks_graph_model
 
     def upstream(self) -> dict[str, StageTask]:
         facts = Hypergraph if self.settings.teaches_hyperedges else Graph
@@ -44,6 +47,11 @@ class _SftData(DivisibleTask):
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:
         return QUESTIONS_READ
+
+    @property
+    def _asks_own_model(self) -> bool:
+        settings = self.settings.sft_data
+        return "llm" in (settings.triplets, settings.selector, settings.rewriter)
 
     @property
     def _asks_graph_model(self) -> bool:
@@ -82,6 +90,26 @@ class _SftData(DivisibleTask):
             values["judges.system"] = judges.system if judges else None
         return values
 
+    def opens(self) -> Iterator[Opened]:
+        """The models that are asked one after the other, and the policy that answers from memory."""
+        settings = self.settings
+        if self._asks_own_model:
+            yield from chat("sft_data", settings.sft_data)
+        if self._asks_graph_model:
+            yield from chat("graph", settings.graph, turn=1)
+        if settings.sft_data.memory is not None:
+            yield policy_engine(settings, turn=2)
+
+    def work(self, clock: Clock) -> Work:
+        block, a = self.settings.sft_data, clock.rates
+        examples = sum(block.sizes.values()) + sum(block.test_sizes.values())
+        asked = (one for one in self.opens() if one.turn == 0)
+        each = sum(clock.answer(one, a.helper_tokens, a.helper_written) for one in asked)
+        return Work(examples * each, disk=10 * ANSWER_BYTES * examples)
+
+    def faults(self) -> Iterator[str]:
+        yield from supply_faults(self.settings)
+
 
 class SftDataShard(_SftData, ShardTask):
     """The answers of all models on the hops of a share of the questions."""
@@ -94,6 +122,7 @@ class SftData(_SftData, ShardedTask):
     """Supervised trajectories from MuSiQue-shaped decompositions."""
 
     stage = "sft-data"
+    help = "supervised trajectories"
     entry = "pipeline.stages.sft_data:run"
     merge_entry = "pipeline.stages.sft_data:merge"
     shard_kind = SftDataShard

@@ -78,11 +78,17 @@ class ShardedTask(DivisibleTask):
 class ShardTask(DivisibleTask):
     """One shard of a `ShardedTask`."""
 
+    help = "a part of a divided stage"
+    named = False
     shard_number = luigi.IntParameter(description="shard, from 0")
 
     def slice(self) -> dict[str, object]:
         shard = {"number": self.shard_number, "of": self.shard_count}
         return {**super().slice(), "shard": shard}
+
+    @property
+    def whole(self) -> str:
+        return self.stage.removesuffix("-shard")
 
     @property
     def label(self) -> str:
@@ -91,7 +97,7 @@ class ShardTask(DivisibleTask):
     @property
     def remake_command(self) -> str:
         """Shards have no command of their own: without its output a shard runs again."""
-        again = ["steep", "run", self.stage.removesuffix("-shard")]
+        again = ["steep", "run", self.whole]
         if self.round_number is not None:
             again += ["--round", str(self.round_number)]
         again += self.options
@@ -99,3 +105,8 @@ class ShardTask(DivisibleTask):
 
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
+
+
+def shards_of(task: StageTask) -> dict[str, StageTask]:
+    """The shards that the stage of ``task`` is divided into; none when it is not divided."""
+    return task.shards() if isinstance(task, ShardedTask) else {}

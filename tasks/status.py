@@ -15,9 +15,8 @@ from pipeline.run.content import holds_checkpoints
 from pipeline.run.output_check import Depth, has_hashes, problems
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
 from pipeline.run.store import differences, read_manifest
-from tasks.base import StageTask
+from tasks.base import StageTask, walk
 from tasks.outputs import Output, Outputs
-from tasks.run import walk
 from tasks.sharding import ShardedTask
 
 _NAMED = 2  # upstream stages in the message of a stale stage

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import for_round
 from tasks.base import StageTask
 from tasks.fingerprint import base_model_files
+from tasks.limits import over_long_faults, trainer_faults
+from tasks.opened import Opened, Work, training
 from tasks.pair import Pair
+from tasks.planning.clock import Clock
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
 from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
-from tasks.sft import Sft
+from tasks.sft import SPARE_RAM, Sft
 
 _SHARED = ("objective", "lora", "model", "seed")
 
@@ -23,6 +26,8 @@ class Train(RoundTask):
     """LoRA adapter of policy n, trained on the pairs or the scored trajectories of round n."""
 
     stage = "train"
+    help = "the policy after a round"
+    spare_ram = SPARE_RAM
     version = 5
     entry = "pipeline.stages.train:run_round"
     hashes_inputs = True
@@ -79,3 +84,23 @@ class Train(RoundTask):
         for name in ("eta", "round_epochs"):
             dpo[name] = for_round(tuple(dpo[name]), self.round)
         return {**values, "dpo": dpo}
+
+    def opens(self) -> Iterator[Opened]:
+        yield training(self.settings, self.settings.objective, self.settings.trainer)
+
+    def work(self, clock: Clock) -> Work:
+        settings, a = self.settings, clock.rates
+        questions = clock.sizes.questions["sampling"]
+        if settings.objective == "grpo":
+            records, epochs = questions * settings.sampling.samples, settings.trainer.epochs
+        else:
+            pairs = a.pairs_first if self.round == 1 else a.pairs_later
+            records = questions * pairs * 2
+            epochs = for_round(settings.dpo.round_epochs, self.round)
+        trained = training(settings, settings.objective, settings.trainer)
+        return Work(clock.training(trained, records * epochs, referred=records))
+
+    def faults(self) -> Iterator[str]:
+        settings = self.settings
+        yield from trainer_faults(settings.objective, settings.trainer)
+        yield from over_long_faults(settings)

@@ -93,7 +93,7 @@ def _say(line: str) -> None:
 def _current(task: StageTask) -> Stages | None:
     """The outputs that the configuration names today; None where a file that it names is missing."""
     from tasks.outputs import Outputs
-    from tasks.run import walk
+    from tasks.base import walk
 
     outputs = Outputs()
     try:

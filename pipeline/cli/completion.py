@@ -16,9 +16,9 @@ def configurations(incomplete: str) -> list[str]:
 
 def stages(incomplete: str) -> list[str]:
     """Stages that ``steep run`` takes."""
-    from tasks.run import STAGES
+    from tasks.base import STAGES
 
-    return [name for name in STAGES if name.startswith(incomplete)]
+    return [name for name, kind in STAGES.items() if kind.named and name.startswith(incomplete)]
 
 
 def settings(incomplete: str) -> list[str]:

@@ -23,17 +23,9 @@ from pipeline.evaluation.failures import VALUES_OF_0_1
 from pipeline.methods import titled_terms
 from pipeline.pairs.anchors import pair_anchor
 from pipeline.run.store import MANIFEST, read_manifest
-from pipeline.stages.questions import HELD_OUT, TRAINED
 
 PAIR_KINDS = ("format", "easy", "hard", "margin", "step")
 EXAMPLES_PER_KIND = 2
-_STAGES = (
-    "world",
-    "corpus",
-    *(f"questions-{split}" for split in (*TRAINED, *HELD_OUT)),
-    *("graph", "index", "sft-data", "sft", "start"),
-)
-_ROUND_STAGES = ("questions-sampling", "sample", "judge", "score", "pair", "train")
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Wall time (s), peak memory (MB), device and counts from every manifest, in stage order."""
     result = []
     seen = set()
-    for name in sorted(inputs, key=_position):
+    for name in inputs:
         path = inputs[name] / MANIFEST
         if path.resolve() in seen or not path.exists():
             continue
@@ -194,17 +186,6 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
         versions = manifest.get("versions", {})
         result.append({"name": name, **row, "counts": counts, "versions": versions})
     return result
-
-
-def _position(name: str) -> tuple[int, int, int, str]:
-    stage, _, number = name.rpartition("-")
-    if name in _STAGES:
-        return (0, 0, _STAGES.index(name), name)
-    if stage in _ROUND_STAGES and number.isdigit():
-        return (1, int(number), _ROUND_STAGES.index(stage), name)
-    if stage.startswith(("evaluate", "judge")):
-        return (2, int(number) if number.isdigit() else 0, int(stage.startswith("judge")), name)
-    return (3, 0, 0, name)
 
 
 def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:

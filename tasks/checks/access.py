@@ -6,23 +6,22 @@ are not asked for, and with ``HF_HUB_OFFLINE`` nothing is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
-from pipeline.config import Config
 from pipeline.core.local_models import is_hub_name, is_offline, local_directory
 from pipeline.core.model_shapes import CONFIG
-from tasks.checks.uses import used_models
+from tasks.opened import Opened
 
 _SECONDS = 10.0  # for one answer of the hub
 
 
-def access_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
+def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
     """A sentence for each model that the hub refuses to this machine, or when it does not answer."""
     if is_offline():
         return  # `model_faults` names what is not in the cache
     keys: dict[str, str] = {}
-    for model in used_models(settings, stages):
-        if is_hub_name(model.name) and local_directory(model.name) is None:
+    for model in opened:
+        if model.is_model and is_hub_name(model.name) and local_directory(model.name) is None:
             keys.setdefault(model.name, model.key)
     for name, key in keys.items():
         fault, reached = _refusal(name)

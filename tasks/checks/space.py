@@ -11,7 +11,8 @@ from pipeline.config import Config
 from pipeline.core.errors import SteepError
 from tasks.checks.machine import Machine
 from tasks.folders import check_folders
-from tasks.planning.memory import MemoryPlan, gib
+from tasks.planning.memory import gib
+from tasks.planning.plan import Plan
 
 
 def folder_faults(settings: Config) -> Iterator[str]:
@@ -35,7 +36,7 @@ def existing(path: Path) -> Path:
 
 
 def space_faults(
-    settings: Config, plan: MemoryPlan, fetched: float, held: float = 0.0
+    settings: Config, plan: Plan, fetched: float, held: float = 0.0
 ) -> Iterator[str]:
     """A sentence when the disk of the run has too little room.
 
@@ -53,21 +54,11 @@ def space_faults(
         )
 
 
-def ram_faults(plan: MemoryPlan, machine: Machine) -> Iterator[str]:
+def ram_faults(plan: Plan, machine: Machine) -> Iterator[str]:
     """A sentence for each stage that needs more RAM than the machine has."""
     for stage in plan.stages:
         if machine.ram is not None and stage.ram > machine.ram:
             yield (
                 f"{stage.stage} needs {gib(stage.ram)} GiB of RAM, and the machine has {gib(machine.ram)}; "
-                f"{_REMEDIES.get(stage.stage, 'use a machine with more')}"
+                f"{stage.spare}"
             )
-
-
-_REMEDIES = {
-    "sample": "lower workers, or retrieve from one process (retrieval.service)",
-    "evaluate-policy": "retrieve from one process on another machine (retrieval.service)",
-    "score": "lower workers",
-    "sft": "lower sft.processes, each of which has libraries and a file of the base weights in RAM",
-    "train": "lower the trainer's processes, each of which has libraries and a file of the base weights in RAM",
-    "graph": "use a machine with more, or a smaller corpus",
-}

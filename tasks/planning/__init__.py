@@ -1,7 +1,5 @@
-"""Expected work of a run, from the manifests of earlier runs: ``steep plan``.
+"""What a run needs: memory, disk and GPU hours of its stages, from the configuration alone.
 
-`plan.make_plan` walks over the tasks of a stage. `measured` reads what earlier outputs took, `amounts`
-says what the work of a stage is proportional to, `source` chooses the earlier output to go by,
-`estimate` scales it, and `schedule` places the stages side by side. `review` compares a plan with the
-run that followed it.
+`plan.make_plan` asks every stage what it opens and how much it does. `memory` and `clock` compute with the
+shapes of the models, `sizes` has the amounts of the data, and `rates` what a GPU does in a second.
 """

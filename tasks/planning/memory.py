@@ -1,66 +1,277 @@
-"""The memory plan of a run: its stages, and those that do not fit the GPUs.
+"""Memory of what a stage opens: engines, encoders, vector indexes and trainings.
 
-Input: a configuration, the sizes of its data and the GPUs of a machine. Output: a `MemoryPlan`.
+Input: the settings of a stage, the sizes of its data, and a GPU. Output: `Parts`, the memory of one process.
+The arithmetic is in `pipeline.training.memory`, `pipeline.llm.memory` and `pipeline.index.memory`. Shapes of
+models that are neither on this machine nor published are unknown, and their parts are left out and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from pipeline.config import Config
-from pipeline.config.processes import with_processes_on
-from pipeline.core.gpus import Gpu
-from tasks.planning.model_memory import Part, gib
-from tasks.planning.sizes import Sizes
-from tasks.planning.stage_memory import Planner, StageMemory
+from pipeline.config import Config, Trainer
+from pipeline.config.processes import processes_on
+from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
+from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
+from pipeline.index.memory import (
+    encoder_activations,
+    encoder_weights,
+    index_bytes,
+    is_on_gpu,
+    scratch_bytes,
+)
+from pipeline.llm.memory import DTYPE_BYTES, engine_memory, generate_bytes
+from pipeline.training.memory import training_memory, weight_bytes
+from tasks.opened import Encoder, Engine, Opened, Training, Vectors
+from tasks.planning.sizes import (
+    CHUNK_BYTES,
+    ENTITY_BYTES,
+    HYPEREDGE_BYTES,
+    TRIPLET_BYTES,
+    Sizes,
+)
 
-__all__ = ["MemoryPlan", "Part", "StageMemory", "gib", "memory_plan"]
+_WEIGHT_FILE_BYTES = 5e9  # of the largest file of a checkpoint; published models have 4 to 5 GB
+_SMALLEST = PUBLISHED["Qwen/Qwen2.5-0.5B-Instruct"]  # in the place of a model of unknown shape
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
-    """The stages in running order, and the smallest of the GPUs that they run on."""
+class Part:
+    """One part of a stage's memory, in bytes."""
 
-    stages: tuple[StageMemory, ...]
-    gpu: Gpu | None
-
-    @property
-    def ram(self) -> float:
-        """The peak in RAM: that of the largest stage."""
-        return max((stage.ram for stage in self.stages), default=0.0)
-
-    @property
-    def disk(self) -> float:
-        """Bytes on disk at the end, with what the index stage holds twice."""
-        return sum(stage.disk for stage in self.stages)
-
-    def faults(self) -> Iterator[str]:
-        """One sentence for each stage that does not fit the GPU, with the settings to change."""
-        for stage in self.stages:
-            yield from stage.faults
-            if self.gpu is None or self.gpu.memory is None or not stage.device:
-                continue
-            if stage.device_bytes > self.gpu.memory:
-                parts = ", ".join(f"{part.name} {gib(part.size)}" for part in stage.device)
-                yield (
-                    f"{stage.stage} needs {gib(stage.device_bytes)} GiB on a GPU of "
-                    f"{gib(self.gpu.memory)} GiB ({parts}); lower {' or '.join(stage.remedies)}"
-                )
+    name: str
+    size: float
 
 
-def memory_plan(
-    settings: Config, stages: Sequence[str], sizes: Sizes, gpus: Sequence[Gpu]
-) -> MemoryPlan:
-    """The plan of the named stages; without ``gpus`` only RAM and disk count.
+def gib(size: float) -> str:
+    """Bytes in GiB with one decimal."""
+    return f"{size / GIB:,.1f}"
 
-    ``stages`` are names of stage tasks; others than those below (questions, pairs) hold little.
+
+@dataclass
+class Parts:
+    """The memory of one process of a stage, while it is collected.
+
+    Attributes:
+        device: parts on each GPU.
+        remedies: settings that lower them.
+        faults: engines whose share of the GPU is too small for their model.
+        unknown: models of unknown shape.
+        notes: what to know about the parts.
+        ram: bytes of RAM.
+        mapped: bytes of files that all processes of a host map.
     """
-    gpu = min(gpus, key=lambda one: one.memory or 0, default=None)
-    planner = Planner(with_processes_on(settings, settings.gpus or len(gpus)), sizes, gpu)
-    made = [planner.stage(name) for name in _distinct(stages)]
-    return MemoryPlan(tuple(stage for stage in made if stage is not None), gpu)
+
+    device: list[Part] = field(default_factory=list)
+    remedies: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ram: float = 0.0
+    mapped: float = 0.0
+
+    @property
+    def size(self) -> float:
+        """Bytes on each GPU."""
+        return sum(part.size for part in self.device)
+
+    def add(self, name: str, size: float, *remedies: str) -> None:
+        if size:
+            self.device.append(Part(name, size))
+            self.remedies += [setting for setting in remedies if setting not in self.remedies]
+
+    def larger(self, other: Parts) -> Parts:
+        """These parts or ``other``, whichever take more of the GPU, with the faults of both.
+
+        A stage that opens two models one after the other holds the larger one at its peak.
+        """
+        return replace(
+            other if other.size > self.size else self,
+            faults=self.faults + other.faults,
+            unknown=self.unknown + other.unknown,
+            ram=max(self.ram, other.ram),
+            mapped=max(self.mapped, other.mapped),
+        )
 
 
-def _distinct(stages: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(stage.removesuffix("-shard") for stage in stages))
+def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
+    """The GPU with the least memory, which has to hold every stage; None without GPUs."""
+    return min(gpus, key=lambda one: one.memory or 0, default=None)
+
+
+def peak(
+    settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]
+) -> Parts:
+    """The memory of one process of a stage at its peak: that of its largest turn."""
+    gpu, turns = smallest(gpus), dict[int, Parts]()
+    for one in opened:
+        parts = turns.setdefault(one.turn, Parts())
+        if isinstance(one, Engine):
+            _engine(parts, one, gpu)
+        elif isinstance(one, Encoder):
+            _encoder(parts, one)
+        elif isinstance(one, Vectors):
+            _vectors(parts, one, settings, sizes, gpu)
+        elif isinstance(one, Training):
+            _training(parts, one, settings, gpus)
+    found = Parts()
+    for parts in turns.values():
+        found = found.larger(parts)
+    contexts = ("CUDA contexts", "context and fragmentation")
+    if found.device and not any(part.name in contexts for part in found.device):
+        found.add("CUDA context", CONTEXT_BYTES)
+    return found
+
+
+def _known(parts: Parts, model: str) -> ModelShape | None:
+    """The shape of a model; one that is not known is noted in ``parts``."""
+    shape = shape_of(model)
+    if shape is None:
+        parts.unknown.append(model)
+    return shape
+
+
+def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
+    """An engine in a process of its own, and the context of the stage's process."""
+    shape, engine, block = _known(parts, opened.name), opened.settings, opened.block
+    if engine.kind == "scripted":
+        return
+    if gpu is None:
+        weights = 0.0 if shape is None else shape.parameters * DTYPE_BYTES[engine.dtype]
+        parts.ram += weights + engine.cpu_kv_cache_gib * GIB * (engine.kind == "vllm")
+        return
+    if gpu.memory is None:
+        return
+    if engine.kind == "transformers":
+        if shape is not None:
+            size = generate_bytes(shape, engine.dtype, engine.max_num_seqs, engine.max_model_len)
+            parts.add("engine", size, f"{block}.max_num_seqs")
+        return
+    utilization = f"{block}.gpu_memory_utilization"
+    share = engine.gpu_memory_utilization * gpu.memory
+    parts.add(f"vLLM ({engine.gpu_memory_utilization:g} of the GPU)", share, utilization)
+    memory = engine_memory(
+        shape or _SMALLEST,
+        engine.dtype,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        max_num_seqs=engine.max_num_seqs,
+        enforce_eager=engine.enforce_eager,
+    )
+    parts.add("CUDA contexts", memory.outside + CONTEXT_BYTES)
+    if shape is None:
+        return
+    least = memory.least(engine.max_model_len)
+    if least > share:
+        parts.faults.append(
+            f"{utilization} is {engine.gpu_memory_utilization:g}, which is {gib(share)} GiB of a GPU of "
+            f"{gib(gpu.memory)} GiB; {opened.name} needs {gib(least)} GiB for its weights, CUDA graphs and one "
+            f"sequence of {engine.max_model_len} tokens; raise it, or {block}.tensor_parallel_size, or name a "
+            "smaller model"
+        )
+    else:
+        tokens = memory.cached_tokens(share)
+        parts.notes.append(f"cache of {tokens:,} tokens ({opened.name.rpartition('/')[2]})")
+
+
+def _encoder(parts: Parts, opened: Encoder) -> None:
+    """An embedder or a reranker with one batch of its texts."""
+    shape = _known(parts, opened.name) if opened.name else None
+    if shape is None or not opened.gpus or getattr(opened.settings, "backend", "torch") != "torch":
+        return
+    name = "reranker" if opened.reranks else "embedder"
+    batch = encoder_activations(shape, opened.dtype, opened.settings.batch_size, opened.tokens)
+    parts.add(name, encoder_weights(shape, opened.dtype))
+    parts.add(f"{name} batch", batch, f"{opened.block}.batch_size")
+
+
+def dimension(settings: Config) -> int:
+    """The dimension of the embedder's vectors; 768 for a model of unknown shape."""
+    shape = shape_of(settings.index.embedder.model)
+    return 768 if shape is None else shape.hidden
+
+
+def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping[str, float]:
+    """Bytes of the vector indexes that retrieval opens; ``on_gpu``: those that a GPU can hold."""
+    kind, variant = settings.index.faiss, settings.retrieval.variant
+    counts: dict[str, float] = {}
+    if settings.retrieval.over_hypergraph:
+        counts = {"entities": sizes.entities, "hyperedges": sizes.hyperedges}
+    elif variant != "none":
+        graph = bool(sizes.triplets) and variant != "semantic"
+        counts = {
+            "chunks": sizes.chunks * (variant != "graph"),
+            "entities": sizes.entities * graph,
+        }
+    return {
+        table: index_bytes(int(count), dimension(settings), kind)
+        for table, count in counts.items()
+        if count and (not on_gpu or is_on_gpu(int(count), kind))
+    }
+
+
+def _vectors(
+    parts: Parts, opened: Vectors, settings: Config, sizes: Sizes, gpu: Gpu | None
+) -> None:
+    """Indexes in RAM, from where a GPU gets a copy, and the tables of what they find."""
+    parts.ram += sum(searched(settings, sizes).values())
+    parts.mapped += CHUNK_BYTES * sizes.chunks + ENTITY_BYTES * sizes.entities
+    if settings.retrieval.over_hypergraph:
+        parts.mapped += HYPEREDGE_BYTES * sizes.hyperedges
+    else:
+        parts.mapped += TRIPLET_BYTES * sizes.triplets
+    indexes = searched(settings, sizes, on_gpu=True) if opened.on_gpu else {}
+    if indexes:
+        parts.add("FAISS indexes", sum(indexes.values()), "index.gpu (set it to false)")
+        memory = None if gpu is None else gpu.memory
+        parts.add("FAISS scratch", len(indexes) * scratch_bytes(memory))
+
+
+def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> int:
+    """The processes that a training starts on each machine."""
+    count = processes_on(trainer, settings.gpus or len(gpus))
+    return trainer.model_copy(update={"processes": count}).processes_per_machine
+
+
+def _training(
+    parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]
+) -> None:
+    """One process of a training; its RAM is that of loading the base."""
+    shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
+    if shape is None:
+        return
+    here = processes_here(trainer, settings, gpus)
+    length = trainer.max_length
+    if block != "sft":  # no trajectory is longer than the engine's limit
+        length = min(length, settings.engine.max_model_len)
+    memory = training_memory(
+        shape,
+        rows=trainer.per_device_batch_size * opened.rows,
+        length=length,
+        rank=settings.lora.r,
+        targets=settings.lora.targets,
+        dropout=settings.lora.dropout > 0,
+        dtype=trainer.dtype,
+        quantization=trainer.quantization,
+        checkpointing=trainer.gradient_checkpointing,
+        processes=processes_on(trainer, settings.gpus or len(gpus)),
+        parts=here if trainer.shard_base else 1,
+    )
+    batch, longest = f"{block}.per_device_batch_size", f"{block}.max_length"
+    more = [] if trainer.gradient_checkpointing else [f"set {block}.gradient_checkpointing"]
+    smaller = [f"{block}.quantization (4bit)"]
+    if here > 1 and not trainer.shard_base:
+        smaller.append(f"set {block}.shard_base")
+    parts.add("base weights", memory.weights, *smaller)
+    parts.add("adapter and Adam", memory.adapter)
+    parts.add("layer inputs", memory.layer_inputs, batch, longest)
+    parts.add("a layer's activations", memory.layer, batch, *more)
+    parts.add("attention mask", memory.mask, batch, longest)
+    parts.add("head", memory.head)
+    parts.add("context and fragmentation", memory.overhead)
+    parts.remedies.reverse()
+    whole = weight_bytes(shape, trainer.dtype)
+    if trainer.shard_base:  # one process after the other holds the whole base
+        parts.ram += whole / here
+    else:  # with a GPU, a file of the weights is read at a time, and moved there
+        parts.ram += min(whole, _WEIGHT_FILE_BYTES) if gpus else whole

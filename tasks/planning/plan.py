@@ -1,159 +1,184 @@
-"""The plan of a run: every stage with its state and its expected work, and the totals."""
+"""The plan of a run: memory, disk and GPU hours of every stage, from the configuration alone.
+
+Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`. RAM of a stage
+is that of all its processes on one host; files that are mapped into memory are shared and counted once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from pipeline.core.gpus import GIB, Gpu
 from tasks.base import StageTask
-from tasks.build import GPUS, THREADS, asked_of, resources
-from tasks.leases import Capacity
-from tasks.needs import needs
-from tasks.planning.amounts import driver, expected_rows, measured_amount, rows_of_whole
-from tasks.planning.driver import Driver, Known
-from tasks.planning.estimate import (
-    Estimate,
-    cost_of,
-    gpu_seconds,
-    scaled_amounts,
-    scaled_seconds,
-)
-from tasks.planning.machine import here
-from tasks.planning.measured import Earlier, Measured, read_measured
-from tasks.planning.resources import prices
-from tasks.planning.schedule import Job, Room, makespan, schedule
-from tasks.planning.source import nearest
+from tasks.opened import Training
+from tasks.planning.clock import Clock
+from tasks.planning.memory import Part, Parts, gib, peak, processes_here, smallest
+from tasks.planning.rates import Rates
+from tasks.planning.sizes import Sizes
+from tasks.sharding import DivisibleTask
+
+# RAM of a process: libraries and the state of CUDA; with a reader of mapped files only.
+_GPU_PROCESS_BYTES, _CPU_PROCESS_BYTES = 4 * GIB, GIB
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage, over all rounds and policies.
+
+    Attributes:
+        gpus: GPUs on each machine; 0 where the stage uses none.
+        device: the parts of the memory of each GPU.
+        ram: bytes on the host.
+        disk: bytes of all outputs.
+        gpu_seconds: of all rounds and policies.
+        remedies: settings that lower the parts on the GPU.
+        spare: what lowers its RAM.
+        faults: engines whose share of the GPU is too small for their model.
+        unknown: models of unknown shape.
+        notes: what to know about the parts.
+    """
+
+    stage: str
+    gpus: int
+    device: tuple[Part, ...]
+    ram: float
+    disk: float
+    gpu_seconds: float
+    remedies: tuple[str, ...]
+    spare: str
+    faults: tuple[str, ...]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def device_bytes(self) -> float:
+        """The peak on each GPU."""
+        return sum(part.size for part in self.device)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages in running order, and what they share; 0 GPUs or threads are not counted."""
+    """The stages in running order, and the smallest of the GPUs that they run on."""
 
-    stages: tuple[Estimate, ...]
-    workers: int
-    gpus: int = 0
-    threads: int = 0
+    stages: tuple[StagePlan, ...]
+    gpu: Gpu | None
 
     @property
-    def running(self) -> tuple[Estimate, ...]:
-        """The stages that would run."""
-        return tuple(stage for stage in self.stages if stage.state == "run")
+    def ram(self) -> float:
+        """The peak in RAM: that of the largest stage."""
+        return max((stage.ram for stage in self.stages), default=0.0)
 
     @property
-    def unknown(self) -> tuple[Estimate, ...]:
-        """The stages that would run for a time that nothing tells."""
-        return tuple(stage for stage in self.running if stage.seconds is None)
+    def disk(self) -> float:
+        """Bytes on disk at the end, with what an index stage holds twice."""
+        return sum(stage.disk for stage in self.stages)
 
     @property
-    def wall_seconds(self) -> float:
-        """Seconds of all stages, side by side as far as inputs, workers, GPUs and threads allow.
+    def gpu_seconds(self) -> float:
+        """GPU seconds of all stages; 0 on a machine without GPUs."""
+        return sum(stage.gpu_seconds for stage in self.stages)
 
-        Stages of unknown time count as 0.
-        """
-        jobs = [
-            Job(stage.label, stage.seconds or 0.0, stage.needs, stage.gpus, stage.threads)
-            for stage in self.running
-        ]
-        return makespan(schedule(jobs, Room(self.workers, self.gpus or None, self.threads or None)))
-
-    def total(self, name: str) -> float:
-        """The sum of an amount over the stages that would run, as far as it is known."""
-        return sum(stage.amounts.get(name, 0.0) for stage in self.running)
+    def faults(self) -> Iterator[str]:
+        """One sentence for each stage that does not fit the GPU, with the settings to change."""
+        for stage in self.stages:
+            yield from stage.faults
+            if self.gpu is None or self.gpu.memory is None or not stage.device:
+                continue
+            if stage.device_bytes > self.gpu.memory:
+                parts = ", ".join(f"{part.name} {gib(part.size)}" for part in stage.device)
+                yield (
+                    f"{stage.stage} needs {gib(stage.device_bytes)} GiB on a GPU of "
+                    f"{gib(self.gpu.memory)} GiB ({parts}); lower {' or '.join(stage.remedies)}"
+                )
 
 
 def make_plan(
-    task: StageTask, tasks: Iterable[StageTask], capacity: Capacity, *, forced: bool = False
+    tasks: Iterable[StageTask], sizes: Sizes, gpus: Sequence[Gpu], rates: Rates | None = None
 ) -> Plan:
-    """The plan of ``task``; ``tasks`` are it and everything that it needs, in running order.
+    """The plan of the stages of ``tasks``; without ``gpus`` only RAM and disk count.
 
-    ``capacity`` is what the stages share, and ``forced`` says that ``task`` runs although it is complete.
+    Stages that hold little are left out.
     """
-    tasks = list(tasks)
-    others = dict.fromkeys(needed.store.root for needed in tasks)
-    earlier = Earlier.beside(task.store.root, Path(task.settings.runs_dir), others)
-    amounts: dict[str, Mapping[str, float]] = {}
-    machine = here()
-    stages = []
-    for needed in tasks:
-        if needed.complete() and not (forced and needed is task):
-            stage = _done(needed)
-        else:
-            taken = resources(asked_of(needed, capacity), capacity)
-            stage = replace(
-                _expected(needed, Known(amounts, earlier), machine),
-                gpus=taken.get(GPUS, 0),
-                threads=taken[THREADS],
-            )
-        amounts[needed.task_id] = stage.amounts
-        stages.append(stage)
-    return Plan(tuple(stages), capacity.workers, capacity.at_once, capacity.threads)
+    clock, found = Clock(sizes, rates), dict[str, StagePlan]()
+    for task in tasks:
+        one = _stage(task, clock, gpus)
+        if one is not None:
+            name = task.whole
+            found[name] = one if name not in found else _joined(found[name], one)
+    return Plan(tuple(found.values()), smallest(gpus))
 
 
-def _done(task: StageTask) -> Estimate:
-    directory = task.directory
-    found = read_measured(directory)
-    reused = directory.name != task.key.fingerprint
-    return Estimate(
-        label=task.label,
-        state="reused" if reused else "done",
-        directory=str(directory),
-        amounts={} if found is None else found.amounts,
-        size=None if found is None else found.size,
+def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
+    """A stage of two rounds or policies: the larger one in memory, and the sum of what is added up."""
+    larger = max(first, second, key=lambda stage: (stage.device_bytes, stage.ram))
+    values = {
+        **vars(larger),
+        "disk": first.disk + second.disk,
+        "gpu_seconds": first.gpu_seconds + second.gpu_seconds,
+    }
+    return StagePlan(**values)
+
+
+def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | None:
+    """The plan of one task; None for one that opens nothing and holds little."""
+    opened, work = list(task.opens()), task.work(clock)
+    if not opened and not (work.ram or work.disk):
+        return None
+    parts = peak(task.settings, opened, clock.sizes, gpus)
+    uses_gpu = bool(gpus and parts.device)
+    used, processes = _processes(task, parts, gpus)
+    each = parts.ram + (_GPU_PROCESS_BYTES if uses_gpu else _CPU_PROCESS_BYTES)
+    return StagePlan(
+        task.whole,
+        gpus=used * processes if uses_gpu else 0,
+        device=tuple(parts.device) if uses_gpu else (),
+        ram=work.ram + processes * each + parts.mapped,
+        disk=work.disk,
+        gpu_seconds=work.gpu_seconds if gpus else 0.0,
+        remedies=tuple(dict.fromkeys(parts.remedies)),
+        spare=task.spare_ram,
+        faults=tuple(parts.faults) if uses_gpu else (),
+        unknown=tuple(dict.fromkeys(parts.unknown)),
+        notes=tuple(parts.notes) if uses_gpu else (),
     )
 
 
-def _expected(task: StageTask, known: Known, machine: frozenset[str]) -> Estimate:
-    rule = driver(task)
-    amount = rule.expected(task, known)
-    before = tuple(needed.label for needed in task.requires().values())
-    own = {}
-    if amount is not None:
-        rows = {**rows_of_whole(task, known, amount), **expected_rows(task, amount)}
-        own = {rule.name: amount, **rows}
-    empty = Estimate(task.label, "run", str(task.directory), before, amounts=own)
-    if amount is None:
-        return empty
-    found, measured, cached = _source(task, rule, known, machine, amount)
-    if found is None:
-        return empty
-    ratio = amount / measured
-    amounts = own | scaled_amounts(found, ratio) | {rule.name: amount}
-    amounts |= expected_rows(task, amount, found)
-    seconds = found.launch_seconds + found.start_seconds if cached else scaled_seconds(found, ratio)
-    notes = ["" if found.device in machine else f"measured on {found.device or 'another device'}"]
-    return Estimate(
-        label=task.label,
-        state="run",
-        directory=str(task.directory),
-        needs=before,
-        seconds=seconds,
-        gpu_seconds=gpu_seconds(found, seconds, max(needs(task).gpus, 1)),
-        amounts=amounts,
-        cost=cost_of(amounts, prices(task)),
-        size=found.size if found.size is None or rule.constant_size else found.size * ratio,
-        source=found.origin,
-        note="; ".join(filter(None, [*notes, "results are cached" if cached else ""])),
+def _processes(task: StageTask, parts: Parts, gpus: Sequence[Gpu]) -> tuple[int, int]:
+    """The GPUs of each process of a stage, and how many of its processes run at once on a machine."""
+    opened, run = list(task.opens()), task.run_settings
+    for one in opened:
+        if isinstance(one, Training):
+            return 1, processes_here(one.settings, run, gpus)
+    each = max((one.gpus for one in opened), default=0)
+    shards = task.shard_count if isinstance(task, DivisibleTask) else 1
+    at_once = min(run.workers or run.gpus + 1, shards) if parts.device or opened else 1
+    if run.gpus and each:
+        at_once = min(at_once, run.gpus // each)
+    return each, max(1, at_once)
+
+
+def summary(plan: Plan | None, downloads: Sequence[tuple[str, float | None]]) -> Iterator[str]:
+    """A plan in a few lines: memory of GPUs and host, disk, GPU hours, and models to fetch."""
+    if plan is None or not plan.stages:
+        return
+    ram = max(plan.stages, key=lambda stage: stage.ram)
+    yield (
+        f"{_devices(plan)}RAM at most {gib(ram.ram)} GiB ({ram.stage}), "
+        f"disk about {gib(plan.disk)} GiB"
     )
+    if plan.gpu_seconds:
+        yield f"about {plan.gpu_seconds / 3600:,.1f} GPU hours, computed and not measured"
+    for name, size in downloads:
+        amount = "of unknown size" if size is None else f"about {gib(size)} GiB"
+        yield f"will be fetched from the hub: {name} ({amount})"
 
 
-def _source(
-    task: StageTask, rule: Driver, known: Known, machine: frozenset[str], amount: float
-) -> tuple[Measured | None, float, bool]:
-    """The output to go by, its amount, and whether only its start counts.
-
-    Where the results of this stage's model are cached, that is an output that found them cached too;
-    without one, the start of another output.
-    """
-    candidates = [
-        (found, measured)
-        for found in known.earlier.of(task.stage, *rule.stages)
-        if (measured := measured_amount(rule, found, known.earlier)) is not None
-    ]
-    cached = rule.cached(task, known)
-    alike = [pair for pair in candidates if rule.was_cached(pair[0]) == cached]
-    if chosen := nearest(task.key, task.store.root, machine, alike, amount):
-        return *chosen, False
-    if cached and (chosen := nearest(task.key, task.store.root, machine, candidates, amount)):
-        return *chosen, True
-    return None, 0.0, False
+def _devices(plan: Plan) -> str:
+    largest = max(plan.stages, key=lambda stage: stage.device_bytes)
+    if plan.gpu is None or not largest.device:
+        return "no GPU; "
+    of = "" if plan.gpu.memory is None else f" of {gib(plan.gpu.memory)}"
+    most = max(stage.gpus for stage in plan.stages)
+    named = f"{most} GPU{'s' * (most > 1)}"
+    return f"{named}, at most {gib(largest.device_bytes)} GiB{of} ({largest.stage}); "

@@ -41,6 +41,12 @@ NEW_PARAGRAPHS = 0.5
 # Triplets and entities: TeaRAG, tables 4 and 5. Hyperedges: assumed.
 PER_CHUNK = {"triplets": 130_931_564 / 21_015_324, "entities": 51_063_765 / 21_015_324}
 HYPEREDGES_PER_CHUNK = 4.0
+# Bytes of a record on disk, and in the pages of mapped files (docs/scale.md).
+CHUNK_BYTES, TRIPLET_BYTES, ENTITY_BYTES, HYPEREDGE_BYTES = 650, 102.6, 26.8, 160
+ANSWER_BYTES = 3600  # of a cached answer of a model, prompt included
+TRAJECTORY_BYTES = 12_000  # of 1,100 tokens: ids, log-probabilities, text and prompt
+GRAPH_BYTES_PER_CHUNK = 34e9 / 21_015_324  # RAM while the graph is built (docs/scale.md)
+CORPUS_BYTES_PER_CHUNK = 116  # RAM while the corpus is cut
 _WORDS_OF_PARAGRAPH = 80
 _RECORDS = 20  # from which the size of a record is estimated
 _WORLD = {"2wiki_test": "wiki2_test"}  # the file of a size of the closed world
@@ -76,13 +82,12 @@ def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     else:
         chunks = float(world.documents)
     graph = settings.graph.source != "none"
-    hyper = settings.retrieval.over_hypergraph
     return Sizes(
         questions,
         chunks,
         triplets=chunks * PER_CHUNK["triplets"] * graph,
-        entities=chunks * PER_CHUNK["entities"] * (graph or hyper),
-        hyperedges=chunks * HYPEREDGES_PER_CHUNK * hyper,
+        entities=chunks * PER_CHUNK["entities"],
+        hyperedges=chunks * HYPEREDGES_PER_CHUNK,
     )
 
 

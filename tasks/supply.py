@@ -8,21 +8,20 @@ find, so a run that falls short of it would stop there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.config import Config, QuestionFile
 from pipeline.core.errors import InputError
 from pipeline.corpus.questions.select import even_shares
 from pipeline.corpus.raw_files import read_rows
-from tasks.checks.uses import plain
 
 _DECOMPOSITION = "question_decomposition"
 
 
-def supply_faults(settings: Config, stages: Collection[str]) -> Iterator[str]:
+def supply_faults(settings: Config) -> Iterator[str]:
     """A sentence when the questions of ``data.sft`` cannot give the examples that are asked for."""
-    if "sft-data" not in plain(stages) or settings.data.closed_world is not None:
+    if settings.data.closed_world is not None:
         return
     block = settings.sft_data
     wanted = {hops: size + block.test_sizes.get(hops, 0) for hops, size in block.sizes.items()}

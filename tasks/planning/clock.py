@@ -1,0 +1,116 @@
+"""GPU seconds of a stage's work, from the shapes of its models and the sizes of the data.
+
+Input: what a stage opens, the sizes of the data, and `Rates`. Output: GPU seconds. With P parameters of b
+bytes, T tokens, S sequences at once of C tokens, k bytes of keys and values for each token, F the operations
+and B the bytes of a GPU in a second::
+
+    reading a prompt   2 P T / F
+    writing            T / S × (P b + S C k) / B          (each step reads weights and cache)
+    training           6 P T / F     forward, recomputed forward, and backward through frozen weights
+    reference          2 P T / F     once for each record of a round
+    encoder            2 P' T / F    P' without embeddings
+
+These are expectations. `docs/gpu.md` has what was measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from pipeline.core.gpus import GIB
+from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
+from pipeline.llm.memory import engine_memory
+from tasks.opened import Encoder, Engine, Opened, Training
+from tasks.planning.rates import Rates, rates
+from tasks.planning.sizes import Sizes
+
+_TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
+_BILLIONS = 8.0
+
+
+def parameters(model: str) -> float:
+    """Billions of parameters by a model's name, such as 14 for ``Qwen/Qwen2.5-14B-Instruct``; else 8."""
+    found = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)B\b", model, re.IGNORECASE)
+    return float(found[1]) if found else _BILLIONS
+
+
+class Clock:
+    """GPU seconds of the work of opened models, and the sizes and rates that stages count with.
+
+    A model of unknown shape counts as one of 8 B parameters, or of as many as its name tells.
+    """
+
+    def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
+        self.sizes, self.rates = sizes, chosen or rates()
+
+    def trajectory(self, opened: Iterable[Opened]) -> float:
+        """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""
+        a, models = self.rates, list(opened)
+        read = a.prompt_tokens + a.retrieved_tokens
+        answers = sum(self.answer(one, read, a.thinking_tokens) for one in models)
+        return answers + self.reranking(models, a.retrievals * a.reranked_pairs)
+
+    def judging(self, opened: Iterable[Opened]) -> float:
+        """The closed-book answers of the policy for a trajectory, and the judges in this process."""
+        a, seconds = self.rates, 0.0
+        for one in opened:
+            if one.turn == 0:
+                seconds += self.answer(one, a.prompt_tokens, a.judge_tokens)
+            else:
+                seconds += a.retrievals * self.answer(one, a.case_tokens, a.verdict_tokens)
+        return seconds
+
+    def extraction(self, opened: Iterable[Opened]) -> float:
+        """The facts of all chunks, by a model in this process."""
+        a = self.rates
+        answers = (self.answer(one, a.chunk_tokens, a.extracted_tokens) for one in opened)
+        return self.sizes.chunks * sum(answers)
+
+    def answer(self, opened: Opened, read: float, written: float) -> float:
+        """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint."""
+        if not isinstance(opened, Engine):
+            return 0.0
+        shape, share_of_typical = _shape(opened.name)
+        a, engine = self.rates, opened.settings
+        gpus = engine.tensor_parallel_size
+        memory = engine_memory(
+            shape, engine.dtype, tensor_parallel_size=gpus, enforce_eager=engine.enforce_eager
+        )
+        share = engine.gpu_memory_utilization * a.memory_gib * GIB
+        fitting = memory.cached_tokens(share) // (read + written)
+        sequences = max(1, min(engine.max_num_seqs, fitting))
+        reading = 2 * shape.parameters * read / a.reading
+        context = sequences * (read + written) * memory.token
+        step = gpus * (memory.weights + context) / a.writing
+        return share_of_typical * (reading + written / sequences * step)
+
+    def encoding(self, encoder: Encoder, tokens: float) -> float:
+        """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""
+        shape = shape_of(encoder.name) if encoder.name else None
+        if shape is None:
+            return 0.0
+        work = "reranking" if encoder.reranks else "embedding"
+        kind = "float32" if encoder.dtype == "float32" else "16bit"
+        speed: float = getattr(self.rates, f"{work}_{kind}")
+        return 2 * shape.linear_parameters * tokens / speed
+
+    def reranking(self, opened: Iterable[Opened], pairs: float) -> float:
+        """``pairs`` pairs of a query and a text; 0 without a reranker."""
+        rerankers = (one for one in opened if isinstance(one, Encoder) and one.reranks)
+        return sum(self.encoding(one, pairs * self.rates.pair_tokens) for one in rerankers)
+
+    def training(self, training: Training, records: float, referred: float = 0.0) -> float:
+        """Passes over ``records`` sequences, and the reference's pass over ``referred`` ones."""
+        shape, share_of_typical = _shape(training.name)
+        passes = 6 * records + 2 * referred
+        work = passes * shape.parameters * self.rates.example_tokens
+        return share_of_typical * work / self.rates.training
+
+
+def _shape(model: str) -> tuple[ModelShape, float]:
+    """The shape of a model and 1, or a typical shape and the model's share of its parameters."""
+    shape = shape_of(model)
+    if shape is not None:
+        return shape, 1.0
+    return PUBLISHED[_TYPICAL], parameters(model) / _BILLIONS
