@@ -29,10 +29,10 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
 from pipeline.run.supervisor import Preloaded, StageFailed
 from pipeline.run.worker import StageJob
-from tasks.executors import NoResources, Resources, StageRun, executor_of
+from tasks.execution.leases import NO_LEASE, Lease, Request, held
+from tasks.execution.start import Resources, StageRun, start_stage
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
-from tasks.leases import NO_LEASE, Lease, Request, held
 from tasks.outputs import Output, Outputs
 
 # Settings whose reduction lowers the memory of the stages that read their block.
@@ -75,7 +75,7 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked: Resources = NoResources()  # what it needs, set by `tasks.build`
+    asked = Resources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
 
@@ -254,7 +254,7 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = executor_of(self.settings).run(
+        counts = start_stage(
             StageRun(
                 job=stage,
                 label=self.label,
@@ -265,7 +265,8 @@ class StageTask(luigi.Task):
                 preloaded=preloading.start(self) if preloading.start is not None else None,
                 started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
                 noted=lambda note: say(aligned(self.label, note)),
-            )
+            ),
+            self.settings,
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))

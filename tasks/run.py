@@ -21,7 +21,8 @@ from tasks.build import build, check_needs
 from tasks.corpus import Corpus
 from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
-from tasks.executors import check_executor, serving
+from tasks.execution.leases import Capacity
+from tasks.execution.start import check_execution
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
 from tasks.given_policy import Start
@@ -29,7 +30,6 @@ from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
-from tasks.leases import Capacity
 from tasks.other_shards import unused_work
 from tasks.pair import Pair
 from tasks.preloading import preloaded
@@ -227,7 +227,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
-    check_executor(task.settings)
+    check_execution(task.settings)
     run_dir, started = task.settings.run_dir, time.monotonic()
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
@@ -240,7 +240,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:
-        with serving(task.settings), shown(todo), preloaded(todo):
+        with shown(todo), preloaded(todo):
             failures = build(task, todo, capacity)
     finally:
         task.forced = False
