@@ -23,7 +23,7 @@ from pipeline.config.run import Config
 from pipeline.config.values import shown
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.core.shipped import find_configuration, shipped_configuration
-from pipeline.core.yaml_files import MAX_DEPTH, YamlProblem, parse_yaml, read_yaml, shown_key
+from pipeline.core.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 
 _MOST_BASES = 20
 
@@ -186,7 +186,7 @@ def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] 
 def _apply(values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     parts = [part.strip() for part in name.split(".")]
-    if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+    if not equals or not all(parts):
         raise ConfigError(f"--set {shown_key(name)}: expected key.key=value")
     where = f"--set {shown_key('.'.join(parts))}"  # without the value, which may be a secret
     *parents, last = map(_as_yaml_key, parts)
