@@ -184,7 +184,7 @@ def test_numbers_are_read_as_people_write_them() -> None:
 def test_damaged_files_are_named_with_the_line(tmp_path: Path) -> None:
     cases = {
         "rounds: 1\nrounds: 2\n": r"child\.yaml:3: .*the key rounds is also on line 2; remove one",
-        "retrieval: {tau: 0.1,\n  tau: 0.2}\n": r"child\.yaml:3: the key tau is also on line 2",
+        "retrieval: {tau: 0.1,\n  tau: 0.2}\n": r"child\.yaml:3: .*the key tau is also on line 2",
         "1: x\n": r"child\.yaml: 1: the key is a number; expected the name of a setting",
         "rounds: 1\n---\nrounds: 2\n": r"child\.yaml:3: .*expected a single document",
         "rounds: [1\n": r"child\.yaml:3: not valid YAML",
