@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.config import current_name
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
@@ -252,7 +251,7 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
     if not same:
         which = "this stage" if number is None else f"this stage with number {number}"
         return f"no configuration has {which}"
-    lines = min((differences(key, output.manifest, current_name) for key in same), key=len)
+    lines = min((differences(key, output.manifest) for key in same), key=len)
     shown = [
         f"made from another {line.removeprefix('upstream stage ').partition(':')[0]}"
         if line.startswith("upstream stage ")

@@ -88,8 +88,6 @@ class Slurm(Block):
 class Executor(Block):
     """Where stages run. `execution: ray` is short for `execution: {kind: ray}`."""
 
-    shorthand = "kind"
-
     kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
         "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
     )
@@ -107,4 +105,4 @@ class Executor(Block):
     @model_validator(mode="before")
     @classmethod
     def _kind_alone(cls, value: Any) -> Any:
-        return {cls.shorthand: value} if isinstance(value, str) else value
+        return {"kind": value} if isinstance(value, str) else value
