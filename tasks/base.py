@@ -29,10 +29,10 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
 from pipeline.run.supervisor import Preloaded, StageFailed
 from pipeline.run.worker import StageJob
-from tasks.executors import NoResources, Resources, StageRun, executor_of
+from tasks.execution.leases import NO_LEASE, Lease, Request, held
+from tasks.execution.start import Resources, StageRun, start_stage
 from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
-from tasks.leases import NO_LEASE, Lease, Request, held
 from tasks.opened import Opened, Work
 from tasks.outputs import Output, Outputs
 
@@ -79,13 +79,15 @@ class StageTask(luigi.Task):
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
     reads_at_times: ClassVar[tuple[str, ...]] = ()  # those that only some configurations need
-    spare_ram: ClassVar[str] = "use a machine with more"  # where the stage needs more RAM than there is
+    spare_ram: ClassVar[str] = (
+        "use a machine with more"  # where the stage needs more RAM than there is
+    )
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked: Resources = NoResources()  # what it needs, set by `tasks.build`
+    asked = Resources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
 
@@ -97,7 +99,9 @@ class StageTask(luigi.Task):
         missing = [name for name in ("help", "entry", "reads") if not hasattr(cls, name)]
         missing += [n for n in ("opens", "work") if getattr(cls, n) is getattr(StageTask, n)]
         if missing:
-            raise TypeError(f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage")
+            raise TypeError(
+                f"{cls.__name__} declares no {', '.join(missing)}; add them to the stage"
+            )
         STAGES[cls.stage] = cls
 
     def opens(self) -> Iterable[Opened]:
@@ -292,7 +296,7 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = executor_of(self.settings).run(
+        counts = start_stage(
             StageRun(
                 job=stage,
                 label=self.label,
@@ -303,7 +307,8 @@ class StageTask(luigi.Task):
                 preloaded=preloading.start(self) if preloading.start is not None else None,
                 started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
                 noted=lambda note: say(aligned(self.label, note)),
-            )
+            ),
+            self.settings,
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))

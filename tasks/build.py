@@ -18,8 +18,9 @@ from pipeline.config.processes import fewer_processes
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.run.failures import explain_os_error
 from tasks.base import StageTask, aligned, say
+from tasks.execution.leases import Capacity
+from tasks.execution.start import Resources
 from tasks.failures import Failure, from_text
-from tasks.leases import Capacity
 from tasks.needs import Needs, needs
 from tasks.opened import Training
 
@@ -85,7 +86,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked = asked
+        task.asked = Resources(asked.gpus, asked.threads)
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue

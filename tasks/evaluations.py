@@ -15,8 +15,8 @@ from typing import Any
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, StoreError
 from tasks.base import StageTask
-from tasks.evaluate_policy import EvaluatePolicy
 from tasks.evaluate_any import EvaluateAny
+from tasks.evaluate_policy import EvaluatePolicy
 from tasks.folders import file_name
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions

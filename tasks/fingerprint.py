@@ -13,11 +13,8 @@ from typing import Any
 
 from pipeline.config import Block, Config
 from pipeline.config.base import (
-    LEFT_OUT,
     Execution,
-    deciding_value,
     execution_values,
-    fingerprint_name,
 )
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
@@ -39,9 +36,9 @@ def select(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
     for dotted in names:
         *parents, name = dotted.split(".")
         block = _block(settings, parents)
-        value = deciding_value(block, name, block.model_dump(mode="json", include={name}))
-        if value is not LEFT_OUT:
-            chosen[".".join((*parents, fingerprint_name(block, name)))] = value
+        deciding = block.deciding(name)
+        if name in deciding:
+            chosen[dotted] = deciding[name]
     return chosen
 
 

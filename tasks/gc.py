@@ -14,15 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipeline.config import current_name
 from pipeline.core.errors import ConfigError, InputError, SteepError
 from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
-from tasks.base import StageTask
-from tasks.resolved import RESOLVED
-from tasks.base import STAGES, walk
+from tasks.base import STAGES, StageTask, walk
 from tasks.evaluate_policy import OfPolicy
 from tasks.questions import Questions
+from tasks.resolved import RESOLVED
 from tasks.rounds import RoundTask
 from tasks.run import task_for
 from tasks.sharding import ShardedTask, ShardTask
@@ -92,9 +90,7 @@ class Names:
     @property
     def stages(self) -> set[str]:
         """The stages whose outputs are examined; a store may hold others, which are left."""
-        known = {
-            name for name, kind in STAGES.items() if kind.named or issubclass(kind, ShardTask)
-        }
+        known = {name for name, kind in STAGES.items() if kind.named or issubclass(kind, ShardTask)}
         return {*known, *(key.stage for key in self.keys)}
 
     def cover(self, output: Stored) -> bool:
@@ -252,7 +248,7 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
     if not same:
         which = "this stage" if number is None else f"this stage with number {number}"
         return f"no configuration has {which}"
-    lines = min((differences(key, output.manifest, current_name) for key in same), key=len)
+    lines = min((differences(key, output.manifest) for key in same), key=len)
     shown = [
         f"made from another {line.removeprefix('upstream stage ').partition(':')[0]}"
         if line.startswith("upstream stage ")

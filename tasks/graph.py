@@ -56,7 +56,9 @@ class _Graph(DataTask, DivisibleTask):
 
     def faults(self) -> Iterator[str]:
         for path in super().files().values():
-            yield from source_faults(Path(path), "graph.path", listed=self.settings.graph.source == "annotated")
+            yield from source_faults(
+                Path(path), "graph.path", listed=self.settings.graph.source == "annotated"
+            )
 
 
 class GraphShard(_Graph, ShardTask):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.corpus.first_records import source_faults
-
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.data_files import DataTask

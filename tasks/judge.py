@@ -74,7 +74,6 @@ class _Judging(DivisibleTask):
                 files[f"judge of {kind}-search"] = model_identity(judge.model)
         return files
 
-
     def opens(self) -> Iterator[Opened]:
         """The policy, whose closed-book answers are judged, and then each judge."""
         yield policy_engine(self.settings)

@@ -1,6 +1,6 @@
 """What a stage asks for: GPUs and CPU threads, by the models that it opens.
 
-Input: the task of a stage. Output: `Needs`. `tasks.leases` gives a stage what it asks for, and
+Input: the task of a stage. Output: `Needs`. `tasks.execution.leases` gives a stage what it asks for, and
 `tasks.planning` counts with the same numbers.
 """
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from pipeline.config import Config, Judges
+from pipeline.config import Config, Graph, Hypergraph, JudgeModel, Judges, SftData
 from pipeline.config.base import Endpoint, EngineConfig
 from pipeline.config.knowledge import Embedder, Reranker
 from pipeline.config.policy import Trainer
@@ -207,20 +207,14 @@ class Work:
     disk: float = 0.0
 
 
-class _Chat(Protocol):
-    """A block that names a model for this process, or an endpoint."""
-
-    model: str | None
-    endpoint: Endpoint | None
-    engine: EngineConfig
-
-
 def policy_engine(settings: Config, turn: int = 0) -> Engine:
     """The engine of a policy."""
     return _engine("model.base", settings.model.base, "engine", settings.engine, turn)
 
 
-def chat(block: str, settings: _Chat, turn: int = 0) -> Iterator[Opened]:
+def chat(
+    block: str, settings: Graph | Hypergraph | SftData | JudgeModel, turn: int = 0
+) -> Iterator[Opened]:
     """The chat model of a block such as ``graph``: in this process, or behind an endpoint."""
     if settings.model is not None:
         yield _engine(f"{block}.model", settings.model, f"{block}.engine", settings.engine, turn)
@@ -269,7 +263,11 @@ def retrieval(settings: Config, block: str = "retrieval") -> Iterator[Opened]:
         return
     index = settings.index
     yield Vectors(key="index.faiss", name=index.faiss, block="index", on_gpu=index.gpu)
-    scores = () if chosen.over_hypergraph else (reranker(settings, chosen.reranker, f"{block}.reranker"),)
+    scores = (
+        ()
+        if chosen.over_hypergraph
+        else (reranker(settings, chosen.reranker, f"{block}.reranker"),)
+    )
     if not any(scorer.key == "index.embedder.model" for scorer in scores):
         yield embedder(settings, QUERY_TOKENS)
     yield from scores

@@ -17,10 +17,10 @@ from tasks.base import STAGES, StageTask, aligned, say, walk
 from tasks.build import build, check_needs
 from tasks.display import shown
 from tasks.evaluate_policy import OfPolicy
-from tasks.executors import check_executor, serving
+from tasks.execution.leases import Capacity
+from tasks.execution.start import check_execution
 from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
-from tasks.leases import Capacity
 from tasks.other_shards import unused_work
 from tasks.preloading import preloaded
 from tasks.resolved import keep_dtypes, write_resolved
@@ -28,6 +28,7 @@ from tasks.rounds import RoundTask
 from tasks.sft import Sft
 from tasks.sharding import ShardedTask
 from tasks.train import Train
+
 
 class RunFailed(SteepError, RuntimeError):
     """One or more stages failed; ``exit_status`` is that of the last."""
@@ -181,7 +182,7 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
-    check_executor(task.settings)
+    check_execution(task.settings)
     run_dir = task.settings.run_dir
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
@@ -193,7 +194,7 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
         say(f"warning: {line}")
     task.forced = force
     try:
-        with serving(task.settings), shown(todo), preloaded(todo):
+        with shown(todo), preloaded(todo):
             failures = build(task, todo, capacity)
     finally:
         task.forced = False

@@ -11,8 +11,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.config.base import Execution
 from pipeline.config.walk import BlockSettings, Setting, all_blocks
-from tasks.base import StageTask
-from tasks.base import STAGES
+from tasks.base import STAGES, StageTask
 
 _HEAD = """\
 # Settings
@@ -86,7 +85,7 @@ def setting_stages(dotted: str) -> str:
     if dotted.partition(".")[0] in Config.marked(Execution):
         return "every stage"
     stages = stages_reading(dotted) or [
-        stage for stage, task in _tasks().items() if _reads_below(task, dotted)
+        stage for stage, task in STAGES.items() if task.named and _reads_below(task, dotted)
     ]
     return ", ".join(stages) or "–"
 

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pipeline.config import current_name
-from pipeline.core.errors import StoreError
 from pipeline.run.content import holds_checkpoints
-from pipeline.run.output_check import Depth, has_hashes, problems
+from pipeline.run.output_check import Depth, problems
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
 from pipeline.run.store import differences, read_manifest
 from tasks.base import StageTask, walk
@@ -51,13 +49,12 @@ class Verification:
     """One completed output as ``steep verify`` shows it.
 
     ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged output
-    again. ``hashes`` is false for outputs of earlier versions, whose files are not recorded.
+    again.
     """
 
     label: str
     directory: str
     damage: list[str]
-    hashes: bool
     remake: str | None
 
 
@@ -130,7 +127,7 @@ def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
 def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
     """The stage's own changes; if there are none, the upstream stages that changed."""
     own, upstream = [], []
-    for line in differences(task.key, manifest, current_name):
+    for line in differences(task.key, manifest):
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
         if kind == "upstream":
@@ -152,12 +149,8 @@ def verify(task: StageTask) -> list[Verification]:
 
 def _verification(task: StageTask) -> Verification:
     damage = problems(task.directory, Depth.HASHES)
-    try:
-        hashes = has_hashes(task.directory)
-    except StoreError:  # named in `damage`
-        hashes = False
     remake = task.remake_command if damage else None
-    return Verification(task.label, str(task.directory), damage, hashes, remake)
+    return Verification(task.label, str(task.directory), damage, remake)
 
 
 def why(task: StageTask) -> list[str]:
@@ -182,7 +175,7 @@ def why(task: StageTask) -> list[str]:
     if not earlier:
         return [f"{task.label}: never completed with any settings"]
     lines = [f"{task.label}: {line}" for line in _other_contents(task)]
-    for line in differences(task.key, earlier[0], current_name):
+    for line in differences(task.key, earlier[0]):
         kind, _, rest = line.partition(" stage ")
         name = rest.partition(":")[0]
         if kind == "upstream" and name in task.inputs:
@@ -214,11 +207,8 @@ def _other_contents(task: StageTask) -> list[str]:
 
 
 def _other_execution(task: StageTask) -> list[str]:
-    """The settings of a stage that change how it is executed, where its output was made with others.
-
-    Outputs of earlier versions do not record these settings.
-    """
-    before, now = read_manifest(task.directory).get("execution", {}), task.execution()
+    """The settings of a stage that change how it is executed, where its output was made with others."""
+    before, now = read_manifest(task.directory)["execution"], task.execution()
     return [
         f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "
         "(changes how work is executed, not its result)"
@@ -232,7 +222,7 @@ def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:
     for manifest in task.store.manifests(task.stage, task.round_number):
         if manifest["fingerprint"] == old_fingerprint:
             lines = []
-            for line in differences(task.key, manifest, current_name):
+            for line in differences(task.key, manifest):
                 name = line.partition(" stage ")[2].partition(":")[0]
                 if line.startswith("upstream") and name in task.inputs:
                     below = manifest["key"]["inputs"].get(name)

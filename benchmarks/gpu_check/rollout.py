@@ -48,8 +48,8 @@ from pipeline.rollout.sampler import roll_out
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.policy import rollout_settings
 from pipeline.stages.resources import open_retriever
-from tasks.planning.memory import memory_plan
-from tasks.planning.model_memory import ModelMemory
+from tasks.opened import policy_engine, retrieval
+from tasks.planning.memory import peak, searched
 from tasks.planning.sizes import published_count, sizes_of
 
 _STEPS = 2
@@ -201,16 +201,15 @@ def _fill(place: Place, settings: Config) -> Any:
 
     if not settings.index.gpu:
         return None
-    models = ModelMemory(settings, sizes_of(settings, published_count), None)
-    size = int(sum(models.index_sizes(on_gpu=True).values()))
+    size = int(sum(searched(settings, sizes_of(settings, published_count), on_gpu=True).values()))
     return torch.empty(size, dtype=torch.uint8, device=place.device)
 
 
-def _planned(settings: Config, peak: dict[str, int]) -> float:
-    """Bytes that the memory plan counts for the stage ``sample`` on this GPU."""
+def _planned(settings: Config, watched: dict[str, int]) -> float:
+    """Bytes that the memory plan counts for roll-outs on this GPU."""
     sizes = sizes_of(settings, published_count)
-    (stage,) = memory_plan(settings, ["sample"], sizes, [Gpu("this", peak["of"])]).stages
-    return stage.device_bytes
+    opened = [policy_engine(settings), *retrieval(settings)]
+    return peak(settings, opened, sizes, [Gpu("this", watched["of"])]).size
 
 
 @contextmanager

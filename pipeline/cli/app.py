@@ -96,7 +96,6 @@ for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
 app.add_typer(config.app, name="config", rich_help_panel="Check and plan")
-app.command("causes", hidden=True)(failures.failures)  # its name in version 0.1
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 

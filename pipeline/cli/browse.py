@@ -92,8 +92,8 @@ def _say(line: str) -> None:
 
 def _current(task: StageTask) -> Stages | None:
     """The outputs that the configuration names today; None where a file that it names is missing."""
-    from tasks.outputs import Outputs
     from tasks.base import walk
+    from tasks.outputs import Outputs
 
     outputs = Outputs()
     try:

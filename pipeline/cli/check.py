@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,20 +13,14 @@ from pipeline.cli.options import (
     ConfigOption,
     DataOption,
     JsonOption,
+    MachineOption,
     SetOption,
     refuse_options,
 )
+from pipeline.cli.plan_table import plan_json, print_plan
 from pipeline.cli.runs import stage_task
 from pipeline.cli.training_check import check_training
 from pipeline.core.text import visible
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tasks.checks.collect import Checked
-    from tasks.planning.memory import StageMemory
-
-_HOUR = 3600
 
 
 def check(
@@ -35,12 +28,7 @@ def check(
     config: ConfigOption = DEFAULT_CONFIGURATION,
     set: SetOption = None,
     data: DataOption = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            help="plan for another machine: 8x80 has 8 GPUs of 80 GB; 8x80,1000 also 1,000 GiB of RAM"
-        ),
-    ] = None,
+    machine: MachineOption = None,
     training: Annotated[
         bool,
         typer.Option(
@@ -65,118 +53,30 @@ def check(
         return
     refuse_options(context, ("round",), "without --training; add it")
     from tasks.checks.collect import check_run
-    from tasks.checks.machine import described_machine, this_machine
+    from tasks.checks.machine import machine_of
 
-    there = this_machine() if machine is None else described_machine(machine)
     faults = [_no_directory(data)] if data is not None and not data.is_dir() else []
     root = None if data is None else str(data.absolute())
-    checked = check_run(config, tuple(set or ()), root, there)
+    checked = check_run(config, tuple(set or ()), root, machine_of(machine))
     faults += [line for fault in checked.faults for line in fault.splitlines()]
     for fault in faults:
         typer.echo(visible(fault), err=True)
     if as_json:
-        found = {"faults": faults, "notes": list(checked.notes), **_as_json(checked)}
+        found = {
+            "faults": faults,
+            "notes": list(checked.notes),
+            "downloads": dict(checked.downloads),
+            "plan": plan_json(checked.plan),
+        }
         typer.echo(json.dumps(found, indent=2))
-    elif not faults:
-        _print(checked)
+    elif checked.plan is not None and not faults:
+        typer.echo("no faults")
+        print_plan(checked.plan, checked.downloads)
+        for note in checked.notes:
+            typer.echo(visible(note))
     if faults:
         raise typer.Exit(2)
 
 
 def _no_directory(data: Path) -> str:
     return f"{data}: no such directory; --data (DATA=) takes the directory of the data files"
-
-
-def _as_json(checked: Checked) -> dict[str, Any]:
-    plan = checked.plan
-    if plan is None:
-        return {"plan": None}
-    return {
-        "plan": {
-            "gpu_bytes": None if plan.gpu is None else plan.gpu.memory,
-            "ram_bytes": round(plan.ram),
-            "disk_bytes": round(plan.disk),
-            "stages": [_stage(stage, checked) for stage in plan.stages],
-            "downloads": dict(checked.downloads),
-        }
-    }
-
-
-def _stage(stage: StageMemory, checked: Checked) -> dict[str, Any]:
-    seconds = _seconds(stage.stage, checked)
-    return {
-        "stage": stage.stage,
-        "gpus": stage.gpus,
-        "device_bytes": round(stage.device_bytes),
-        "parts": {part.name: round(part.size) for part in stage.device},
-        "ram_bytes": round(stage.ram),
-        "disk_bytes": round(stage.disk),
-        "gpu_hours": None if seconds is None else round(seconds / _HOUR, 2),
-        "unknown_models": list(stage.unknown),
-    }
-
-
-def _seconds(stage: str, checked: Checked) -> float | None:
-    from tasks.planning.gpu_time import SECONDS_OF
-
-    return (checked.seconds or {}).get(SECONDS_OF.get(stage, stage))
-
-
-def _print(checked: Checked) -> None:
-    from rich.console import Console
-
-    from tasks.planning.memory import gib
-
-    plan = checked.plan
-    assert plan is not None  # there are no faults
-    typer.echo("memory and GPU plan, GiB at the peak of each stage")
-    Console(width=None if sys.stdout.isatty() else 200).print(_table(checked))
-    device = "no GPU" if plan.gpu is None else f"GPUs of {gib(plan.gpu.memory or 0)} GiB"
-    if plan.gpu is not None and plan.gpu.memory is None:
-        device = "GPUs of unknown memory"
-    typer.echo(
-        f"no faults; {device}; RAM at most {gib(plan.ram)} GiB; disk about {gib(plan.disk)} GiB"
-    )
-    for note in checked.notes:
-        typer.echo(visible(note))
-    for name, size in checked.downloads:
-        amount = "of unknown size" if size is None else f"about {gib(size)} GiB"
-        typer.echo(f"will be fetched from the hub: {name} ({amount})")
-    unknown = sorted({model for stage in plan.stages for model in stage.unknown})
-    if unknown:
-        typer.echo(f"left out of the plan, because their shapes are unknown: {', '.join(unknown)}")
-    if checked.seconds is not None:
-        typer.echo("GPU hours are computed, not measured (docs/scale.md, Published runs)")
-
-
-def _table(checked: Checked) -> Table:
-    """One row for each stage of the plan."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from tasks.planning.memory import gib
-
-    plan = checked.plan
-    assert plan is not None
-    on_gpus = plan.gpu is not None
-    table = Table("stage")
-    for heading in (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk"):
-        table.add_column(heading, justify="right")
-    if on_gpus:
-        table.add_column("parts on each GPU")
-    for stage in plan.stages:
-        cells = [stage.stage]
-        if on_gpus:
-            seconds = _seconds(stage.stage, checked)
-            used = stage.device_bytes > 0
-            cells += [
-                str(stage.gpus) if used else "",
-                gib(stage.device_bytes) if used else "",
-                f"{seconds / _HOUR:,.1f}" if seconds is not None else "",
-            ]
-        cells += [gib(stage.ram), gib(stage.disk)]
-        if on_gpus:
-            parts = [f"{part.name} {gib(part.size)}" for part in stage.device]
-            cells.append(", ".join([*parts, *stage.notes]))
-        table.add_row(*map(Text, cells))
-    return table

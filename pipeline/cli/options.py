@@ -107,3 +107,10 @@ WITHOUT_FILE = "without FILE; name a file (- is standard input)"
 WITHOUT_FROM = "without --from; name the directory of a run"
 WITH_FROM = "with --from, which runs no stage; remove one of them"
 WITH_FILE = "with FILE, which runs no stage; remove one of them"
+MachineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        help="plan for another machine: 8x80 has 8 GPUs of 80 GB; 8x80,1000 also 1,000 GiB of RAM",
+    ),
+]

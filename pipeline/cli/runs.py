@@ -70,13 +70,9 @@ def run(
     The end of a whole run is its result: EM of every policy, and where to look next.
     """
     task = stage_task(stage, config, set, data, round)
-    from pipeline.cli.plan import print_review_since
-    from tasks.planning.review import now
     from tasks.run import run as run_task
 
-    started = now()
     directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
-    print_review_since(task, started)
     if stage != "report":
         typer.echo(str(directory))
         return

@@ -47,7 +47,7 @@ from pipeline.config.policy import (
     Trainer,
 )
 from pipeline.config.preflight import Preflight
-from pipeline.config.reading import current_name, load
+from pipeline.config.reading import load
 from pipeline.config.run import Config
 from pipeline.config.values import Positive, Share
 
@@ -95,7 +95,6 @@ __all__ = [
     "Slurm",
     "TeaRagReward",
     "Trainer",
-    "current_name",
     "for_round",
     "load",
 ]

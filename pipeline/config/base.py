@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -42,26 +41,6 @@ class Indirect:
     """
 
 
-@dataclass(frozen=True)
-class Later:
-    """Marks a field that was added after results had been stored.
-
-    At its default value a stage works as it did without the field. The default is left out of
-    fingerprints, so stored results stay valid. The default must never change.
-    """
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """Marks a field that was called ``old`` in earlier versions.
-
-    Configurations may still use the old name, which prints a warning. Fingerprints contain the old
-    name.
-    """
-
-    old: str
-
-
 class Block(BaseModel):
     """Base of every block: immutable; refuses unknown keys, other types, NaN and infinity.
 
@@ -72,25 +51,11 @@ class Block(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    shorthand: ClassVar[str | None] = (
-        None  # a text in place of the block is the value of this field
-    )
-
     @field_validator("*")
     @classmethod
     def _printable(cls, value: Any) -> Any:
         check_texts(value)
         return value
-
-    @classmethod
-    def renamed(cls) -> dict[str, str]:
-        """The current names of renamed fields, by their old names."""
-        return {
-            mark.old: name
-            for name, info in cls.model_fields.items()
-            for mark in info.metadata
-            if isinstance(mark, Renamed)
-        }
 
     @classmethod
     def marked(cls, mark: type) -> frozenset[str]:
@@ -101,37 +66,19 @@ class Block(BaseModel):
             if any(isinstance(found, mark) for found in info.metadata)
         )
 
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self, *names: str) -> dict[str, Any]:
         """The settings that decide results, as JSON values, for fingerprints.
 
-        Leaves out `Execution` and `Indirect` fields, and `Later` fields at their default, at any depth.
+        Leaves out `Execution` and `Indirect` fields, at any depth. ``names`` limit them to these fields.
         """
-        dumped = self.model_dump(mode="json")
+        chosen = (set(names) or type(self).model_fields.keys()) - self.marked(Execution)
+        chosen -= self.marked(Indirect)
+        dumped = self.model_dump(mode="json", include=chosen)
+        values = {name: getattr(self, name) for name in dumped}
         return {
-            fingerprint_name(self, name): value
-            for name in type(self).model_fields
-            if (value := deciding_value(self, name, dumped)) is not LEFT_OUT
+            name: value.deciding() if isinstance(value, Block) else dumped[name]
+            for name, value in values.items()
         }
-
-
-LEFT_OUT: Any = object()  # stands for a value that a fingerprint leaves out
-
-
-def deciding_value(block: Block, name: str, dumped: Mapping[str, Any]) -> Any:
-    """The value of one field in a fingerprint, or `LEFT_OUT`.
-
-    ``dumped`` is the block as JSON values.
-    """
-    info = type(block).model_fields[name]
-    if any(isinstance(mark, (Execution, Indirect)) for mark in info.metadata):
-        return LEFT_OUT
-    if any(isinstance(mark, Later) for mark in info.metadata):
-        default = info.get_default(call_default_factory=True)
-        default = default.model_dump(mode="json") if isinstance(default, Block) else default
-        if dumped[name] == default:
-            return LEFT_OUT
-    value = getattr(block, name)
-    return value.deciding() if isinstance(value, Block) else dumped[name]
 
 
 def execution_values(block: Block) -> dict[str, Any]:
@@ -145,14 +92,6 @@ def execution_values(block: Block) -> dict[str, Any]:
         elif isinstance(below, Block):
             values |= {f"{name}.{key}": value for key, value in execution_values(below).items()}
     return values
-
-
-def fingerprint_name(block: Block, name: str) -> str:
-    """The name of a field in fingerprints: for renamed fields the old name."""
-    for mark in type(block).model_fields[name].metadata:
-        if isinstance(mark, Renamed):
-            return mark.old
-    return name
 
 
 class EngineConfig(Block):

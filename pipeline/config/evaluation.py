@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from pipeline.config.base import Block, Indirect, Later, Shards
+from pipeline.config.base import Block, Indirect, Shards
 from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Retrieval
 from pipeline.config.policy import Sampling
@@ -48,16 +48,16 @@ class Evaluation(Block):
         description="policies to evaluate besides those of the run: base, the untrained model, or the "
         "directory of an adapter",
     )
-    retrieval: Annotated[Overrides, Later()] = Field(
+    retrieval: Overrides = Field(
         {},
         description="settings of the block `retrieval` that differ in evaluation: `{top_k: 3}`; indexes that "
         "only evaluation needs are built too",
     )
-    sampling: Annotated[Overrides, Later()] = Field(
+    sampling: Overrides = Field(
         {},
         description="settings of the block `sampling` that differ in evaluation: `{max_steps: 3}`",
     )
-    judges: Annotated[Judges | None, Later()] = Field(
+    judges: Judges | None = Field(
         None, description="judges of evaluated policies; null: those of the rounds"
     )
     shards: Shards = Field(

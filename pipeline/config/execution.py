@@ -19,16 +19,11 @@ class Ray(Block):
 
     address: Annotated[str | None, Execution()] = Field(
         None,
-        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else a cluster of "
-        "this machine that lives as long as the run",
+        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else the one that "
+        "runs on this machine",
     )
     retries: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
-    )
-    warm_engines: Annotated[bool, Execution()] = Field(
-        True,
-        description="vllm: keep the engines of policies open from one stage to the next, as long as no other stage "
-        "waits for their GPUs or CPU threads",
     )
 
     @field_validator("address")
@@ -93,8 +88,6 @@ class Slurm(Block):
 class Executor(Block):
     """Where stages run. `execution: ray` is short for `execution: {kind: ray}`."""
 
-    shorthand = "kind"
-
     kind: Annotated[Literal["local", "ray", "slurm"], Execution()] = Field(
         "local", description="processes of this machine, a Ray cluster, or Slurm jobs"
     )
@@ -112,4 +105,4 @@ class Executor(Block):
     @model_validator(mode="before")
     @classmethod
     def _kind_alone(cls, value: Any) -> Any:
-        return {cls.shorthand: value} if isinstance(value, str) else value
+        return {"kind": value} if isinstance(value, str) else value

@@ -15,8 +15,6 @@ from pipeline.config.base import (
     EngineConfig,
     Execution,
     Indirect,
-    Later,
-    Renamed,
     Shards,
     check_one_model,
 )
@@ -51,7 +49,7 @@ class ClosedWorld(Block):
     nq_sampling: WorldSize = Field(150, description="NQ questions of the rounds")
     nq_dev: WorldSize = Field(50, description="NQ questions for validation")
     nq_test: WorldSize = Field(100, description="NQ test questions")
-    famous_share: Annotated[Share, Later()] = Field(
+    famous_share: Share = Field(
         0.0,
         description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts that the "
         "tiny reader knows by heart",
@@ -290,15 +288,15 @@ class Retrieval(Block):
         "answer",
     )
     reranker: Reranker = Field(description="the model of sim(text, query)")
-    num_candidate_chunks: Annotated[Positive, Renamed("chunks_recall")] = Field(
+    num_candidate_chunks: Positive = Field(
         20, description="nearest chunks, which the reranker scores"
     )
     chunks: Positive = Field(5, description="k_d: best chunks after reranking")
-    num_candidate_entities: Annotated[Positive, Renamed("entities_recall")] = Field(
+    num_candidate_entities: Positive = Field(
         10, description="nearest entities of each key entity, which the reranker scores"
     )
     entities: Positive = Field(5, description="best entities of each key entity after reranking")
-    num_candidate_triplets: Annotated[Positive, Renamed("triplets_recall")] = Field(
+    num_candidate_triplets: Positive = Field(
         20, description="nearest triplets, which the reranker scores"
     )
     triplets: Positive = Field(10, description="k_t: best triplets after reranking")
@@ -308,14 +306,12 @@ class Retrieval(Block):
     named_entities: bool = Field(
         False, description="entities and titles named in the subquery are added to its key entities"
     )
-    top_k: Annotated[Positive, Renamed("keep")] = Field(
-        5, description="k_f: items shown for a subquery"
-    )
+    top_k: Positive = Field(5, description="k_f: items shown for a subquery")
     show: Literal["nodes", "passages", "chunks"] = Field(
         "nodes",
         description="ppr: the best nodes, the best node of each passage, or only chunk nodes",
     )
-    hyperedge_candidates: Annotated[Literal["near", "all"], Later()] = Field(
+    hyperedge_candidates: Literal["near", "all"] = Field(
         "near",
         description="prograph: hyperedges that are ranked: those that share an entity with the query or with "
         "the 5 hyperedges nearest to it, or all, as eq. 10 prints it",

@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from pipeline.config.base import Block
 from pipeline.config.explain import field_block
 from pipeline.config.per_round import PER_ROUND
-from pipeline.config.reading import current_name
 from pipeline.config.run import Config
 from pipeline.config.schema import property_schema
 from pipeline.config.walk import all_blocks
@@ -62,7 +61,7 @@ class Field:
 
 def find_field(key: str) -> Field:
     """The field called ``key``; raises ConfigError, with similar names, when there is none."""
-    key = current_name(key.strip(), "steep config explain")
+    key = key.strip()
     parts = [part for part in re.split(r"\.|\[\]", key) if part and not part.isdecimal()]
     number_of_round = re.match(rf"{PER_ROUND}\.(\d{{1,4}})\.", key)
     asked = key

@@ -16,7 +16,6 @@ from pipeline.config.base import (
     EngineConfig,
     Execution,
     Indirect,
-    Later,
     Shards,
     check_one_model,
 )
@@ -104,7 +103,7 @@ class SftData(Block):
     other_triplets: Share = Field(
         0, description="probability of each further fact of the gold paragraph to be in the context"
     )
-    memory: Annotated[MemorySteps | None, Later()] = Field(
+    memory: MemorySteps | None = Field(
         None, description="steps from memory, for a method that has them; null: none"
     )
     shards: Shards = Field(None, description="parts of the requests to models; null: as in the run")
@@ -229,7 +228,7 @@ class Dpo(Trainer):
 
     beta: Above0 = Field(0.5, description="weight of the log-ratios to the reference")
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
-    eta_of: Annotated[Literal["sum", "mean"], Later()] = Field(
+    eta_of: Literal["sum", "mean"] = Field(
         "mean",
         description="the SFT term: the sum over the tokens of a chosen trajectory, as eq. 15 prints it, or the "
         "mean over the tokens of an optimizer step, which is smaller by the mean number of trained tokens",
@@ -270,7 +269,7 @@ class Sampling(Block):
     max_total_tokens: Positive = Field(
         4096, description="tokens of a trajectory without its prompt"
     )
-    max_context_tokens: Annotated[Positive | None, Later()] = Field(
+    max_context_tokens: Positive | None = Field(
         None,
         description="tokens of one observation; documents are cut to fit, closing tags are kept; null: no limit",
     )
@@ -309,16 +308,16 @@ class TeaRagReward(MethodRewards):
     subquery: Weight = Field(0.3, description="evidence matched by subqueries (eq. 9)")
     context: Weight = Field(0.3, description="evidence matched by retrieved items (eq. 10)")
     summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
-    judged: Annotated[Weight, Later()] = Field(
+    judged: Weight = Field(
         0.0,
         description="not in the paper: share of steps whose search was needed; above 0 the stage judge "
         "runs before score",
     )
-    single_outcome: Annotated[Literal["f1-per-step", "f1"], Later()] = Field(
+    single_outcome: Literal["f1-per-step", "f1"] = Field(
         "f1-per-step",
         description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), or F1",
     )
-    malformed_answer: Annotated[Literal["parsed", "last"], Later()] = Field(
+    malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
         description="answer of a malformed trajectory: what its parser reached, which is seldom any, or the "
         "last `Final answer:`",
@@ -373,15 +372,9 @@ class Rewards(Block):
 
     kind: MethodName = Field(DEFAULT_METHOD, description="the method; must equal grammar")
     tearag: TeaRagReward = Field(TeaRagReward(), description="weights for kind tearag")
-    hiprag: Annotated[HiPragReward, Later()] = Field(
-        HiPragReward(), description="weights for kind hiprag"
-    )
-    prograph: Annotated[ProGraphReward, Later()] = Field(
-        ProGraphReward(), description="weights for kind prograph"
-    )
-    search_r1: Annotated[SearchR1Reward, Later()] = Field(
-        SearchR1Reward(), description="weights for kind search-r1"
-    )
+    hiprag: HiPragReward = Field(HiPragReward(), description="weights for kind hiprag")
+    prograph: ProGraphReward = Field(ProGraphReward(), description="weights for kind prograph")
+    search_r1: SearchR1Reward = Field(SearchR1Reward(), description="weights for kind search-r1")
     reranker: Reranker | None = Field(
         None, description="similarity of evidence (tearag); null: the retrieval reranker"
     )
@@ -403,7 +396,7 @@ class Pairs(Block):
     the other methods.
     """
 
-    terms: Annotated[Literal["outcome", "outcome-format", "all"], Later()] = Field(
+    terms: Literal["outcome", "outcome-format", "all"] = Field(
         "all",
         description="reward terms that TeaRAG's pairs are selected by (table 8): without format, malformed "
         "trajectories can be chosen; without process, its two thresholds do not apply",
@@ -424,14 +417,12 @@ class Pairs(Block):
     hard_margin: Share = Field(
         0.3, description="minimum difference of outcomes in pairs of kind hard"
     )
-    margin: Annotated[Above0, Later()] = Field(
-        0.1, description="minimum difference of rewards in a pair"
-    )
-    decisions: Annotated[Positive, Later()] = Field(
+    margin: Above0 = Field(0.1, description="minimum difference of rewards in a pair")
+    decisions: Positive = Field(
         1,
         description="judged rewards: maximum number of partners per chosen trajectory in each group with wrong decisions",
     )
-    step_margin: Annotated[Above0 | None, Later()] = Field(
+    step_margin: Above0 | None = Field(
         None,
         description="methods with step rewards: minimum difference of R_t in step pairs; null: no step pairs",
     )

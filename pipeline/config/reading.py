@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import copy
 import errno
-import functools
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config.explain import explain, explain_each, field_block
+from pipeline.config.explain import explain, explain_each
 from pipeline.config.per_round import merged
 from pipeline.config.run import Config
 from pipeline.config.values import shown
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.core.shipped import find_configuration, shipped_configuration
-from pipeline.core.yaml_files import MAX_DEPTH, YamlProblem, parse_yaml, read_yaml, shown_key
+from pipeline.core.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 
 _MOST_BASES = 20
 
@@ -154,7 +152,8 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         kind = "nothing" if values is None else type(values).__name__
         raise ConfigError(f"{path}: expected a mapping of settings, got {kind}")
     base = values.pop("base", None)
-    values = _with_current_names(values, Config, str(path))
+    if isinstance(executor := values.get("execution"), str):
+        values["execution"] = {"kind": executor}
     if base is None:
         return values
     if not isinstance(base, str) or not base or not base.isprintable():
@@ -187,11 +186,10 @@ def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] 
 def _apply(values: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     parts = [part.strip() for part in name.split(".")]
-    if not equals or not all(parts) or len(parts) > MAX_DEPTH:
+    if not equals or not all(parts):
         raise ConfigError(f"--set {shown_key(name)}: expected key.key=value")
     where = f"--set {shown_key('.'.join(parts))}"  # without the value, which may be a secret
-    key = current_name(".".join(parts), where)
-    *parents, last = map(_as_yaml_key, key.split("."))
+    *parents, last = map(_as_yaml_key, parts)
     node: dict[Any, Any] = values
     for position, parent in enumerate(parents, start=1):
         child = node.get(parent)
@@ -205,62 +203,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
         value = parse_yaml(text)
     except YamlProblem as error:
         raise ConfigError(f"{where}: {error}") from None
-    block = _block_at(key)
-    field = getattr(block, "shorthand", None)
-    if isinstance(value, str) and field is not None:
-        before = node.get(last)
-        value = {**(before if isinstance(before, dict) else {}), field: value}
-    named = isinstance(value, dict) and block is not None
-    node[last] = _with_current_names(value, block, where) if named else value
+    if [*parents, last] == ["execution"] and isinstance(value, str):
+        value = {**(node.get(last) or {}), "kind": value}
+    node[last] = value
 
 
 def _as_yaml_key(part: str) -> str | int:
     """A part of a dotted key as YAML reads it: ``sizes.3`` has the number 3."""
     return int(part) if part.isascii() and part.isdecimal() and len(part) < 10 else part
-
-
-def _with_current_names(values: dict[str, Any], block: Any, where: str) -> dict[str, Any]:
-    """The settings with renamed fields under their current names."""
-    renamed = {}
-    for key, value in values.items():
-        name = block.renamed().get(key, key) if block is not None else key
-        if name != key:
-            if name in values:
-                raise ConfigError(f"{where}: {key} is the old name of {name}; remove one of them")
-            _warn_renamed(key, name, where)
-        below = field_block(block, name)
-        field = getattr(below, "shorthand", None)
-        if isinstance(value, str) and field is not None:
-            value = {field: value}
-        nested = isinstance(value, dict) and below is not None
-        renamed[name] = _with_current_names(value, below, where) if nested else value
-    return renamed
-
-
-def current_name(key: str, where: str | None = None) -> str:
-    """A dotted key with every renamed part replaced by its current name.
-
-    Prints a warning if ``where``, the place of the old name, is given.
-    """
-    parts: list[str] = []
-    for part in key.split("."):
-        block = _block_at(".".join(parts))
-        name = block.renamed().get(part, part) if block is not None else part
-        if name != part and where is not None:
-            _warn_renamed(part, name, where)
-        parts.append(name)
-    return ".".join(parts)
-
-
-def _block_at(key: str) -> Any:
-    """The block that a dotted key names, or None; the empty key is the whole configuration."""
-    block: Any = Config
-    for part in key.split(".") if key else ():
-        block = field_block(block, _as_yaml_key(part))
-    return block
-
-
-@functools.cache
-def _warn_renamed(old: str, new: str, where: str) -> None:
-    """Warn once per place that a key has a new name."""
-    print(f"warning: {where}: {old} is now called {new}; please rename it", file=sys.stderr)

@@ -8,14 +8,12 @@ addresses, file names) is not in it; `steep check` says that.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
 from pipeline.config.base import Block
-from pipeline.config.execution import Executor
 from pipeline.config.per_round import PER_ROUND, ROUND_SETTINGS
 from pipeline.config.run import Config
 
@@ -42,7 +40,6 @@ def file_schema() -> Schema:
         "type": ["string", "integer", "boolean"]
     }
     _allow_short_forms(blocks, properties)
-    _allow_old_names(blocks, schema)
     base = {"type": "string", "minLength": 1, "description": "file whose settings this one changes"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -108,21 +105,9 @@ def _name_of(block: type[Block], field: str) -> str:
 
 def _allow_short_forms(blocks: Schema, properties: Schema) -> None:
     """``execution: ray`` for ``execution: {kind: ray}``."""
-    kinds = blocks["Executor"]["properties"][Executor.shorthand]["enum"]
+    kinds = blocks["Executor"]["properties"]["kind"]["enum"]
     execution = properties["execution"]
     execution["anyOf"] = [{"$ref": execution.pop("$ref")}, {"enum": kinds}]
-
-
-def _allow_old_names(blocks: Schema, schema: Schema) -> None:
-    """The old names of renamed settings, marked as deprecated."""
-    for block in _blocks(Config):
-        properties = (schema if block is Config else blocks[block.__name__])["properties"]
-        for old, name in block.renamed().items():
-            properties[old] = {
-                **copy.deepcopy(properties[name]),
-                "deprecated": True,
-                "description": f"old name of {name}",
-            }
 
 
 def _blocks(block: type[Block], seen: set[type[Block]] | None = None) -> Iterator[type[Block]]:

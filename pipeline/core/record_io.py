@@ -70,12 +70,10 @@ def as_json(record: Any) -> dict[str, Any]:
 def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) -> R:
     """One JSON value as a record of type ``kind``.
 
-    Values that version 0.1 wrote are read under their current names. Raises InputError with file,
-    line and field when the value does not fit the type.
+    Raises InputError with file, line and field when the value does not fit the type.
     """
     from pydantic import ValidationError
 
-    value = _with_current_values(value)
     try:
         return _validator(kind).validate_python(value)  # type: ignore[no-any-return]
     except ValidationError as error:
@@ -84,33 +82,6 @@ def parse_record(kind: type[R], value: Any, path: Path | str, line: int | None) 
         raise InputError.at(
             path, line, f"{field}: {first['msg']} (got {_short(first['input'])})"
         ) from None
-
-
-_SPAN_FIELDS = ("spans", "token_spans", "chosen_spans", "rejected_spans")
-
-
-def _with_current_values(value: Any) -> Any:
-    """The record with the values of version 0.1 replaced by their current names.
-
-    Version 0.1 wrote ``environment`` for the span writer "observation" and for the stop
-    "retrieval_error".
-    """
-    if not isinstance(value, dict):
-        return value
-    changed: dict[str, Any] = {}
-    if value.get("stop") == "environment":
-        changed["stop"] = "retrieval_error"
-    for name in _SPAN_FIELDS:
-        spans = value.get(name)
-        if isinstance(spans, list) and any(_is_environment(span) for span in spans):
-            changed[name] = [
-                (*span[:2], "observation") if _is_environment(span) else span for span in spans
-            ]
-    return {**value, **changed} if changed else value
-
-
-def _is_environment(span: Any) -> bool:
-    return isinstance(span, list | tuple) and len(span) == 3 and span[2] == "environment"
 
 
 def _short(value: Any) -> str:

@@ -39,11 +39,10 @@ annotations spell them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
 
 from pipeline.core.answer_metrics import exact_match, normalize
 from pipeline.core.records import Question, Step, Trajectory
@@ -79,8 +78,6 @@ LEGEND = {
     FailureMode.OTHER: "The answer is wrong, and the gold annotations do not show why.",
 }
 
-VALUES_OF_0_1 = {"environment": "retrieval_error"}
-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -89,23 +86,6 @@ class Diagnosis:
     failure_mode: FailureMode
     hop: int | None
     hops: int
-
-
-def with_current_names(
-    value: Mapping[str, Any], *, old_key: str = "cause", key: str = "failure_mode"
-) -> dict[str, Any]:
-    """A JSON object with the failure modes of version 0.1 under their current names.
-
-    Version 0.1 wrote the key ``old_key`` and called a retrieval error "environment". The value of
-    the key is either one failure mode or an object keyed by failure modes.
-    """
-    renamed = {key if name == old_key else name: content for name, content in value.items()}
-    content = renamed.get(key)
-    if isinstance(content, str):
-        renamed[key] = VALUES_OF_0_1.get(content, content)
-    elif isinstance(content, Mapping):
-        renamed[key] = {VALUES_OF_0_1.get(name, name): count for name, count in content.items()}
-    return renamed
 
 
 def diagnose(trajectory: Trajectory, question: Question | None = None) -> Diagnosis:

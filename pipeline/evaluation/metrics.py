@@ -37,9 +37,8 @@ class Outcome:
         em, f1, cem: exact match, F1 and cover exact match of the answer, from 0 to 1.
         searches: number of retrieval calls.
         thinking, retrieved: tokens that the model wrote and tokens that retrieval inserted.
-        failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1; None in evaluations
-            made before failure modes were recorded.
-        hop: the kind of the question; None in evaluations made before it was recorded.
+        failure_mode, failed_hop, hops: the diagnosis, with hops counted from 1.
+        hop: the kind of the question.
     """
 
     question_id: str
@@ -54,10 +53,10 @@ class Outcome:
     thinking: int
     retrieved: int
     stop: Stop
-    failure_mode: FailureMode | None = None
-    failed_hop: int | None = None
-    hops: int | None = None
-    hop: HopType | None = None
+    failure_mode: FailureMode
+    failed_hop: int | None
+    hops: int
+    hop: HopType
 
     def values(self) -> list[float]:
         """The numbers in the order of `MEASURES`."""
@@ -225,14 +224,9 @@ def _search_decisions(
     return result
 
 
-def _failure_modes(groups: Sequence[Sequence[Outcome]]) -> dict[str, dict[str, float]] | None:
-    """Count and share of each failure mode; None if an outcome has none recorded.
-
-    Shares are averaged over data sets.
-    """
+def _failure_modes(groups: Sequence[Sequence[Outcome]]) -> dict[str, dict[str, float]]:
+    """Count and share of each failure mode; shares are averaged over data sets."""
     counts = [Counter(outcome.failure_mode for outcome in group) for group in groups]
-    if any(None in count for count in counts):
-        return None
     return {
         failure_mode.value: {
             "n": sum(count[failure_mode] for count in counts),

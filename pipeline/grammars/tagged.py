@@ -25,9 +25,6 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 THINK_TAG = re.compile(r"</?think>")
 Transitions = Mapping[tuple[str, str], str]  # (state, tag) -> next state
 
-# State names in `format_error`, as records of earlier versions hold them.
-_RECORDED_STATES = {"searching": "asking", "searched": "asked", "observed": "told"}
-
 
 class TaggedGrammar(SingleTurnGrammar):
     """Base of the tag-based grammars.
@@ -137,9 +134,8 @@ class TaggedGrammar(SingleTurnGrammar):
                     return f"nothing inside the tags at offset {where}"
                 next_state = self.transitions.get((state, tag.group()))
                 if next_state is None:
-                    recorded = _RECORDED_STATES.get(state, state)
                     where = offset + tag.start()
-                    return f"{tag.group()} after state {recorded!r} at offset {where}"
+                    return f"{tag.group()} after state {state!r} at offset {where}"
                 state, position = next_state, tag.end()
             if number < len(observations):
                 if state != "searched":

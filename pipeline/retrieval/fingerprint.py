@@ -43,14 +43,16 @@ class RetrievalIdentity:
 
         ``stages`` maps "corpus", "graph" and "index" to fingerprints.
         """
-        current = settings.renamed()  # `deciding` has the old names of renamed fields
-        deciding = {current.get(name, name): value for name, value in settings.deciding().items()}
         return cls(
             stages["corpus"],
             stages["graph"],
             stages["index"],
             reranker,
-            {name: value for name, value in deciding.items() if name not in _SAMPLER_FIELDS},
+            {
+                name: value
+                for name, value in settings.deciding().items()
+                if name not in _SAMPLER_FIELDS
+            },
         )
 
     @property

@@ -28,12 +28,10 @@ MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage t
 def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:
     """A hash of the names and contents of an output's files that match ``patterns``.
 
-    Files in `ASIDES` never count. A ``*`` in a pattern also matches slashes. None when it cannot be
-    told: a pattern matches no file, or the output is of an earlier version, without hashes.
+    Files in `ASIDES` never count. A ``*`` in a pattern also matches slashes. None when a
+    pattern matches no file.
     """
-    files = manifest.get("files")
-    if files is None:
-        return None
+    files = manifest["files"]
     names = {name for name in files if PurePosixPath(name).name not in ASIDES}
     chosen: set[str] = set()
     for pattern in patterns:

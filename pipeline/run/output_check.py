@@ -1,7 +1,6 @@
 """The check of a completed output: is everything there that its manifest records?
 
-Input: the directory of an output, and how deep to look. Output: one line for every problem. Outputs of
-earlier versions have no records of files; of these only the manifest and the Parquet files are checked.
+Input: the directory of an output, and how deep to look. Output: one line for every problem.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def problems(directory: Path, depth: Depth) -> list[str]:
     except StoreError as error:
         return [f"{MANIFEST} is damaged: {error}"]
     try:
-        records = parse_records(manifest.get("files", {}))
+        records = parse_records(manifest["files"])
         found = size_problems(directory, records)
         if depth >= Depth.FOOTERS and not found:
             found += footer_problems(directory)
@@ -45,8 +44,3 @@ def problems(directory: Path, depth: Depth) -> list[str]:
     if manifest["fingerprint"] != directory.name:
         found.append(f"{MANIFEST} belongs to the output {manifest['fingerprint']}")
     return found
-
-
-def has_hashes(directory: Path) -> bool:
-    """Whether the manifest of a completed output records hashes. Raises StoreError as it is read."""
-    return "files" in read_manifest(directory)

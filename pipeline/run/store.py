@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -267,12 +267,8 @@ def _first_problem(error: ValidationError) -> str:
 def differences(
     current: StageKey,
     manifest: Mapping[str, Any],
-    name_of: Callable[[str], str] = lambda stored: stored,
 ) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream stages.
-
-    ``name_of`` maps the name of a setting in fingerprints to its current name.
-    """
+    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream stages."""
     old = manifest["key"]
     lines = []
     if old["version"] != current.version:
@@ -280,7 +276,7 @@ def differences(
     before, after = dict(leaves(old["settings"])), dict(leaves(current.settings))
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
-            lines.append(f"setting {name_of(key)}: {before.get(key)!r} -> {after.get(key)!r}")
+            lines.append(f"setting {key}: {before.get(key)!r} -> {after.get(key)!r}")
     for kind, now in (("file", current.files), ("upstream stage", current.inputs)):
         then = old["files" if kind == "file" else "inputs"]
         for name in sorted(then.keys() | now.keys()):

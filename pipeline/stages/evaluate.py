@@ -14,7 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.evaluation.compare import compare
 from pipeline.evaluation.excerpts import failed, most_changed
-from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.metrics import SearchErrors, count_search_errors
@@ -286,22 +285,8 @@ def read_outcomes(evaluated: Path) -> Measured:
     measured = read_json(path)
     if missing := {"split", "seconds", "outcomes"} - measured.keys():
         raise StoreError(f"{path}: no {min(missing)}; rerun evaluate-policy with --force")
-    outcomes = [
-        parse_record(Outcome, with_current_names(value), path, None)
-        for value in measured["outcomes"]
-    ]
-    return Measured(measured["split"], _with_hops(outcomes, evaluated), measured["seconds"])
-
-
-def _with_hops(outcomes: list[Outcome], evaluated: Path) -> list[Outcome]:
-    """The outcomes with the kind of their questions, which earlier versions recorded only here."""
-    if all(outcome.hop is not None for outcome in outcomes):
-        return outcomes
-    hops = {
-        row["question_id"]: row["hop"]
-        for row in iterate_parquet(evaluated / FILE, ["question_id", "hop"])
-    }
-    return [replace(outcome, hop=hops.get(outcome.question_id)) for outcome in outcomes]
+    outcomes = [parse_record(Outcome, value, path, None) for value in measured["outcomes"]]
+    return Measured(measured["split"], outcomes, measured["seconds"])
 
 
 def _rates(evaluated: Path, judged: Path) -> dict[str, SearchErrors]:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import current_name
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
@@ -175,11 +174,10 @@ def _pairs(
 def _samples(scored: Mapping[str, Any]) -> str | None:
     """What identifies the trajectories that were scored, given the manifest of their rewards.
 
-    It is their content, because equal trajectories may be of two outputs. Manifests of earlier versions
-    have the fingerprint of the output only.
+    It is their content, because equal trajectories may be of two outputs.
     """
     contents: Mapping[str, str] = scored.get("contents") or {}
-    return contents.get("sample") or _inputs(scored).get("sample")
+    return contents.get("sample")
 
 
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -194,8 +192,7 @@ def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
         key = manifest["key"]
         if "base model" in key.get("files", {}):
             training.setdefault("base model", {})[None] = key["files"]["base model"]
-        for recorded, value in leaves(key["settings"]):
-            name = current_name(recorded)  # fingerprints have the old names of renamed settings
+        for name, value in leaves(key["settings"]):
             if key["stage"] in _EVALUATION:
                 evaluation[name] = value
             else:

@@ -29,7 +29,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
-from pipeline.run.remote import ENDED, Machines, machines_here
+from pipeline.run.machines import ENDED, Machines, machines_here
 from pipeline.run.worker import call_stage
 from pipeline.stages.forked_ranks import run_ranks
 from pipeline.training.lora import pick_device

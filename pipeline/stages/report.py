@@ -18,7 +18,6 @@ from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count, is_aver
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
-from pipeline.evaluation.failures import with_current_names
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
@@ -62,10 +61,7 @@ def run(context: StageContext) -> dict[str, int]:
     """
     rows = []
     if "evaluate" in context.inputs:
-        rows = [
-            with_current_names(row, old_key="causes", key="failure_modes")
-            for row in collect.read_json(context.inputs["evaluate"] / "metrics.json")
-        ]
+        rows = collect.read_json(context.inputs["evaluate"] / "metrics.json")
     context.progress.start(3, "files")
     found = values(context, rows)
     page = render(found)

@@ -19,7 +19,6 @@ from pipeline.core.input_files import iterate_parquet, parse_json, read_text
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
-from pipeline.evaluation.failures import VALUES_OF_0_1
 from pipeline.methods import titled_terms
 from pipeline.pairs.anchors import pair_anchor
 from pipeline.run.store import MANIFEST, read_manifest
@@ -125,19 +124,12 @@ def _rewards(directory: Path) -> Iterator[dict[str, Any]]:
             yield parse_json(row["rewards"], path, number)
 
 
-# Names that version 0.1 wrote for a retrieval error.
-_BINS_OF_0_1 = {"environment": "retrieval-error"}
-
-
 def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     """Number of trajectories in each bin of the pair selection, by round."""
     result = {}
     for number, directory in rounds_of(inputs, "pair").items():
         value = read_json(directory / "funnel.json")
-        result[number] = {
-            _BINS_OF_0_1.get(name, name): int(count)
-            for name, count in value.get("bins", value).items()
-        }
+        result[number] = {name: int(count) for name, count in value.get("bins", value).items()}
     return result
 
 
@@ -182,7 +174,7 @@ def stage_rows(inputs: Mapping[str, Path]) -> list[dict[str, Any]]:
             key: manifest.get(key)
             for key in ("fingerprint", "wall_seconds", "peak_memory_mb", "device")
         }
-        counts = _with_current_names(manifest["counts"])
+        counts = manifest["counts"]
         versions = manifest.get("versions", {})
         result.append({"name": name, **row, "counts": counts, "versions": versions})
     return result
@@ -224,16 +216,8 @@ def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
 
 
 def distributions(evaluate: Path) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-    """Counts of steps and stop reasons, by policy and data set, under their current names."""
-    result = read_json(evaluate / "distributions.json")
-    for by_dataset in result.values():
-        for counts in by_dataset.values():
-            counts["stops"] = _with_current_names(counts["stops"])
-    return result  # type: ignore[no-any-return]
-
-
-def _with_current_names(counts: Mapping[str, int]) -> dict[str, int]:
-    return {VALUES_OF_0_1.get(name, name): count for name, count in counts.items()}
+    """Counts of steps and stop reasons, by policy and data set."""
+    return read_json(evaluate / "distributions.json")  # type: ignore[no-any-return]
 
 
 def policy_examples(evaluate: Path, first: str, last: str) -> list[Example]:

@@ -17,7 +17,7 @@ from pipeline.core.dataset_averages import ALL, is_average
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Trajectory
 from pipeline.evaluation import plots
-from pipeline.evaluation.failures import LEGEND, FailureMode, with_current_names
+from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import TrajectoryView, read_json, trajectory_view
 
@@ -43,11 +43,10 @@ def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str
     Raises StoreError or InputError when a file of the evaluation is missing or broken.
     """
     main = [row for row in rows if row["split"] == rows[0]["split"]]
-    recorded = bool(main) and all(row.get("failure_modes") for row in main)
     datasets = list(dict.fromkeys(row["dataset"] for row in main if not is_average(row["dataset"])))
     groups = {
         dataset: [row for row in main if row["dataset"] == dataset]
-        for dataset in ([ALL, *datasets] if recorded else [])
+        for dataset in ([ALL, *datasets] if main else [])
     }
     occurring = [m for m in FailureMode if any(_count(row, m)["n"] for row in groups.get(ALL, []))]
     return {
@@ -72,13 +71,13 @@ def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str
             )
             for dataset, group in groups.items()
         },
-        "failures": failures(evaluate) if recorded and evaluate else [],
+        "failures": failures(evaluate) if main and evaluate else [],
     }
 
 
 def failures(evaluate: Path) -> list[Failure]:
     """Failed trajectories of the last policy, as `pipeline.evaluation.excerpts` selected them."""
-    diagnoses = [with_current_names(value) for value in read_json(evaluate / "failures.json")]
+    diagnoses = read_json(evaluate / "failures.json")
     trajectories = read_records(evaluate / "failures.parquet", Trajectory)
     return [
         Failure(

@@ -21,7 +21,7 @@ from tasks.checks.machine import Machine, this_machine
 from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
-from tasks.executors import check_executor
+from tasks.execution.start import check_execution
 from tasks.opened import Opened, Remote
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import sizes_of
@@ -55,7 +55,9 @@ def check_run(
     try:
         dtypes = resolve_dtypes(load(config, overrides, data), gpus=bool(machine.gpus)).dtypes
     except SteepError as error:
-        rest = "files, models and memory are checked once the settings are valid; correct them first"
+        rest = (
+            "files, models and memory are checked once the settings are valid; correct them first"
+        )
         return Checked((*str(error).splitlines(), f"{config}: {rest}"))
     chosen = (*overrides, *(f"{name}={dtype}" for name, dtype in dtypes.items()))
     tasks = list(walk(Report(config=config, overrides=chosen, data=data), _upstream))
@@ -170,7 +172,7 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
 
 
 def _executor(task: StageTask) -> Iterable[str]:
-    check_executor(task.run_settings)
+    check_execution(task.run_settings)
     return ()
 
 

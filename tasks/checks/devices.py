@@ -21,9 +21,7 @@ def required_gpus(settings: Config, opened: Sequence[Opened]) -> list[tuple[str,
     return list(dict.fromkeys([*needs, *(need for one in opened for need in one.required_gpus())]))
 
 
-def device_faults(
-    settings: Config, opened: Sequence[Opened], machine: Machine
-) -> Iterator[str]:
+def device_faults(settings: Config, opened: Sequence[Opened], machine: Machine) -> Iterator[str]:
     """A sentence for GPUs that are missing, and for settings that need more than ``gpus``."""
     needs = required_gpus(settings, opened)
     present = len(machine.gpus)

@@ -58,3 +58,8 @@ def described_machine(text: str) -> Machine:
     count, memory, ram = found.groups()
     gpus = (nominal_gpu(float(memory)),) * int(count)
     return Machine(gpus, float(ram) * GIB if ram else None, here=False)
+
+
+def machine_of(described: str | None) -> Machine:
+    """The machine that ``--machine`` describes; without a description this one."""
+    return this_machine() if described is None else described_machine(described)

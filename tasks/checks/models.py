@@ -22,9 +22,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-def model_faults(
-    settings: Config, opened: Iterable[Opened], *, here: bool = True
-) -> Iterator[str]:
+def model_faults(settings: Config, opened: Iterable[Opened], *, here: bool = True) -> Iterator[str]:
     """A sentence for each model that is missing, incomplete or has no chat template.
 
     With ``here`` false, for another machine, models that are not on this one are accepted.
@@ -85,7 +83,11 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
             more = "" if len(missing) == 1 else f" and {len(missing) - 1} more files"
             yield f"{where} lacks {missing[0]}{more}, which {name} names; {again}"
     suffixes = (*TORCH_WEIGHTS, *EXPORTED_WEIGHTS)
-    files = directory.rglob("*") if isinstance(model, Encoder) and not model.reranks else directory.iterdir()
+    files = (
+        directory.rglob("*")
+        if isinstance(model, Encoder) and not model.reranks
+        else directory.iterdir()
+    )
     if not any(path.suffix in suffixes and path.is_file() for path in files):
         yield f"{where} has no weights ({', '.join(TORCH_WEIGHTS[:2])}); {again}"
     if not any((directory / name).is_file() for name in _TOKENIZERS):

@@ -35,9 +35,7 @@ def existing(path: Path) -> Path:
     return Path()
 
 
-def space_faults(
-    settings: Config, plan: Plan, fetched: float, held: float = 0.0
-) -> Iterator[str]:
+def space_faults(settings: Config, plan: Plan, fetched: float, held: float = 0.0) -> Iterator[str]:
     """A sentence when the disk of the run has too little room.
 
     ``fetched`` are the bytes of models that are fetched from the hub, ``held`` those of the plan that are

@@ -100,9 +100,7 @@ def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
     return min(gpus, key=lambda one: one.memory or 0, default=None)
 
 
-def peak(
-    settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]
-) -> Parts:
+def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]) -> Parts:
     """The memory of one process of a stage at its peak: that of its largest turn."""
     gpu, turns = smallest(gpus), dict[int, Parts]()
     for one in opened:
@@ -233,9 +231,7 @@ def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> i
     return trainer.model_copy(update={"processes": count}).processes_per_machine
 
 
-def _training(
-    parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]
-) -> None:
+def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
     """One process of a training; its RAM is that of loading the base."""
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
     if shape is None:

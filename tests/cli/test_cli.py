@@ -201,11 +201,6 @@ def test_every_stage_has_a_command():
     assert set(STAGES) == app.STAGES.keys()
 
 
-def test_causes_is_a_hidden_name_of_failures(tmp_path):
-    assert "causes" not in steep("--help").stdout
-    refused(steep("causes", tmp_path / "absent.jsonl"), "no such file")
-
-
 def test_mask_exits_with_1_where_text_and_tokens_differ(tmp_path):
     reader = ("--tokenizer", "data/tiny_reader")
     record = {"output": "ab", "spans": [[0, 1, "model"], [1, 2, "observation"]]}

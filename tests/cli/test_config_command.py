@@ -72,7 +72,7 @@ def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
     )
 
 
-def test_blocks_lists_rounds_and_old_names_are_found() -> None:
+def test_blocks_lists_and_rounds_are_found() -> None:
     block = config("explain", "pairs")[1]
     assert "easy_outcome: maximum outcome" in block
     assert '"corpus.jsonl"' in config("explain", "corpus.files.0.path", "--json")[1]
@@ -86,9 +86,6 @@ def test_blocks_lists_rounds_and_old_names_are_found() -> None:
         )[1]
     )
     assert (of_round["key"], of_round["here"]) == ("pairs.limit", 9)
-    status, printed, told = config("explain", "retrieval.keep")
-    assert (status, "keep is now called top_k" in told) == (0, True)
-    assert printed.startswith("retrieval.top_k: ")
 
 
 def test_every_setting_can_be_explained() -> None:

@@ -23,12 +23,6 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
     assert plain.for_evaluation() is plain
 
 
-def test_an_old_name_of_a_setting_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    config = load(EMBEDDED, ("evaluation.retrieval.keep=3",))
-    assert config.for_evaluation().retrieval.top_k == 3
-    assert "keep is now called top_k" in capsys.readouterr().err
-
-
 def test_grpo_samples_by_probability_while_evaluation_need_not() -> None:
     config = load(EMBEDDED.with_name("embedded-prograph.yaml"), ("evaluation.sampling.top_p=0.9",))
     assert config.for_evaluation().sampling.top_p == 0.9

@@ -80,7 +80,6 @@ def test_a_numeric_setting_refuses_what_is_no_number_in_its_range(
         "base: embedded.yaml\nsft: {learning_rate: 1.0e-3}\n",
         "base: embedded.yaml\nexecution: ray\n",
         "base: embedded.yaml\njudges: null\nper_round: {2: {pairs: {limit: 5}}, 3: null}\n",
-        "base: embedded.yaml\nretrieval: {keep: 3}\n",  # an old name
         SMALL,
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -120,26 +119,3 @@ def test_failed_json_write_keeps_the_old_file(tmp_path):
         write_json(path, {"loss": float("nan")})
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["statistics.json"]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_values_of_version_0_1_are_read_under_their_current_names(tmp_path, suffix):
-    value = {
-        "trajectory_id": "q/0", "question_id": "q", "dataset": "nq", "question": "?", "hop": "single",
-        "answers": ["a"], "evidence": [], "grammar": "tearag", "output": "abc",
-        "spans": [[0, 1, "model"], [1, 3, "environment"]], "stop": "environment",
-        "token_ids": [1, 2], "token_spans": [[0, 1, "model"], [1, 2, "environment"]],
-    }  # fmt: skip
-    path = tmp_path / f"old.{suffix}"
-    if suffix == "jsonl":
-        path.write_text(json.dumps(value) + "\n")
-    else:
-        spans = {
-            name: [dict(zip(("start", "end", "writer"), span, strict=True)) for span in value[name]]
-            for name in ("spans", "token_spans")
-        }
-        pq.write_table(pa.Table.from_pylist([{**value, **spans}]), path)
-    [trajectory] = read_records(path, Trajectory)
-    assert trajectory.stop == "retrieval_error"
-    assert trajectory.spans == [(0, 1, "model"), (1, 3, "observation")]
-    assert trajectory.token_spans == [(0, 1, "model"), (1, 2, "observation")]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from peft import PeftModel
+from tasks.checks.uses import stage_names
 
 from pipeline.config import load
 from pipeline.core.records import Pair
-from tasks.checks.uses import stage_names
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep

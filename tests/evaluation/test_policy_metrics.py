@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.core.errors import StoreError
 from pipeline.evaluation.compare import bootstrap_interval, paired_test
+from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.run.context import StageContext
 from pipeline.stages.evaluate import merge, merge_policies
@@ -18,7 +19,11 @@ from tests.stages.fabricated_run import configuration, trajectory, write_evaluat
 
 
 def outcome(question: str, dataset: str, em: float, part: str | None = None) -> Outcome:
-    return Outcome(question, dataset, part, em, em, em, True, 2, 2, 40, 60, "answer")
+    mode = FailureMode.RIGHT if em else FailureMode.OTHER
+    scores = (em, em, em)
+    return Outcome(
+        question, dataset, part, *scores, True, 2, 2, 40, 60, "answer", mode, None, 2, "multi"
+    )
 
 
 def test_answers_are_scored_against_the_gold_answers() -> None:
@@ -95,23 +100,6 @@ def test_questions_with_one_number_of_hops_or_none_recorded_have_no_rows_by_hops
         assert [row["dataset"] for row in rows] == ["nq", "all"]
 
 
-def test_evaluations_of_earlier_versions_take_the_kind_from_their_trajectories(
-    tmp_path: Path,
-) -> None:
-    single = replace(trajectory("q1", "Vell", dataset="nq"), hop="single")
-    evaluated = write_evaluation(tmp_path / "sft", [trajectory("q0", "Ostar"), single])
-    rows = json.loads((evaluated / "rows.json").read_text())
-    for value in rows["outcomes"]:
-        del value["hop"]
-    (evaluated / "rows.json").write_text(json.dumps(rows))
-    merge_policies({"sft": evaluated}, tmp_path / "merged", resamples=9)
-    metrics = json.loads((tmp_path / "merged" / "metrics.json").read_text())
-    assert {row["dataset"]: row["em"] for row in metrics} == {
-        "musique": 1.0, "nq": 0.0, "single-hop": 0.0, "multi-hop": 1.0, "1-hop": 0.0, "2-hop": 1.0,
-        "all": 0.5,
-    }  # fmt: skip
-
-
 def test_further_policies_come_first_and_are_tested_against_the_last(tmp_path: Path) -> None:
     names = ["round-1", "sft", "released", "base"]
     shards = {name: write_evaluation(tmp_path / name, [trajectory("q", "Ostar")]) for name in names}
@@ -154,7 +142,10 @@ def test_a_row_has_the_documented_keys_and_none_for_unmeasured_values() -> None:
         "ci": dict.fromkeys(
             ["em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total"]
         ),
-        "failure_modes": None,  # not recorded in this outcome
+        "failure_modes": {
+            mode: {"n": int(mode == "right"), "share": float(mode == "right")}
+            for mode in FailureMode
+        },
     }
     assert result[0]["seconds"] is None
 

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.evaluation.comparison_tables import measure_tables
+from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, metrics_rows
 from pipeline.evaluation.paired import compare_paired, sign_flip_test
 from pipeline.evaluation.run_comparison import RunResults, compare_runs
@@ -26,7 +27,24 @@ def run(
 ) -> RunResults:
     """A run of one policy with one question per number."""
     outcomes = [
-        Outcome(f"{n}", "musique", None, value, value, value, True, 2, 2, 40, 60, "answer", hop=hop)  # type: ignore[arg-type]
+        Outcome(
+            f"{n}",
+            "musique",
+            None,
+            value,
+            value,
+            value,
+            True,
+            2,
+            2,
+            40,
+            60,
+            "answer",
+            FailureMode.OTHER,
+            None,
+            2,
+            hop,
+        )  # type: ignore[arg-type]
         for n, value in enumerate(em)
     ]
     return RunResults(

@@ -41,13 +41,13 @@ def test_every_turn_is_a_step_including_the_one_that_answers() -> None:
     ("text", "error"),
     [
         (OUTPUT.replace("<think>Alabama", "Alabama"), "text outside the tags at offset"),
-        (FIRST + KNOWLEDGE + "<answer>x</answer>", "<answer> after state 'told' at offset"),
+        (FIRST + KNOWLEDGE + "<answer>x</answer>", "<answer> after state 'observed' at offset"),
         ("<query>q</query>", "<query> after state 'start' at offset 0"),
         (OUTPUT + "\nso", f"text outside the tags at offset {len(OUTPUT)}"),
         (OUTPUT + "<answer>y</answer>", "<answer> after state 'answered' at offset"),
         (OUTPUT.replace("\nAlabama\n<", "\n<"), "nothing inside the tags at offset"),
         (FIRST + KNOWLEDGE, f"no answer at offset {len(FIRST + KNOWLEDGE)}"),
-        (FIRST + LAST, "<think> after state 'asked' at offset"),
+        (FIRST + LAST, "<think> after state 'searched' at offset"),
         (OUTPUT.replace("it is.", "<|im_end|>"), "control token <|im_end|> at offset"),
         ("", "no answer at offset 0"),
     ],
@@ -62,7 +62,7 @@ def test_a_format_error_is_reported(text: str, error: str) -> None:
 def test_a_format_error_has_the_offset_of_its_tag() -> None:
     text = FIRST + KNOWLEDGE + "<answer>x</answer>"
     assert GRAMMAR.parse(text).format_error == (
-        f"<answer> after state 'told' at offset {len(FIRST + KNOWLEDGE)}"
+        f"<answer> after state 'observed' at offset {len(FIRST + KNOWLEDGE)}"
     )
 
 

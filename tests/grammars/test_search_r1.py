@@ -44,7 +44,7 @@ def test_reasoning_after_information_may_be_untagged() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (OUTPUT.replace("<think>Röntgen.", "Röntgen."), "</think> after state 'told'"),
+        (OUTPUT.replace("<think>Röntgen.", "Röntgen."), "</think> after state 'observed'"),
         (OUTPUT + " done", "text outside the tags"),
         (FIRST + INFORMATION, "no answer"),
         (FIRST.replace("</think>\n", "</think> so "), "text outside the tags"),

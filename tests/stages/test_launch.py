@@ -20,8 +20,8 @@ import pytest
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
+from pipeline.run.machines import ENDED, Machines
 from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.run.remote import ENDED, Machines
 from pipeline.stages.launch import (
     Plan,
     command,

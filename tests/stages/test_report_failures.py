@@ -1,4 +1,4 @@
-"""Failure modes in the metrics rows and on the report page, also of runs of version 0.1."""
+"""Failure modes in the metrics rows and on the report page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pipeline.core.errors import StoreError
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import failed
-from pipeline.evaluation.failures import LEGEND, FailureMode, with_current_names
+from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.stages.evaluate import merge_policies
 from pipeline.stages.report import run
@@ -24,27 +24,10 @@ from tests.stages.test_report_page import HOSTILE, Page
 SECTION = re.compile(r'<section id="failure-modes">.*?<section id="cost">', re.DOTALL)
 
 
-def outcome(question: str, dataset: str, failure_mode: FailureMode | None) -> Outcome:
+def outcome(question: str, dataset: str, failure_mode: FailureMode) -> Outcome:
     return Outcome(
-        question, dataset, None, 0, 0, 0, True, 2, 2, 40, 60, "answer", failure_mode, 1, 2
+        question, dataset, None, 0, 0, 0, True, 2, 2, 40, 60, "answer", failure_mode, 1, 2, "multi"
     )
-
-
-def remove_failure_modes(directory: Path) -> None:
-    """Remove the diagnoses from the evaluation of a policy."""
-    measured = json.loads((directory / "rows.json").read_text())
-    for outcome in measured["outcomes"]:
-        del outcome["failure_mode"], outcome["failed_hop"], outcome["hops"]
-    (directory / "rows.json").write_text(json.dumps(measured))
-
-
-def write_as_0_1(evaluate: Path, shards: Sequence[Path]) -> None:
-    """Rename failure modes in the files of an evaluation to the names of version 0.1."""
-    for path in [shard / "rows.json" for shard in shards] + [evaluate / "failures.json"]:
-        path.write_text(path.read_text().replace('"failure_mode"', '"cause"'))
-    path = evaluate / "metrics.json"
-    text = path.read_text().replace('"failure_modes"', '"causes"')
-    path.write_text(text.replace('"retrieval_error"', '"environment"'))
 
 
 def section(context_output: Path) -> str:
@@ -82,17 +65,6 @@ def test_shares_are_averaged_over_data_sets_and_counts_added_up() -> None:
     assert failure_modes["nq"]["right"] == {"n": 0, "share": 0.0}
     assert failure_modes["all"]["misread"] == {"n": 2, "share": pytest.approx(2 / 3)}
     assert sum(count["share"] for count in failure_modes["all"].values()) == pytest.approx(1)
-
-
-def test_rows_have_no_failure_modes_if_an_outcome_has_none() -> None:
-    outcomes = [outcome("a", "nq", FailureMode.RIGHT), outcome("b", "nq", None)]
-    assert [
-        row["failure_modes"]
-        for row in metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
-    ] == [
-        None,
-        None,
-    ]
 
 
 def failures_of(directory: Path, trajectories: Sequence[Trajectory]) -> list[tuple[str, str]]:
@@ -164,58 +136,6 @@ def test_text_of_documents_and_policies_is_escaped(tmp_path: Path) -> None:
     words = "".join(Page(section(context.output)).words)
     assert f"Evidence: Vell: {HOSTILE}" in words
     assert f"Vell {HOSTILE}" in words
-
-
-def test_the_page_of_an_evaluation_without_failure_modes_says_so(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    shards = {name: tmp_path / f"evaluate-{name}" for name in ("sft", "round-1")}
-    for directory in shards.values():
-        remove_failure_modes(directory)
-    merge_policies(shards, context.inputs["evaluate"], resamples=9)
-    run(context)
-    assert (
-        "This evaluation was made before failure modes were recorded"
-        in Page(section(context.output)).text
-    )
-
-
-def test_files_of_version_0_1_give_the_same_metrics_and_page(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1, questions=12)
-    evaluate = context.inputs["evaluate"]
-    run(context)
-    page = (context.output / "report.html").read_text()
-    metrics = (context.output / "metrics.json").read_text()
-    shards = {name: tmp_path / f"evaluate-{name}" for name in ("sft", "round-1")}
-    write_as_0_1(evaluate, list(shards.values()))
-    assert '"causes"' in (evaluate / "metrics.json").read_text()
-    run(context)
-    assert (context.output / "report.html").read_text() == page
-    assert (context.output / "metrics.json").read_text() == metrics
-    merge_policies(shards, evaluate, resamples=200)
-    assert (evaluate / "metrics.json").read_text() == metrics
-
-
-def test_a_retrieval_error_of_version_0_1_gets_its_current_name() -> None:
-    assert with_current_names({"cause": "environment", "hop": None}) == {
-        "failure_mode": "retrieval_error",
-        "hop": None,
-    }
-
-
-def test_a_merge_without_failure_modes_does_not_break_the_page(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    evaluate = context.inputs["evaluate"]
-    metrics = json.loads((evaluate / "metrics.json").read_text())
-    for row in metrics:
-        del row["failure_modes"]
-    (evaluate / "metrics.json").write_text(json.dumps(metrics))
-    for name in ("failures.json", "failures.parquet"):
-        (evaluate / name).unlink()
-    run(context)
-    assert (
-        "This evaluation was made before failure modes were recorded"
-        in Page(section(context.output)).text
-    )
 
 
 def test_the_section_of_a_run_without_an_evaluation_says_so(tmp_path: Path) -> None:

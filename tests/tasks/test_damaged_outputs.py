@@ -35,12 +35,6 @@ def flip(directory):
     (directory / "number.txt").write_text("6")  # as long as before
 
 
-def forget_hashes(directory):
-    manifest = json.loads((directory / "manifest.json").read_text())
-    del manifest["files"]
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-
-
 def test_the_manifest_records_size_and_hash_of_every_file(first):
     assert json.loads((first / "manifest.json").read_text())["files"] == {
         "number.txt": {
@@ -88,20 +82,6 @@ def test_a_requested_stage_that_is_damaged_is_not_called_done(workspace, first):
     truncate(first)
     with pytest.raises(StoreError, match="first is damaged"):
         run(task(First, workspace))
-
-
-def test_a_truncated_parquet_file_of_an_earlier_version_is_noticed(workspace, first):
-    (first / "rows.parquet").write_bytes(b"PAR1 and no footer")
-    forget_hashes(first)
-    with pytest.raises(StoreError, match=r"rows\.parquet is no complete Parquet file"):
-        run(task(Second, workspace))
-
-
-def test_an_output_of_an_earlier_version_is_read_without_hashes(workspace, first):
-    forget_hashes(first)
-    run(task(Trains, workspace))
-    [row, _] = verify(task(Trains, workspace))
-    assert (row.damage, row.hashes) == ([], False)
 
 
 def test_status_shows_damage_without_reading_contents(workspace, first):

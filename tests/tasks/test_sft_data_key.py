@@ -23,7 +23,6 @@ def test_the_graphs_model_and_the_cut_of_the_corpus_are_part_of_the_key(override
 
 
 def test_a_graph_without_a_model_adds_nothing_to_the_key() -> None:
-    """So that outputs of earlier versions stay valid."""
     assert not [name for name in key(name="embedded") if name.startswith(("graph", "corpus"))]
 
 

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from pipeline.core.errors import ConfigError
 from pipeline.run.store import Store, read_manifest
-from tasks.base import StageTask
+from tasks.fingerprint import select
 from tasks.run import RunFailed, clean, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (
@@ -103,6 +103,7 @@ def test_a_raw_file_that_changed_before_its_stage_started_stops_the_stage(worksp
 KILLED = """
 import sys
 from pathlib import Path
+from tasks.fingerprint import select
 from tasks.run import run
 from tests.tasks.counting_tasks import Sleeps, task
 run(task(Sleeps, Path(sys.argv[1])), workers=int(sys.argv[2]))
@@ -187,7 +188,7 @@ def test_the_manifest_records_key_counts_and_versions(workspace):
     manifest = read_manifest(run(task(First, workspace)))
     assert manifest["fingerprint"] == task(First, workspace).key.fingerprint
     assert manifest["key"]["settings"] == {
-        "retrieval.keep": 5
+        "retrieval.top_k": 5
     }  # the name under which runs were kept
     assert manifest["counts"] == {"rows": 1}
     assert manifest["versions"]["luigi"]
@@ -202,7 +203,7 @@ def test_manifests_of_one_stage_differ_in_their_settings(workspace):
         json.loads((path / "manifest.json").read_text())["key"]["settings"]
         for path in (first, second)
     ]
-    assert settings == [{"retrieval.keep": 5}, {"retrieval.keep": 6}]
+    assert settings == [{"retrieval.top_k": 5}, {"retrieval.top_k": 6}]
 
 
 class Versioned(First):
@@ -214,16 +215,11 @@ def test_a_new_stage_version_has_another_fingerprint(workspace):
     assert isinstance(task(First, workspace).store, Store)
 
 
-class Later(StageTask):
-    stage = "later"
-    entry = "counting_stages:first"
-    reads = ("sampling", "pairs.margin")
-
-
-def test_a_later_setting_changes_no_key_at_its_default(workspace):
-    plain = task(Later, workspace)
-    assert "max_context_tokens" not in plain.slice()["sampling"]
-    assert "pairs.margin" not in plain.slice()
-    assert task(Later, workspace, "sampling.max_context_tokens=null").key == plain.key
-    for override in ("sampling.max_context_tokens=500", "pairs.margin=0.2"):
-        assert task(Later, workspace, override).key != plain.key
+def test_fingerprints_hold_no_settings_of_execution(workspace):
+    settings = task(First, workspace, "sampling.shards=3").settings
+    chosen = select(settings, ("sampling", "retrieval", "pairs.margin", "cache_dir"))
+    assert chosen["pairs.margin"] == 0.1
+    assert "samples" in chosen["sampling"]
+    assert not {"shards", "batch"} & chosen["sampling"].keys()
+    assert "service" not in chosen["retrieval"]
+    assert "cache_dir" not in chosen

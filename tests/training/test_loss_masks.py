@@ -265,7 +265,6 @@ def test_a_control_token_in_retrieved_text_is_refused_on_both_sides(tokenizer):
 
 
 def test_a_control_token_that_is_missing_from_the_text_is_refused(tokenizer):
-    """Pairs of earlier versions omit such tokens from the text."""
     modified = with_control_token(tokenizer, "rejected", 3, "<|pad|>")
     hidden = dataclasses.replace(modified, rejected=pair(tokenizer, 2).rejected)
     with pytest.raises(TrainingError, match=r"rejected: decode to .*build the pairs again"):

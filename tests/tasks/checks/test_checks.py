@@ -5,6 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tasks.checks.data import data_faults, question_faults
+from tasks.checks.endpoints import endpoint_faults
+from tasks.checks.lengths import length_faults
+from tasks.checks.supply import supply_faults
+from tasks.checks.uses import stage_names, used_models
 
 from pipeline.config import load
 from pipeline.core.errors import InputError
@@ -12,16 +17,11 @@ from pipeline.core.gpus import nominal_gpu
 from pipeline.core.local_models import local_directory
 from tasks.checks import devices
 from tasks.checks.collect import check_stages
-from tasks.checks.data import data_faults, question_faults
 from tasks.checks.devices import device_faults, division_faults
-from tasks.checks.endpoints import endpoint_faults
-from tasks.checks.lengths import length_faults
 from tasks.checks.machine import Machine, described_machine
 from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import existing
-from tasks.checks.supply import supply_faults
-from tasks.checks.uses import stage_names, used_models
 from tasks.planning.memory import memory_plan
 from tasks.planning.sizes import Sizes
 from tasks.report import Report

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tasks.checks.starting import RunRefused, check_start, plan_lines
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
@@ -10,7 +11,6 @@ from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
 from tasks.checks import starting
 from tasks.checks.machine import Machine
-from tasks.checks.starting import RunRefused, check_start, plan_lines
 from tasks.run import run, task_for, walk
 from tasks.sharding import ShardedTask
 from tests.tasks.checks.published_files import write_published_files

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from tasks.planning.gpu_time import gpu_seconds
 
 from pipeline.config import load
 from pipeline.config.dtypes import resolve_dtypes
@@ -12,7 +13,6 @@ from pipeline.index.memory import encoder_activations, index_bytes, is_on_gpu, s
 from pipeline.llm.memory import engine_memory
 from pipeline.training.memory import training_memory
 from tasks.planning import published
-from tasks.planning.gpu_time import gpu_seconds
 from tasks.planning.memory import MemoryPlan, memory_plan
 from tasks.planning.sizes import Sizes, estimated_records, published_count, sizes_of
 from tests.tasks.checks.published_files import write_lines

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tasks.planning.gpu_time import gpu_seconds, parameters
 
 from benchmarks.gpu_check import encoders, policies, training
 from benchmarks.gpu_check.catalogue import PARTS
 from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.core.model_shapes import PUBLISHED
-from tasks.planning.gpu_time import gpu_seconds, parameters
 from tasks.planning.rates import Rates, rates
 from tasks.planning.sizes import published_count, sizes_of
 
