@@ -82,12 +82,14 @@ def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     else:
         chunks = float(world.documents)
     graph = settings.graph.source != "none"
+    used = (settings.retrieval, settings.for_evaluation().retrieval)
+    hyper = any(retrieval.over_hypergraph for retrieval in used)
     return Sizes(
         questions,
         chunks,
         triplets=chunks * PER_CHUNK["triplets"] * graph,
-        entities=chunks * PER_CHUNK["entities"],
-        hyperedges=chunks * HYPEREDGES_PER_CHUNK,
+        entities=chunks * PER_CHUNK["entities"] * (graph or hyper),
+        hyperedges=chunks * HYPEREDGES_PER_CHUNK * hyper,
     )
 
 
