@@ -1,0 +1,20 @@
+"""Tasks of a run by the names of their stages, read from the configuration alone."""
+
+from collections.abc import Sequence
+
+from tasks.base import StageTask, walk
+from tasks.opened import Opened
+from tasks.report import Report
+
+
+def stages(
+    config: str, names: Sequence[str], overrides: Sequence[str] = (), data: str | None = None
+) -> list[StageTask]:
+    """The tasks of the named stages, in running order; shards are not among them."""
+    report = Report(config=config, overrides=tuple(overrides), data=data)
+    return [task for task in walk(report, lambda one: one.inputs) if task.stage in names]
+
+
+def opened(config: str, names: Sequence[str], overrides: Sequence[str] = ()) -> list[Opened]:
+    """What the named stages open, in running order."""
+    return [one for task in stages(config, names, overrides) for one in task.opens()]
