@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tests.stages.test_report_page import HOSTILE, Page
 
 from pipeline.core.errors import StoreError
 from pipeline.core.records import Trajectory
@@ -19,6 +18,7 @@ from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.report.page import run
 from pipeline.stages.evaluate import merge_policies
 from tests.evaluation.hops import DIRECTED, film_trajectory, first_step, musique
+from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 SECTION = re.compile(r'<section id="failure-modes">.*?<section id="cost">', re.DOTALL)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stages.test_report_page import HOSTILE, Page
 
 from pipeline.config.differences import differing_settings
 from pipeline.core.record_io import read_records, write_parquet
@@ -22,6 +21,7 @@ from pipeline.report.page import run
 from pipeline.report.usage import usages
 from pipeline.run.store import StageKey
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
 
 DECOMPOSED = [

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.stages.test_report_page import Page
 
 from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
@@ -18,6 +17,7 @@ from pipeline.report.page import run
 from pipeline.rewards.prograph import step_rewards
 from pipeline.rewards.structure import Structure
 from pipeline.run.context import StageContext
+from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import trajectory, write_run
 
 COST = {"states": 6, "distinct": 4, "continuations": 16, "generated_tokens": 900}
