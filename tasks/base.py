@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,11 +23,12 @@ from pipeline.config.dtypes import Resolved, resolve_dtypes
 from pipeline.core import shipped
 from pipeline.core.errors import StoreError
 from pipeline.core.malloc import MALLOC
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import Preloaded, StageFailed
+from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
 from tasks.execution.start import Resources, StageRun, start_stage
@@ -41,15 +42,6 @@ MEMORY_SETTINGS = (
     "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
-
-
-class _Preloading:
-    """The running fork server, as `tasks.preloading` sets it."""
-
-    start: Callable[[StageTask], Preloaded | None] | None = None
-
-
-preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
@@ -78,6 +70,7 @@ class StageTask(luigi.Task):
     asked = Resources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
+    fork_server: ForkServer | None = None  # set by `tasks.preloading`
 
     @cached_property
     def settings(self) -> Config:
@@ -262,7 +255,7 @@ class StageTask(luigi.Task):
                 needs=self.asked,
                 machines=self.machines,
                 memory_hint=self._memory_hint(),
-                preloaded=preloading.start(self) if preloading.start is not None else None,
+                server=self.fork_server,
                 started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
                 noted=lambda note: say(aligned(self.label, note)),
             ),
