@@ -7,10 +7,13 @@ function in a separate process (``pipeline.run.worker``).
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shlex
 import time
+import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,18 +24,17 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.dtypes import Resolved, resolve_dtypes
 from pipeline.core import shipped
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.malloc import MALLOC
+from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
-from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
-from pipeline.run.store import StageKey, Store
+from pipeline.run.store import Depth, StageKey, Store, problems
 from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
 from tasks.execution.start import Resources, StageRun, start_stage
-from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.outputs import Output, Outputs
 
@@ -312,12 +314,10 @@ class StageTask(luigi.Task):
 
         It is also recorded beside the stage's output, unless another process runs the stage.
         """
-        failure = failure_of(exception)
+        failure = _failure_of(exception)
         if not (isinstance(exception, StageFailed) and exception.busy):
-            FailureRecord(failure.message, failure.status, failure.log).write(
-                self.store.failure_file(self.key)
-            )
-        return failure.as_text()
+            failure.write(self.store.failure_file(self.key))
+        return json.dumps(asdict(failure))
 
     def environment(self) -> dict[str, str]:
         """Environment variables of the stage's process: those of Python, and of its lease."""
@@ -326,6 +326,19 @@ class StageTask(luigi.Task):
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
+
+
+def _failure_of(exception: BaseException) -> FailureRecord:
+    """The failure that an exception of a task means. The traceback of a bug is printed."""
+    if isinstance(exception, StageFailed):
+        log = None if exception.log is None else str(exception.log)
+        return FailureRecord(exception.cause, exception.exit_status, log)
+    if isinstance(exception, SteepError):
+        return FailureRecord(str(exception), exception.exit_status)
+    if isinstance(exception, OSError):
+        return FailureRecord(explain_os_error(exception, "the run's directory"), 2)
+    traceback.print_exception(exception)
+    return FailureRecord(f"{type(exception).__name__}: {exception}", 1)
 
 
 def aligned(label: str, text: str) -> str:

@@ -61,8 +61,8 @@ def plan(
     if schedule:
         _show_schedule(_schedule_of(task, workers), as_json)
         return
-    from tasks.other_shards import unused_work
     from tasks.run import walk
+    from tasks.sharding import unused_work
 
     if probe:
         from tasks.planning.probe import probe_overrides
