@@ -263,10 +263,9 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
 
 
 def _caches(folders: Iterable[Path]) -> dict[str, int]:
-    """The sizes of the content caches: directories of part files, and SQLite files with those beside them."""
+    """The sizes of the content caches, with the journals beside them."""
     files = {file for folder in folders for file in folder.glob("*.sqlite")}
-    parts = {parts for folder in folders for parts in folder.glob("*.parts")}
-    return {str(path): size_of(path) for path in sorted(parts)} | {
+    return {
         str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
         for file in sorted(files)
     }

@@ -1,10 +1,10 @@
-"""Content-addressed caches: `ContentCache` and `PartCache` on disk, `LruCache` in memory.
+"""Content-addressed caches: `ContentCache` on disk, `LruCache` in memory.
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so several
-processes can read and write at once; it must be on a local disk. On a network file system `open_cache`
-chooses a `PartCache`, in which each process has a file of its own.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite with its rollback journal, so
+processes of one machine share it, and of several machines whose file system has working locks.
+Write-ahead mode would save half a millisecond per write, but needs memory that machines do not share.
 """
 
 from __future__ import annotations
@@ -15,22 +15,15 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
-
-from pipeline.core.cache_copy import copy_once
 from pipeline.core.errors import StoreError
-from pipeline.core.file_systems import on_network
-from pipeline.core.part_cache import PartCache
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _PER_STATEMENT = 500  # parameters of one SQL statement; old SQLite builds allow 999
 _WAIT_SECONDS = 120.0
-_SWITCH_SECONDS = 10.0
 
 
 def digest(*parts: str) -> bytes:
@@ -41,41 +34,6 @@ def digest(*parts: str) -> bytes:
         hasher.update(len(encoded).to_bytes(8, "little"))
         hasher.update(encoded)
     return hasher.digest()
-
-
-class Cache(Protocol):
-    """A key-value store of bytes, under keys of 16 bytes; all methods raise StoreError."""
-
-    path: Path
-
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The stored values by key; keys without a value are absent."""
-        ...
-
-    def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Store (key, value) items; values that are already stored are kept."""
-        ...
-
-    def remove(self, keys: Iterable[bytes]) -> None:
-        """Forget the values of these keys, so that `put` stores new ones."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
-
-
-def open_cache(path: Path, *, private: bool = False) -> Cache:
-    """The cache at ``path``: SQLite on a local disk, a directory of part files on a network file system.
-
-    The directory has the suffix ``.parts``. A SQLite cache at ``path`` is copied into it once (`cache_copy`).
-    Raises StoreError when the cache cannot be used.
-    """
-    if not on_network(path):
-        return ContentCache(path, private=private)
-    parts = path.with_suffix(".parts")
-    copy_once(path, parts, private=private)
-    return PartCache(parts, private=private)
 
 
 class ContentCache:
@@ -90,13 +48,11 @@ class ContentCache:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if private:
-                _close_to_others(path)
+            if private:  # the journal gets the same mode
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(
                 path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
             )
-            _write_ahead(self._connection)
-            self._connection.execute("PRAGMA synchronous=NORMAL")
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS items (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
             )
@@ -128,6 +84,10 @@ class ContentCache:
         """Forget the values of these keys, so that `put` stores new ones."""
         self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
 
+    def clear(self) -> None:
+        """Remove all values."""
+        self._execute("DELETE FROM items", [()])
+
     def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
         """Execute a statement for every row in one transaction."""
         with self._lock:
@@ -151,30 +111,6 @@ class ContentCache:
             f"{self.path}: cache cannot be used ({error}); check the disk, or delete the file "
             "to rebuild it"
         )
-
-
-def _close_to_others(path: Path) -> None:
-    """Create the file for its owner alone, or make it so; SQLite gives its other files the same mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        with suppress(FileNotFoundError):
-            if file.stat().st_uid == os.geteuid():
-                file.chmod(0o600)
-
-
-@retry(
-    retry=retry_if_exception_message(message="database is locked"),
-    stop=stop_after_delay(_SWITCH_SECONDS),
-    wait=wait_random(0.01, 0.1),
-    reraise=True,
-)
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead mode.
-
-    When several processes open a new file, SQLite lets one switch and fails the others at once
-    instead of making them wait, so the switch is retried.
-    """
-    connection.execute("PRAGMA journal_mode=WAL")
 
 
 class LruCache(Generic[K, V]):

@@ -18,11 +18,8 @@ import psutil
 import pytest
 
 from pipeline.config import load
-from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.gpus import GIB, nominal_gpu
-from pipeline.index.embed import open_cache
-from pipeline.llm.factory import chat_cache
 from pipeline.run.cluster import slurm_driver
 from pipeline.run.cluster.request import Request, Watch
 from pipeline.run.cluster.slurm_queue import queue_state
@@ -358,27 +355,6 @@ def test_the_short_form_keeps_the_other_settings(workspace) -> None:
     settings = task(Second, workspace, "execution.slurm.partition=gpu", "execution=slurm").settings
     assert settings.execution.kind == "slurm"
     assert settings.execution.slurm.partition == "gpu"
-
-
-def test_machines_share_caches_on_a_network_file_system_without_sqlite(
-    workspace, monkeypatch
-) -> None:
-    mounts = workspace / "mounts"
-    shared = workspace / "shared disk"
-    place = str(shared).replace(" ", "\\040")
-    mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/home {place} nfs4 rw,vers=4.2 0 0\n")
-    monkeypatch.setattr("pipeline.core.file_systems._MOUNTS", mounts)
-    settings = task(Second, workspace, f"cache_dir={shared / 'cache'}", "execution=slurm").settings
-    check_executor(settings)
-    key = digest("text")
-    for machine in range(2):
-        for cache in (open_cache(settings.cache_dir), chat_cache(settings.cache_dir)):
-            assert cache.get([key]) == ({key: b"kept"} if machine else {})
-            cache.put([(key, b"kept")])
-            cache.close()
-    assert not list(shared.rglob("*.sqlite*"))
-    names = {path.parent.name for path in shared.rglob("*.part")}
-    assert names == {"content.parts", "chat.parts"}
 
 
 class Sent(Reports):
