@@ -19,10 +19,10 @@ import luigi
 
 from pipeline import config as configuration
 from pipeline.config import Config
-from pipeline.config.dtypes import Resolved, resolve_dtypes
+from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core import shipped
 from pipeline.core.errors import StoreError
-from pipeline.core.malloc import MALLOC
+from pipeline.core.process_variables import MALLOC
 from pipeline.run.output_check import Depth, problems
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord

@@ -53,6 +53,7 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/supervisor.py",
     "pipeline/run/remote.py",  # an environment variable
     "pipeline/run/cluster/request.py",  # arguments, standard input, lines of an attempt's own reports
+    "pipeline/config/yaml_files.py",  # text that `read_text` has read
     "pipeline/llm/chat.py",
     "pipeline/grammars/prograph.py",
     "tasks/executors/ray.py",  # what the head of the cluster prints

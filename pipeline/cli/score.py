@@ -142,7 +142,7 @@ def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
 
         return Rewards(), _SimilarityOnly(Lexical)
     from pipeline.config import load
-    from pipeline.config.dtypes import resolve_dtypes
+    from pipeline.config.machine_choices import resolve_dtypes
     from pipeline.stages.resources import open_similarity
 
     config = resolve_dtypes(load(name)).settings

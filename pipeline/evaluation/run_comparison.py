@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, hop_count_name
 from pipeline.core.atomic import json_text
-from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count, hop_count_name
 from pipeline.core.errors import InputError
 from pipeline.evaluation.metrics import MEASURES, Outcome
 from pipeline.evaluation.pair_comparison import PairsByRound, pair_rows, shared_rows

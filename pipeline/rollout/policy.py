@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.policy_files import UNTRAINED, lineage_fields
+from pipeline.core.model_files import UNTRAINED, lineage_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from typing import Any
 
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.evaluation.pair_comparison import RoundPairs
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError
-from pipeline.core.policy_files import (
+from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
     LINEAGE,

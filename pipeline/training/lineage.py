@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
-from pipeline.core.policy_files import LINEAGE, lineage_fields
+from pipeline.core.model_files import LINEAGE, lineage_fields
 from pipeline.core.record_io import parse_record
 from pipeline.llm.adapter_files import adapter_settings, adapter_tensors
 

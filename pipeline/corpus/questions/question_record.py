@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.core.dataset_averages import is_average
+from pipeline.core.answer_metrics import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Question

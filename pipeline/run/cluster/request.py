@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeline.core.cpu_threads import VARIABLES, thread_variables
+from pipeline.core.process_variables import VARIABLES, thread_variables
 from pipeline.run.progress import ProgressRecord, read_progress
 from pipeline.run.remote import RemoteStage
 from pipeline.run.store import StageKey, Store
