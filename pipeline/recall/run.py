@@ -32,8 +32,7 @@ from pipeline.recall.compare import (
     measure_retrievers,
     retriever_variants,
 )
-from pipeline.recall.metrics import DocumentOf
-from pipeline.recall.questions import RecallQuestions, read_recall_questions
+from pipeline.recall.questions import DocumentOf, RecallQuestions, read_recall_questions
 
 _TIMED_QUERIES = 32
 
