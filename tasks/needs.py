@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.config.processes import on_gpus, processes_on
+from pipeline.config.machine_choices import on_gpus, processes_on
 from tasks.base import StageTask
 from tasks.opened import Opened, Training
 from tasks.sharding import shards_of
@@ -36,7 +36,7 @@ def needs(task: StageTask, gpus: int | None = None) -> Needs:
     """What the stage of ``task`` asks for: the most that one of its models needs.
 
     The models of a stage share its GPUs. ``gpus`` are those that the stage can have, which decide in how
-    many processes it trains (`pipeline.config.processes`); None: as many as it asks for. A divided stage
+    many processes it trains (`pipeline.config.machine_choices`); None: as many as it asks for. A divided stage
     only joins the outputs of its shards, and opens no model.
     """
     if shards_of(task):

@@ -6,6 +6,7 @@ import shutil
 from typing import Any
 
 from pipeline.config.differences import differing_settings
+
 from pipeline.core.atomic import replacing
 from pipeline.core.errors import StoreError
 from pipeline.run.failures import explain_os_error

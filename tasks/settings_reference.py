@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pipeline.config.walk import BlockSettings, Setting, all_blocks
+
 from pipeline.config import Config
 from pipeline.config.base import Execution
-from pipeline.config.walk import BlockSettings, Setting, all_blocks
 from tasks.base import STAGES, StageTask
 
 _HEAD = """\
@@ -101,7 +102,7 @@ def _shown(setting: Setting) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return str(value) if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def _description(setting: Setting) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pipeline.core.local_models import is_hub_name, is_offline, local_directory
+from pipeline.core.model_files import is_hub_name, is_offline, local_directory
 from pipeline.core.model_shapes import CONFIG
 from tasks.opened import Opened
 

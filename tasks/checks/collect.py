@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config import load
-from pipeline.config.dtypes import resolve_dtypes
+from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.llm.api_key import ApiKey
 from tasks.base import StageTask, walk

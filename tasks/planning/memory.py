@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.config import Config, Trainer
-from pipeline.config.processes import processes_on
+from pipeline.config.machine_choices import processes_on
 from pipeline.core.gpus import CONTEXT_BYTES, GIB, Gpu
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
 from pipeline.index.memory import (

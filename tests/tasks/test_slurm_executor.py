@@ -30,7 +30,7 @@ from tasks.needs import NOTHING, RULES, Needs
 from tasks.planning.memory import memory_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.run import RunFailed, run
-from tests.docs_tools.test_documented_commands import PAGES, commands
+from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
