@@ -1,12 +1,12 @@
 """What the stages of the shipped configurations ask for."""
 
 import pytest
+from tasks.planning.simulation import divided_walk
 
 from pipeline.core.errors import ConfigError
 from tasks.build import asked_of, check_needs
 from tasks.execution.leases import Capacity
 from tasks.needs import RULES, TRAINERS, Needs, needs
-from tasks.planning.simulation import divided_walk
 from tasks.run import PER_POLICY, STAGES, task_for
 
 WITHOUT_MODEL = {"world", "corpus", "start", "pair", "evaluate", "report"}
