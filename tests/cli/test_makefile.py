@@ -69,11 +69,6 @@ def test_targets_that_take_json_say_so() -> None:
     }  # fmt: skip
 
 
-def test_a_plan_takes_a_probe_and_a_review() -> None:
-    assert recipe("plan", "PROBE=1").split()[-1] == "--probe"
-    assert recipe("plan", "REVIEW=1", "WORKERS=3").split()[-3:] == ["--workers", "3", "--review"]
-
-
 def test_data_sets_are_chosen_for_a_directory() -> None:
     command = recipe("data", "DATA=d", "DATASETS=nq popqa").splitlines()[-1].partition("steep ")[2]
     assert command.split() == ["data", "--data", "d", "--dataset", "nq", "--dataset", "popqa"]
