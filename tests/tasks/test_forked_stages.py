@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.gpus import nominal_gpu
 from tasks import preloading
-from tasks.preloading import modules_of
+from tasks.needs import imports_of
 from tasks.run import RunFailed, run, task_for
 from tests.run.test_process import running
 from tests.tasks.counting_tasks import ROOT, Ends, Second, task
@@ -24,8 +25,8 @@ def forked(monkeypatch):
         asked.append(stage_task.stage)
         return ("calendar",)
 
-    monkeypatch.setattr(preloading, "modules_of", modules)
-    monkeypatch.setattr(preloading, "has_gpu", lambda: False)
+    monkeypatch.setattr(preloading, "imports_of", modules)
+    monkeypatch.setattr(preloading, "machine_gpus", list)
     return asked
 
 
@@ -64,7 +65,7 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeyp
         return ("calendar",)
 
     with monkeypatch.context() as changed:
-        changed.setattr(preloading, "modules_of", killed_server)
+        changed.setattr(preloading, "imports_of", killed_server)
         with pytest.raises(RunFailed, match="first: its process cannot be started: the fork serv"):
             run(task(Second, workspace), workers=1)
     run(task(Second, workspace))
@@ -83,24 +84,24 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeyp
     ],
 )
 def test_heavy_stages_name_what_they_import(stage, module):
-    names = modules_of(task_for(stage, str(ROOT / "configs/embedded.yaml"), ("shards=1",)))
+    names = imports_of(task_for(stage, str(ROOT / "configs/embedded.yaml"), ("shards=1",)))
     assert module in names if module else not names
 
 
 @pytest.mark.parametrize("stage", ["graph", "sft-data"])
 def test_stages_that_ask_a_local_model_name_vllm(stage):
     llm = task_for(stage, str(ROOT / "configs/tearag-llama3-8b.yaml"), ("shards=1",))
-    assert "vllm.v1.engine.llm_engine" in modules_of(llm)
+    assert "vllm.v1.engine.llm_engine" in imports_of(llm)
 
 
 def test_the_judge_stage_names_vllm_for_the_policys_own_answers():
     judge = task_for("judge", str(ROOT / "configs/embedded-hiprag.yaml"), ("shards=1",))
-    assert "vllm.v1.engine.llm_engine" in modules_of(judge)
+    assert "vllm.v1.engine.llm_engine" in imports_of(judge)
 
 
 @pytest.mark.parametrize("reason", ["setting", "gpus", "gpu"])
 def test_without_a_fork_server_stages_are_new_processes(workspace, forked, monkeypatch, reason):
-    monkeypatch.setattr(preloading, "has_gpu", lambda: reason == "gpu")
+    monkeypatch.setattr(preloading, "machine_gpus", lambda: [nominal_gpu(80)] * (reason == "gpu"))
     settings = {"setting": ["preload=false"], "gpus": ["gpus=1"], "gpu": []}[reason]
     stage = task(Second, workspace, *settings)
     with preloading.preloaded([stage]):
