@@ -252,14 +252,14 @@ def _with_own_question(item: Trajectory) -> Trajectory:
 
 def _report(folder: Path) -> None:
     from pipeline.methods import titled_terms
-    from pipeline.stages import report_recall
-    from pipeline.stages.report_data import pair_examples, pair_kinds
-    from pipeline.stages.report_rewards import reward_terms
+    from pipeline.report import recall
+    from pipeline.report.data import pair_examples, pair_kinds
+    from pipeline.report.rewards import reward_terms
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
     inputs["questions-sampling"] = folder / "questions"
     reward_terms(folder / "score-1", titled_terms())
-    report_recall.values(inputs, "test")
+    recall.values(inputs, "test")
     pair_kinds(inputs)
     pair_examples(inputs)
 

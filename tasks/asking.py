@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import StoreError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.run.output_check import Depth
+from pipeline.run.store import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
 from tasks.build import check_needs

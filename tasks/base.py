@@ -7,10 +7,13 @@ function in a separate process (``pipeline.run.worker``).
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shlex
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,17 +24,17 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.dtypes import Resolved, resolve_dtypes
 from pipeline.core import shipped
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.malloc import MALLOC
-from pipeline.run.output_check import Depth, problems
+from pipeline.run.failures import explain_os_error
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
-from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import Preloaded, StageFailed
+from pipeline.run.store import Depth, StageKey, Store, problems
+from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
 from tasks.execution.start import Resources, StageRun, start_stage
-from tasks.failures import failure_of
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.opened import Opened, Work
 from tasks.outputs import Output, Outputs
@@ -45,15 +48,6 @@ MEMORY_SETTINGS = (
     "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
-
-
-class _Preloading:
-    """The running fork server, as `tasks.preloading` sets it."""
-
-    start: Callable[[StageTask], Preloaded | None] | None = None
-
-
-preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
@@ -90,6 +84,7 @@ class StageTask(luigi.Task):
     asked = Resources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
+    fork_server: ForkServer | None = None  # set by `tasks.preloading`
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse one whose declaration lacks a part."""
@@ -304,7 +299,7 @@ class StageTask(luigi.Task):
                 needs=self.asked,
                 machines=self.machines,
                 memory_hint=self._memory_hint(),
-                preloaded=preloading.start(self) if preloading.start is not None else None,
+                server=self.fork_server,
                 started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
                 noted=lambda note: say(aligned(self.label, note)),
             ),
@@ -364,12 +359,10 @@ class StageTask(luigi.Task):
 
         It is also recorded beside the stage's output, unless another process runs the stage.
         """
-        failure = failure_of(exception)
+        failure = _failure_of(exception)
         if not (isinstance(exception, StageFailed) and exception.busy):
-            FailureRecord(failure.message, failure.status, failure.log).write(
-                self.store.failure_file(self.key)
-            )
-        return failure.as_text()
+            failure.write(self.store.failure_file(self.key))
+        return json.dumps(asdict(failure))
 
     def environment(self) -> dict[str, str]:
         """Environment variables of the stage's process: those of Python, and of its lease."""
@@ -409,6 +402,19 @@ def walk(
             yield one
 
     return visit(task)
+
+
+def _failure_of(exception: BaseException) -> FailureRecord:
+    """The failure that an exception of a task means. The traceback of a bug is printed."""
+    if isinstance(exception, StageFailed):
+        log = None if exception.log is None else str(exception.log)
+        return FailureRecord(exception.cause, exception.exit_status, log)
+    if isinstance(exception, SteepError):
+        return FailureRecord(str(exception), exception.exit_status)
+    if isinstance(exception, OSError):
+        return FailureRecord(explain_os_error(exception, "the run's directory"), 2)
+    traceback.print_exception(exception)
+    return FailureRecord(f"{type(exception).__name__}: {exception}", 1)
 
 
 def aligned(label: str, text: str) -> str:

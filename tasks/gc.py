@@ -67,10 +67,10 @@ class Names:
 
     def add(self, report: StageTask) -> None:
         """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
-        needed = {task.task_id: task for task in _needed(report)}
-        for task in needed.values():
+        needed = list(_needed(report))
+        for task in needed:
             self._add(task)
-        for task in _further(report, {task.stage for task in needed.values()}):
+        for task in _further(report, {task.stage for task in needed}):
             try:
                 for below in _needed(task):
                     self._add(below)
@@ -260,10 +260,9 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
 
 
 def _caches(folders: Iterable[Path]) -> dict[str, int]:
-    """The sizes of the content caches: directories of part files, and SQLite files with those beside them."""
+    """The sizes of the content caches: SQLite files with their journals."""
     files = {file for folder in folders for file in folder.glob("*.sqlite")}
-    parts = {parts for folder in folders for parts in folder.glob("*.parts")}
-    return {str(path): size_of(path) for path in sorted(parts)} | {
+    return {
         str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
         for file in sorted(files)
     }

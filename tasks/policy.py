@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.policy_files import LINEAGE
-from tasks.base import StageTask
+from tasks.base import STAGES, StageTask
 from tasks.given_policy import Start, UntrainedPolicy
 from tasks.sft import Sft
 
@@ -14,10 +14,9 @@ ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this
 
 def policy(task: StageTask, number: int) -> StageTask:
     """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0."""
-    from tasks.train import Train  # that module imports this one
-
     if number > 0:
-        made: StageTask = task.clone(Train, round=number)
+        # By name, because training reads what stages of its round make with the policy before it.
+        made: StageTask = task.clone(STAGES["train"], round=number)
     else:
         made = task.clone(Sft if task.run_settings.start == SFT else Start)
     return made

@@ -30,7 +30,7 @@ class Report(LightTask):
     stage = "report"
     help = "the HTML report"
     version = 5  # terms against answers by number of hops and within questions
-    entry = "pipeline.stages.report:run"
+    entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included
 

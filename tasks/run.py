@@ -11,22 +11,21 @@ from pipeline.core.errors import ConfigError, SteepError, StoreError
 from pipeline.run import litter
 from pipeline.run.failures import explain_os_error
 from pipeline.run.litter import Cleaning
-from pipeline.run.output_check import Depth
+from pipeline.run.progress import FailureRecord
+from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
 from tasks.base import STAGES, StageTask, aligned, say, walk
-from tasks.build import build, check_needs
-from tasks.display import shown
+from tasks.build import build, check_needs, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
-from tasks.failures import Failure, told_once
 from tasks.folders import check_folders, check_writable
 from tasks.opened import Training
-from tasks.other_shards import unused_work
 from tasks.preloading import preloaded
+from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
 from tasks.rounds import RoundTask
-from tasks.sharding import ShardedTask
+from tasks.sharding import ShardedTask, unused_work
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -201,7 +200,7 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
         raise _failed(todo, failures)
 
 
-def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed:
+def _failed(todo: list[StageTask], failures: Mapping[str, FailureRecord]) -> RunFailed:
     failed = [
         (needed.label, failures[needed.task_id]) for needed in todo if needed.task_id in failures
     ]
@@ -211,7 +210,7 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
             "it, then run the command again",
             2,
         )
-    return RunFailed(told_once(failed), failed[-1][1].status)
+    return RunFailed(told_once(failed), failed[-1][1].exit_status)
 
 
 def clean(task: StageTask) -> Cleaning:

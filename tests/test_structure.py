@@ -55,7 +55,6 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/llm/chat.py",
     "pipeline/grammars/prograph.py",
     "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
-    "tasks/failures.py",
     "tasks/build.py",
 }
 

@@ -16,7 +16,7 @@ from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
 from pipeline.core.dataset_averages import ALL
 from pipeline.evaluation.policy_names import of_run, policy_title
-from pipeline.stages.report_data import read_json, series
+from pipeline.report.data import read_json, series
 
 Page = dict[str, Any]
 

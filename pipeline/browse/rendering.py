@@ -17,7 +17,7 @@ from pipeline.core.html_pages import page_environment
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
 from pipeline.pairs.select import BINS
-from pipeline.stages.report import TEMPLATES as REPORT_TEMPLATES
+from pipeline.report.page import TEMPLATES as REPORT_TEMPLATES
 
 HERE = Path(__file__).parent
 _STYLES = (REPORT_TEMPLATES / "report.css.j2", HERE / "static" / "browse.css")

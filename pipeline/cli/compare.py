@@ -41,8 +41,8 @@ def compare(
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
     from pipeline.evaluation.comparison_tables import markdown, tables
-    from pipeline.stages.comparison_page import comparison_page
-    from pipeline.stages.finished_run import compare_directories, run_directory
+    from pipeline.report.comparison import comparison_page
+    from pipeline.report.finished_run import compare_directories, run_directory
 
     comparison = compare_directories([run_directory(run) for run in runs])
     shown = list(tables(comparison, dataset))

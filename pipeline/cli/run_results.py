@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.core.dataset_averages import ALL, is_average
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.stages.report_data import read_json
+from pipeline.report.data import read_json
 
 
 def result_lines(run_dir: Path) -> Iterator[str]:

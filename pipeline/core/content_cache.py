@@ -1,10 +1,10 @@
-"""Content-addressed caches: `ContentCache` and `PartCache` on disk, `LruCache` in memory.
+"""Content-addressed caches: `ContentCache` on disk, `LruCache` in memory.
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so several
-processes can read and write at once; it must be on a local disk. On a network file system `open_cache`
-chooses a `PartCache`, in which each process has a file of its own.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so that several
+processes can read and write at once. Write-ahead mode needs memory that the processes share. A cache on a
+network file system therefore has a rollback journal, which needs only locks between its machines.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
-from pipeline.core.cache_copy import copy_once
 from pipeline.core.errors import StoreError
-from pipeline.core.file_systems import on_network
-from pipeline.core.part_cache import PartCache
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _PER_STATEMENT = 500  # parameters of one SQL statement; old SQLite builds allow 999
 _WAIT_SECONDS = 120.0
 _SWITCH_SECONDS = 10.0
+_MOUNTS = Path("/proc/self/mounts")  # only Linux has it; elsewhere file systems count as local
+_NETWORK = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs",
+     "orangefs", "pvfs2", "panfs", "wekafs", "ocfs2", "gfs2", "9p", "fuse.glusterfs", "fuse.sshfs",
+     "fuse.juicefs", "fuse.s3fs", "fuse.ceph", "fuse.gcsfuse", "fuse.rclone", "fuse.lustre")
+)  # fmt: skip
 
 
 def digest(*parts: str) -> bytes:
@@ -41,41 +44,6 @@ def digest(*parts: str) -> bytes:
         hasher.update(len(encoded).to_bytes(8, "little"))
         hasher.update(encoded)
     return hasher.digest()
-
-
-class Cache(Protocol):
-    """A key-value store of bytes, under keys of 16 bytes; all methods raise StoreError."""
-
-    path: Path
-
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The stored values by key; keys without a value are absent."""
-        ...
-
-    def put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Store (key, value) items; values that are already stored are kept."""
-        ...
-
-    def remove(self, keys: Iterable[bytes]) -> None:
-        """Forget the values of these keys, so that `put` stores new ones."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
-
-
-def open_cache(path: Path, *, private: bool = False) -> Cache:
-    """The cache at ``path``: SQLite on a local disk, a directory of part files on a network file system.
-
-    The directory has the suffix ``.parts``. A SQLite cache at ``path`` is copied into it once (`cache_copy`).
-    Raises StoreError when the cache cannot be used.
-    """
-    if not on_network(path):
-        return ContentCache(path, private=private)
-    parts = path.with_suffix(".parts")
-    copy_once(path, parts, private=private)
-    return PartCache(parts, private=private)
 
 
 class ContentCache:
@@ -95,8 +63,7 @@ class ContentCache:
             self._connection = sqlite3.connect(
                 path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
             )
-            _write_ahead(self._connection)
-            self._connection.execute("PRAGMA synchronous=NORMAL")
+            _set_journal(self._connection, shared=on_network(path))
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS items (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
             )
@@ -142,6 +109,10 @@ class ContentCache:
             except sqlite3.Error as error:
                 raise self._broken(error) from None
 
+    def clear(self) -> None:
+        """Forget all values."""
+        self._execute("DELETE FROM items", [()])
+
     def close(self) -> None:
         """Close the file; the cache must not be used afterwards."""
         self._connection.close()
@@ -168,13 +139,29 @@ def _close_to_others(path: Path) -> None:
     wait=wait_random(0.01, 0.1),
     reraise=True,
 )
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead mode.
+def _set_journal(connection: sqlite3.Connection, *, shared: bool) -> None:
+    """Switch to a rollback journal where machines share the file, else to write-ahead mode.
 
     When several processes open a new file, SQLite lets one switch and fails the others at once
     instead of making them wait, so the switch is retried.
     """
-    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}")
+    connection.execute(f"PRAGMA synchronous={'FULL' if shared else 'NORMAL'}")
+
+
+def on_network(path: Path) -> bool:
+    """Whether ``path``, which need not exist, is on a network file system, by the table of mounts."""
+    try:
+        lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return False
+    real, longest, kind = os.path.realpath(path), "", ""
+    for _, place, name, *_ in (line.split(" ") for line in lines):
+        point = place.replace("\\040", " ")
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(longest):  # a later mount hides an earlier one
+            longest, kind = point, name
+    return kind in _NETWORK
 
 
 class LruCache(Generic[K, V]):

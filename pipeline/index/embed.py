@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core import content_cache
-from pipeline.core.content_cache import Cache, LruCache, digest
+from pipeline.core.content_cache import ContentCache, LruCache, digest
 from pipeline.core.errors import DependencyError
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
@@ -59,7 +58,7 @@ class Embedder:
         batch_size: int = 64,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         max_length: int = 256,
-        cache: Cache | None = None,
+        cache: ContentCache | None = None,
     ) -> None:
         """Raises DependencyError when the model is missing."""
         self.directory = locate(model, KEY, backend)
@@ -234,12 +233,14 @@ def passage_text(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def open_cache(cache_dir: Path | str) -> Cache:
+def open_cache(cache_dir: Path | str) -> ContentCache:
     """The cache of embeddings and scores below ``cache_dir``, one for all runs."""
-    return content_cache.open_cache(Path(cache_dir) / "content.sqlite")
+    return ContentCache(Path(cache_dir) / "content.sqlite")
 
 
-def open_embedder(settings: EmbedderSettings, cache: Cache, model: str | None = None) -> Embedder:
+def open_embedder(
+    settings: EmbedderSettings, cache: ContentCache, model: str | None = None
+) -> Embedder:
     """The embedder of a settings block; ``model`` replaces the model of the settings."""
     assert settings.dtype != "auto"  # `pipeline.config.dtypes` has replaced it
     return Embedder(

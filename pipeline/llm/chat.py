@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from pipeline.core.atomic import write_json
-from pipeline.core.content_cache import Cache, digest
+from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import EngineError
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
@@ -189,7 +189,7 @@ class Chat(ABC):
 
     local: ClassVar[bool] = False
 
-    def __init__(self, identity: Mapping[str, object], cache: Cache, usage: Usage) -> None:
+    def __init__(self, identity: Mapping[str, object], cache: ContentCache, usage: Usage) -> None:
         self.identity = dict(identity)
         self.usage = usage
         self.progress = Progress()

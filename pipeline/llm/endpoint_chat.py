@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.config.base import Endpoint, Execution
-from pipeline.core.content_cache import Cache
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.http_body import HttpReply
 from pipeline.core.records import Message
 from pipeline.core.text import one_line
@@ -100,7 +100,7 @@ class EndpointChat(Chat):
     def __init__(
         self,
         settings: Endpoint,
-        cache: Cache,
+        cache: ContentCache,
         *,
         block: str,
         first_wait: float = 1.0,

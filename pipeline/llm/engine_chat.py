@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.core.content_cache import Cache
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.records import Message
 from pipeline.grammars.tokens import prompt_ids
 from pipeline.llm.chat import Chat, Finish, OnReply, Reply, Usage
@@ -25,7 +25,7 @@ class EngineChat(Chat):
         self,
         open_engine: Callable[[], Engine],
         identity: Mapping[str, object],
-        cache: Cache,
+        cache: ContentCache,
         *,
         window: int = 256,
     ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.config.base import Endpoint, EngineConfig
-from pipeline.core.content_cache import Cache, open_cache
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.shipped import find_model
 from pipeline.llm.chat import Chat
@@ -28,9 +28,9 @@ class ChatSettings(Protocol):
     def engine(self) -> EngineConfig: ...
 
 
-def chat_cache(cache_dir: Path | str) -> Cache:
+def chat_cache(cache_dir: Path | str) -> ContentCache:
     """The cache of chat answers below ``cache_dir``: one for all runs, for its owner alone."""
-    return open_cache(Path(cache_dir) / "chat.sqlite", private=True)
+    return ContentCache(Path(cache_dir) / "chat.sqlite", private=True)
 
 
 def open_chat(
@@ -42,7 +42,7 @@ def open_chat(
     window: int = 256,
     seed: int = 0,
     outage: int = OUTAGE,
-    cache: Cache | None = None,
+    cache: ContentCache | None = None,
 ) -> Chat:
     """The chat model of a settings block; answers that are cached below ``cache_dir`` are reused.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.content_cache import Cache, LruCache, digest
+from pipeline.core.content_cache import ContentCache, LruCache, digest
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.model_files import model_hash
 from pipeline.index.embed import Embedder, open_cache, open_embedder
@@ -109,7 +109,7 @@ class BiEncoder:
 class CachedReranker:
     """A pair model with a cache in memory and on disk; equal pairs reach the model once."""
 
-    def __init__(self, model: PairModel, cache: Cache | None = None) -> None:
+    def __init__(self, model: PairModel, cache: ContentCache | None = None) -> None:
         self._model = model
         self._cache = cache
         self._recent: LruCache[Pair, float] = LruCache(_IN_MEMORY)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.core.answer_metrics import f1
-from pipeline.core.content_cache import Cache, digest
+from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError, RetrievalError, StoreError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Trajectory
@@ -97,7 +97,7 @@ class ValueEstimator:
     """
 
     resume: Continue
-    cache: Cache
+    cache: ContentCache
     identity: str
     continuations: int
     seed: int

@@ -237,7 +237,7 @@ class FailureRecord:
 
     message: str
     exit_status: int
-    log: str | None
+    log: str | None = None
     time: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
     def write(self, path: Path) -> None:

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,14 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.core.nested import leaves
 from pipeline.run.failures import explain_os_error
-from pipeline.run.file_hashes import FileRecord, parse_records, seal
+from pipeline.run.file_hashes import (
+    FileRecord,
+    footer_problems,
+    hash_problems,
+    parse_records,
+    seal,
+    size_problems,
+)
 from pipeline.run.progress import read_progress
 
 MANIFEST = "manifest.json"
@@ -285,3 +293,31 @@ def differences(
                     f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
                 )
     return lines
+
+
+class Depth(IntEnum):
+    """What a check reads."""
+
+    SIZES = 0  # no content: for `steep status`
+    FOOTERS = 1  # the ends of Parquet files too: before a stage reads them
+    HASHES = 2  # everything: before training, and for `steep verify`
+
+
+def problems(directory: Path, depth: Depth) -> list[str]:
+    """One line for every problem of a completed output; empty when none was found."""
+    try:
+        manifest = read_manifest(directory)
+    except StoreError as error:
+        return [f"{MANIFEST} is damaged: {error}"]
+    try:
+        records = parse_records(manifest["files"])
+        found = size_problems(directory, records)
+        if depth >= Depth.FOOTERS and not found:
+            found += footer_problems(directory)
+        if depth >= Depth.HASHES and not found:
+            found += hash_problems(directory, records)
+    except OSError as error:
+        found = [f"{error.filename} cannot be read: {error.strerror}"]
+    if manifest["fingerprint"] != directory.name:
+        found.append(f"{MANIFEST} belongs to the output {manifest['fingerprint']}")
+    return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import importlib
 import json
 import logging
@@ -37,7 +38,6 @@ from pipeline.run.content import MADE_FROM, content_key, holds_checkpoints
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.progress import ProgressFile, duration
-from pipeline.run.stage_log import redirect_output
 from pipeline.run.store import StageBusy, StageKey, Store, read_manifest
 
 _PACKAGES = (
@@ -115,7 +115,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
         if task.force:
             store.discard(key)
         log = Path(task.log)
-        log = redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
+        log = _redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
         reports.send(log=str(log))
         checkpoint_dir = _checkpoint_dir(store, key, made_from)
         with contextlib.suppress(OSError):
@@ -295,6 +295,57 @@ def _explain(error: Exception, root: Path) -> tuple[int, str]:
         if shutil.disk_usage(root).free < _NEARLY_FULL:  # libraries hide the cause in other errors
             return StoreError.exit_status, f"{message}; the disk of {root} is full; free some space"
     return 1, message
+
+
+def _redirect_output(path: Path, second: Path) -> Path:
+    """Send this process's output to ``path``, or to ``second`` while another process writes to it.
+
+    ``second`` must belong to this stage alone: it is taken in any case. Returns the file that was
+    taken. It is locked until the process and all its children end. Raises StoreError when the file
+    cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, taken = _open_log(path), path
+        if not _locked(descriptor):
+            os.close(descriptor)
+            descriptor, taken = _open_log(second), second
+            _locked(descriptor)
+        _keep_earlier(taken, descriptor)
+        _redirect(descriptor)
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"process {os.getpid()}", flush=True)
+    except OSError as error:
+        raise StoreError(f"the log cannot be written: {explain_os_error(error, path)}") from None
+    return taken
+
+
+def _open_log(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock an open file; False when another process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: two processes may then share a log
+        return True
+    return True
+
+
+def _keep_earlier(path: Path, descriptor: int) -> None:
+    # Copied and not renamed: the lock belongs to the file, and `tail -f` keeps following it.
+    if os.fstat(descriptor).st_size > 0:
+        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+        os.ftruncate(descriptor, 0)
+
+
+def _redirect(descriptor: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pipeline.config import Graph, Hypergraph
 from pipeline.core.columns import Records
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.part_cache import PartCache
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted
@@ -33,7 +33,7 @@ from pipeline.stages.resources import add_usage, open_chat
 from pipeline.stages.shards import first_and_last, shard_directories
 
 ANSWERS = "answers.parquet"
-_UNFINISHED = "replies.parts"  # replies on the block that is being asked about
+_UNFINISHED = "replies.sqlite"  # replies on the block that is being asked about
 
 
 def corpus_chunks(context: StageContext) -> Records[Chunk]:
@@ -99,7 +99,7 @@ def _ask(
     files = []
     unfinished = None
     if len(chunks) > settings.cached_chunks:
-        unfinished = PartCache(context.checkpoint_dir / _UNFINISHED, private=True)
+        unfinished = ContentCache(context.checkpoint_dir / _UNFINISHED, private=True)
     context.progress.start(last - first, "chunks")
     with open_chat(
         context.config, block, settings, window=settings.batch, seed=context.seed, cache=unfinished

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,9 @@ from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.machines import ENDED, Machines, machines_here
 from pipeline.run.worker import call_stage
-from pipeline.stages.forked_ranks import run_ranks
 from pipeline.training.lora import pick_device
 
 _JOB = "job.json"
@@ -147,7 +149,7 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         write_json(Path(machines.folder) / _PLAN, asdict(plan))
     server = fork_server.inherited
     if server is not None and device == "cpu" and machines is None:
-        status = run_ranks(server, job, settings)
+        status = _fork_ranks(server, job, settings)
     else:
         status = subprocess.run(command(plan), env=_environment(), check=False).returncode
     result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
@@ -162,6 +164,55 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     context.work.update(result["work"])
     counts: dict[str, int] = result["counts"]
     return counts
+
+
+def _fork_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
+    """Run ``job`` in processes that the fork server starts, which have TRL loaded; returns the exit status.
+
+    They get the environment variables that ``torchrun`` and ``accelerate launch`` set, and meet through a store
+    that this process holds, so that no port can be taken between its choice and its use. When one fails, the
+    others are killed.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                server.start(
+                    "pipeline.stages.launch:forked",
+                    [str(job)],
+                    environment=_rank_environment(rank, settings, store.port),
+                    output=1,
+                )
+            )
+            for rank in range(settings.processes)
+        ]
+        while running:
+            for process in select.select(running, [], [])[0]:
+                running.remove(process)
+                if status := process.wait():
+                    for other in running:
+                        other.kill()
+                    return status
+    return 0
+
+
+def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]:
+    processes = str(settings.processes)
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "ACCELERATE_MIXED_PRECISION": "bf16" if settings.dtype == "bfloat16" else "no",
+        "ACCELERATE_DYNAMO_BACKEND": "NO",
+    }
 
 
 def forked() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
-from pipeline.core.content_cache import Cache
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError, StoreError
 from pipeline.llm import factory as llm
 from pipeline.llm.chat import Chat, Usage
@@ -35,7 +35,7 @@ def open_chat(
     window: int = 256,
     seed: int = 0,
     outage: int = OUTAGE,
-    cache: Cache | None = None,
+    cache: ContentCache | None = None,
 ) -> Chat:
     """The chat model of a settings block; ``block`` is its name (`llm.factory.open_chat`)."""
     return llm.open_chat(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.columns import Columns
-from pipeline.core.content_cache import digest, open_cache
+from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.records import Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.graph.adjacency import Adjacency
@@ -66,7 +66,7 @@ class StageInputs:
 
         estimator = ValueEstimator(
             shown,
-            open_cache(Path(context.config.cache_dir) / "progress.sqlite"),
+            ContentCache(Path(context.config.cache_dir) / "progress.sqlite"),
             continuation_identity(context, resume.policy),
             continuations,
             context.seed,

@@ -2,25 +2,34 @@
 
 Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
 of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
-runs on one machine devices are leased by locks (`pipeline.run.device_locks`).
+runs on one machine devices are leased by locks (`tasks.execution.leases`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.core.cpu_threads import thread_variables
-from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, torch_for_cpus, usable
+from pipeline.core.devices import (
+    BY_ADDRESS,
+    ORDER,
+    allotted,
+    identity,
+    listed,
+    torch_for_cpus,
+    usable,
+)
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import VISIBLE
 from pipeline.core.matrix_kernels import kernel_variables
-from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 
@@ -226,3 +235,53 @@ def _acquire(
     for descriptor in free.values():
         stack.callback(os.close, descriptor)
     return {name: files[name] for name in free}
+
+
+LOCK_DIR = "STEEP_LOCK_DIR"
+
+
+def lock_dir() -> Path:
+    """The directory of the lock files of devices."""
+    if named := os.environ.get(LOCK_DIR):
+        return Path(named)
+    standard = Path("/run/lock")
+    return standard if os.access(standard, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
+    """The lock file of each device: an index and the UUID of the same device have the same."""
+    uuids = listed()
+    return {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in names}
+
+
+def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
+    """Open descriptors of up to ``count`` free devices by name, with a lock on each.
+
+    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a device
+    is free when none of them is left. A second lock makes processes take their turn.
+    """
+    turn = _open(folder / "steep-gpus.lock")
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        taken: dict[str, int] = {}
+        for name, path in files.items():
+            if len(taken) == count:
+                break
+            descriptor = _open(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                taken[name] = descriptor
+        return taken
+    finally:
+        os.close(turn)
+
+
+def _open(path: Path) -> int:
+    """Open a lock file for reading, which suffices for a lock, so that its owner may be another user."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
-from pipeline.run.supervisor import Preloaded, run_stage
+from pipeline.run.fork_server import ForkServer
+from pipeline.run.supervisor import run_stage
 from pipeline.run.worker import StageJob
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
@@ -33,7 +34,7 @@ class StageRun:
     ``label`` is the stage's name in messages, ``environment`` the variables that the stage's process needs
     beside those of this process, ``machines`` the number of machines that train together, and
     ``memory_hint`` what takes less memory. ``started`` is called with the log when the stage has its lock, and
-    ``noted`` with notes of a cluster. ``preloaded`` is the fork server of this machine.
+    ``noted`` with notes of a cluster. ``server`` is the fork server for its process.
     """
 
     job: StageJob
@@ -44,7 +45,7 @@ class StageRun:
     memory_hint: str
     started: Callable[[Path], None]
     noted: Callable[[str], None]
-    preloaded: Preloaded | None = None
+    server: ForkServer | None = None
 
 
 def start_stage(stage: StageRun, settings: Config) -> dict[str, int]:
@@ -58,7 +59,7 @@ def start_stage(stage: StageRun, settings: Config) -> dict[str, int]:
         {**os.environ, **stage.environment},
         stage.memory_hint,
         stage.started,
-        preloaded=stage.preloaded,
+        server=stage.server,
     )
 
 

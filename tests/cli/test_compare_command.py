@@ -17,8 +17,8 @@ from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
+from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_evaluation
-from tests.stages.test_report_page import Page
 
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(6)]
 

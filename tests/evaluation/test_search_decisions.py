@@ -9,11 +9,11 @@ import pytest
 
 from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import Verdict
+from pipeline.report.page import run
 from pipeline.run.context import StageContext
 from pipeline.stages.evaluate import merge
-from pipeline.stages.report import run
+from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import configuration, trajectory, write_evaluation, write_run
-from tests.stages.test_report_page import Page
 
 STEPS = {  # by trajectory: the kind of each step and its verdict
     "m1": [("over", "yes"), ("over", "no")],

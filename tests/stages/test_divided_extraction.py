@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Config
+from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError, InputError, StoreError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
@@ -110,7 +111,8 @@ def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
     again = run_shard(graph.run_shard, context, tmp_path / "shard", 0, 2)
     assert server.request_counts.total() == 2  # all answers are in the checkpoint
     assert content(again) == content(shard)
-    assert not list((tmp_path / "shard/checkpoints/replies.parts").iterdir())
+    replies = ContentCache(tmp_path / "shard/checkpoints/replies.sqlite")
+    assert not replies._connection.execute("SELECT * FROM items").fetchall()
 
 
 @pytest.mark.parametrize("module", [graph, hypergraph])

@@ -13,8 +13,7 @@ import pytest
 
 from pipeline.core.devices import allotted, identity, listed, usable
 from pipeline.core.errors import ConfigError
-from pipeline.run.device_locks import LOCK_DIR
-from tasks.execution.leases import Capacity, Lease, Request, held
+from tasks.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, Trains, given

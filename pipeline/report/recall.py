@@ -22,7 +22,7 @@ from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.stages.report_data import rounds_of
+from pipeline.report.data import rounds_of
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
 
 MOST = 20_000

@@ -20,8 +20,7 @@ from pipeline.core.nested import leaves
 from pipeline.evaluation.pair_comparison import RoundPairs
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
-from pipeline.run.output_check import Depth, problems
-from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.run.store import MANIFEST, Depth, problems, read_manifest
 from pipeline.stages.evaluate import read_outcomes
 
 RUNS = Path("runs")

@@ -15,8 +15,8 @@ from pipeline.core.errors import StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.core.text import visible
+from pipeline.report.page import duration, run
 from pipeline.stages.evaluate import merge_policies
-from pipeline.stages.report import duration, run
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
 HOSTILE = '</style></span><script>alert("steep")</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'

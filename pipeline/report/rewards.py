@@ -22,8 +22,8 @@ from pipeline.evaluation import plots
 from pipeline.evaluation.term_counts import TermCounts
 from pipeline.judges.metrics import constant_verdicts
 from pipeline.pairs.questions import by_question
-from pipeline.stages.report_data import read_json, rounds_of
-from pipeline.stages.report_usage import judgings
+from pipeline.report.data import read_json, rounds_of
+from pipeline.report.usage import judgings
 from pipeline.stages.trajectory_columns import FILE
 
 _TWO_VALUED = ("answer", "format")  # their means suffice

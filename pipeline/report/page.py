@@ -22,10 +22,10 @@ from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
+from pipeline.report import data as collect
+from pipeline.report import failures, recall, rewards, usage
+from pipeline.report.settings import continuations, round_settings
 from pipeline.run.context import StageContext
-from pipeline.stages import report_data as collect
-from pipeline.stages import report_failures, report_recall, report_rewards, report_usage
-from pipeline.stages.report_settings import continuations, round_settings
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SIGNIFICANT = 0.05
@@ -127,10 +127,10 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
-        **report_failures.values(rows, inputs["evaluate"] if rows else None),
+        **failures.values(rows, inputs["evaluate"] if rows else None),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
-        **report_rewards.values(inputs, trained.reward_titles),
+        **rewards.values(inputs, trained.reward_titles),
         "turn_rewards": (
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
@@ -139,8 +139,8 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "continuations": continuations(context.config, progress_costs),
         "round_settings": round_settings(context.config),
         "differing": context.facts.get("differing"),
-        "usages": report_usage.usages(inputs),
-        **report_recall.values(inputs, context.config.evaluation.split),
+        "usages": usage.usages(inputs),
+        **recall.values(inputs, context.config.evaluation.split),
         "export": EXPORT,
         "run_dir": context.config.run_dir,
         "funnels": funnels,

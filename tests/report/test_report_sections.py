@@ -16,13 +16,13 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
 from pipeline.methods import method
 from pipeline.pairs.anchors import pair_anchor
+from pipeline.report import recall, rewards
+from pipeline.report.page import run
+from pipeline.report.usage import usages
 from pipeline.run.store import StageKey
-from pipeline.stages import report_recall, report_rewards
-from pipeline.stages.report import run
-from pipeline.stages.report_usage import usages
 from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
-from tests.stages.test_report_page import HOSTILE, Page
 
 DECOMPOSED = [
     Decomposed("Where was Ann born?", "Vell", "Ann"),
@@ -62,7 +62,7 @@ def test_recall_is_the_share_of_gold_hops_that_an_item_states(tmp_path: Path) ->
         retrieving(2, "Bo is from Ostar."),
     ]
     inputs = write(tmp_path, trajectories, [question(number) for number in range(3)])
-    [found] = report_recall.values(inputs, "test")["recalls"]
+    [found] = recall.values(inputs, "test")["recalls"]
     assert found.by_dataset["musique"] == {"n": 3, "recall": 0.5, "whole": pytest.approx(1 / 3)}
     assert found.by_hops == {"2-hop": {"n": 3, "recall": 0.5, "whole": pytest.approx(1 / 3)}}
     assert found.every == 1
@@ -73,7 +73,7 @@ def test_questions_in_any_order_are_found_and_missing_ones_do_without(tmp_path: 
         retrieving(n, "Ann was born in Vell.", "Vell is a city in Ostar.") for n in (2, 0, 9, 1)
     ]
     inputs = write(tmp_path, trajectories, [question(number) for number in range(3)])
-    [found] = report_recall.values(inputs, "test")["recalls"]
+    [found] = recall.values(inputs, "test")["recalls"]
     # Without its question, only the last hop of q9 can be checked, and an item has its answer.
     assert found.by_dataset["all"] == {"n": 4, "recall": 1.0, "whole": 1.0}
     assert found.without_question == 1
@@ -84,19 +84,17 @@ def test_samples_of_a_missing_question_do_not_cost_other_trajectories_their_ques
 ) -> None:
     trajectories = [replace(retrieving(9), trajectory_id=f"q9-{n}") for n in range(5)]
     inputs = write(tmp_path, [*trajectories, retrieving(1)], [question(1)])
-    [found] = report_recall.values(inputs, "test")["recalls"]
+    [found] = recall.values(inputs, "test")["recalls"]
     assert (found.without_question, found.by_hops["2-hop"]["n"]) == (5, 6)
 
 
 def test_a_round_with_questions_of_its_own_is_checked_with_them(tmp_path: Path) -> None:
     """Of the question's two hops one is retrieved; without its question only the last can be checked."""
     inputs = write(tmp_path, [retrieving(1, "Ann was born in Vell.")], [question(0)])
-    [without] = report_recall.values(inputs, "test")["recalls"]
+    [without] = recall.values(inputs, "test")["recalls"]
     assert (without.without_question, without.by_dataset["all"]["recall"]) == (1, 0.0)
     write_parquet(tmp_path / "own" / "questions.parquet", [question(1)], Question)
-    [found] = report_recall.values(inputs | {"questions-sampling-1": tmp_path / "own"}, "test")[
-        "recalls"
-    ]
+    [found] = recall.values(inputs | {"questions-sampling-1": tmp_path / "own"}, "test")["recalls"]
     assert (found.without_question, found.by_dataset["all"]["recall"]) == (0, 0.5)
 
 
@@ -104,7 +102,7 @@ def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> 
     right = "Ann was born in Vell.", "Vell is a city in Ostar."
     trajectories = [retrieving(n, *(right if n % 3 == 0 else ())) for n in range(9)]
     inputs = write(tmp_path, trajectories, [question(number) for number in range(9)])
-    [found] = report_recall.values(inputs, "test", most=3)["recalls"]
+    [found] = recall.values(inputs, "test", most=3)["recalls"]
     assert found.every == 3
     assert found.by_dataset["all"] == {"n": 3, "recall": 1.0, "whole": 1.0}
 
@@ -179,7 +177,7 @@ def questions_with(process_of_right: float, process_of_wrong: float) -> list[Tra
 
 
 def reward_values(inputs: dict[str, Path]) -> dict[str, Any]:
-    return report_rewards.values(inputs, method("tearag").reward_titles)
+    return rewards.values(inputs, method("tearag").reward_titles)
 
 
 def test_single_hop_questions_without_a_process_do_not_count_against_it(tmp_path: Path) -> None:
@@ -228,7 +226,7 @@ def test_a_method_without_a_process_reward_is_judged_by_its_total(tmp_path: Path
     for sample in samples:
         sample.rewards = {"answer": 1.0, "total": sample.rewards["process"]}  # type: ignore[index]
     titles = method("search-r1").reward_titles
-    found = report_rewards.values(of_rounds(tmp_path, samples), titles)
+    found = rewards.values(of_rounds(tmp_path, samples), titles)
     assert found["reward_verdict"].startswith("In round 1 the reward prefers right answers")
     assert found["reward_order"][0]["term"] == "total"
 

@@ -15,11 +15,11 @@ from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import failed
 from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
+from pipeline.report.page import run
 from pipeline.stages.evaluate import merge_policies
-from pipeline.stages.report import run
 from tests.evaluation.hops import DIRECTED, film_trajectory, first_step, musique
+from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
-from tests.stages.test_report_page import HOSTILE, Page
 
 SECTION = re.compile(r'<section id="failure-modes">.*?<section id="cost">', re.DOTALL)
 

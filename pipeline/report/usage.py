@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.policy_names import policy_title
+from pipeline.report.data import read_json, rounds_of
 from pipeline.run.store import MANIFEST, read_manifest
-from pipeline.stages.report_data import read_json, rounds_of
 
 _CHATS = {"chat.json": "chat", "extraction_chat.json": "extraction"}  # the name in the stage's work
 _MODELS = {

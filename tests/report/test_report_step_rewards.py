@@ -12,13 +12,13 @@ from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
 from pipeline.methods.prograph import STEP_TITLES
+from pipeline.report.data import progress_costs, turn_rewards
+from pipeline.report.page import run
 from pipeline.rewards.prograph import step_rewards
 from pipeline.rewards.structure import Structure
 from pipeline.run.context import StageContext
-from pipeline.stages.report import run
-from pipeline.stages.report_data import progress_costs, turn_rewards
+from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import trajectory, write_run
-from tests.stages.test_report_page import Page
 
 COST = {"states": 6, "distinct": 4, "continuations": 16, "generated_tokens": 900}
 

@@ -19,7 +19,7 @@ from pipeline.core.records import Trajectory
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.stages.report_data import TrajectoryView, read_json, trajectory_view
+from pipeline.report.data import TrajectoryView, read_json, trajectory_view
 
 EVIDENCE_WIDTH = 200  # characters per piece of golden evidence; MuSiQue's pieces are paragraphs
 

@@ -20,7 +20,7 @@ from pipeline.evaluation.comparison_tables import (
 )
 from pipeline.evaluation.policy_names import in_order, of_run, policy_title
 from pipeline.evaluation.run_comparison import Comparison
-from pipeline.stages.report import TEMPLATES
+from pipeline.report.page import TEMPLATES
 
 
 def comparison_page(comparison: Comparison, dataset: str) -> str:
