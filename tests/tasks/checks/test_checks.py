@@ -82,12 +82,6 @@ def test_stages_without_a_model_run_without_a_gpu() -> None:
     assert found.plan.gpu_seconds == 0
 
 
-def test_a_stage_with_a_model_is_refused_without_a_gpu() -> None:
-    (fault,) = device_faults(*opening("tearag-llama3-8b", ["graph"]), NOWHERE)
-    assert fault.startswith("this machine has no GPU")
-    assert "make setup-gpu" in fault
-
-
 @pytest.mark.parametrize(
     "override",
     ["index.gpu=true", "sft.quantization=4bit", "index.embedder.device=cuda", "dpo.device=cuda"],
@@ -271,22 +265,6 @@ def test_dimensions_that_no_gpu_index_has_are_a_fault_of_a_compressed_index(tmp_
     (fault,) = set(fit_faults(found, 5e6))
     assert "1021 dimensions" in fault
     assert not list(fit_faults(found, 1000))  # searched exactly, at any dimension
-
-
-def test_limits_of_tokens_and_batches_go_together() -> None:
-    overrides = (
-        "sampling.max_total_tokens=9000",
-        "dpo.max_length=1024",
-        "dpo.per_device_batch_size=3",
-    )
-    tasks = stages("tearag-llama3-8b", GPU_STAGES, overrides)
-    faults = "\n".join(fault for task in tasks for fault in task.faults())
-    for words in (
-        "sampling.max_total_tokens is 9000",
-        "dpo.max_length is 1024",
-        "dpo.batch_size is 16",
-    ):
-        assert words in faults
 
 
 def test_the_key_of_an_endpoint_must_be_set_where_it_is_used(monkeypatch) -> None:

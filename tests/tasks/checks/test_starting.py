@@ -113,6 +113,6 @@ def test_a_command_starts_without_the_checks(elsewhere, monkeypatch) -> None:
         raise RunRefused("a fault")
 
     monkeypatch.setattr(collect, "check_start", refuse)
-    refused = CliRunner().invoke(app, ["corpus"])
+    refused = CliRunner().invoke(app, ["run", "corpus"])
     assert isinstance(refused.exception, RunRefused)
-    assert CliRunner().invoke(app, ["corpus", "--no-check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["run", "corpus", "--no-check"]).exit_code == 0
