@@ -16,8 +16,6 @@ TRAJECTORIES ?=
 CHUNKS ?=
 BUILT  ?=
 JSON   ?=
-PROBE  ?=
-REVIEW ?=
 KILLS  ?=
 REMOVE ?=
 RUNS   ?=
@@ -115,8 +113,8 @@ gpu-check: ## measure training and engines on one large GPU (PARTS=sft,dpo)
 run: $(STAMP) ## run the whole method (CONFIG DATA WORKERS SET)
 	@$(STEEP) run $(RUN)
 
-plan: $(STAMP) ## what a run would do, take and cost (PROBE=1 REVIEW=1 JSON=1)
-	@$(STEEP) plan $(OPTIONS) $(if $(WORKERS),--workers $(WORKERS)) $(if $(PROBE),--probe) $(if $(REVIEW),--review) $(if $(JSON),--json)
+plan: $(STAMP) ## stages that would run, memory, disk and GPU hours (JSON=1)
+	@$(STEEP) plan $(OPTIONS) $(if $(JSON),--json)
 
 status: $(STAMP) ## state of every stage, or why one would run (WHY=sample:2 WATCH=1 JSON=1)
 	@$(STEEP) status $(OPTIONS) $(if $(ROUND),--round $(ROUND)) $(if $(WHY),--why $(WHY)) $(if $(WATCH),--watch) $(if $(JSON),--json)

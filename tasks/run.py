@@ -20,13 +20,12 @@ from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
 from tasks.folders import check_folders, check_writable
+from tasks.opened import Training
 from tasks.preloading import preloaded
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
 from tasks.rounds import RoundTask
-from tasks.sft import Sft
 from tasks.sharding import ShardedTask, unused_work
-from tasks.train import Train
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -179,7 +178,7 @@ def _needed(task: StageTask, force: bool) -> list[StageTask]:
 def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     """Run ``todo``, which is in running order; ``force`` is about the last of them."""
     task = todo[-1]
-    if any(isinstance(needed, Sft | Train) for needed in todo):
+    if any(isinstance(one, Training) for needed in todo for one in needed.opens()):
         check_trackers(task.settings.trackers)
     check_execution(task.settings)
     run_dir = task.settings.run_dir

@@ -60,7 +60,8 @@ def plan(
     if not running:
         typer.echo("every stage is done; nothing would run")
         return
-    typer.echo(f"{len(running)} stages would run: {_named(running)}")
+    stages = "stage" if len(running) == 1 else "stages"
+    typer.echo(f"{len(running)} {stages} would run: {_named(running)}")
     print_plan(made)
 
 

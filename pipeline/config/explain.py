@@ -46,16 +46,11 @@ _EXPECTED = {
 
 def explain(path: Path, error: ValidationError) -> str:
     """The message for invalid settings of the configuration ``path``, one line per setting."""
-    lines = explain_each(path, error)
+    details = [item for item in error.errors(include_url=False) if not _repeated(item)]
+    lines = [without_keys(f"{path}: {_problem(item)}") for item in details]
     if len(lines) > _MOST:
         lines[_MOST:] = [f"{path}: {len(lines) - _MOST} more settings are invalid"]
     return "\n".join(lines)
-
-
-def explain_each(path: Path, error: ValidationError) -> list[str]:
-    """One message for every invalid setting of the configuration ``path``."""
-    details = [item for item in error.errors(include_url=False) if not _repeated(item)]
-    return [without_keys(f"{path}: {_problem(item)}") for item in details]
 
 
 def _repeated(item: ErrorDetails) -> bool:

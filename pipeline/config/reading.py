@@ -8,7 +8,6 @@ key, value, bound and remedy.
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import stat
@@ -18,11 +17,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.base import shown
-from pipeline.config.explain import explain, explain_each
+from pipeline.config.explain import explain
 from pipeline.config.per_round import merged
 from pipeline.config.run import Config
 from pipeline.config.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
-from pipeline.core.errors import ConfigError, SteepError
+from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import find_configuration, shipped_configuration
 
 _MOST_BASES = 20
@@ -39,77 +38,17 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
     values = _read_with_base(path, ())
     for override in overrides:
         _apply(values, override)
-    _complete(values, path, data)
+    # The directory of the data and the name of the run.
+    if data is not None and isinstance(values.get("data", {}), dict | None):
+        values["data"] = {**(values.get("data") or {}), "root": data}
+    values.setdefault("name", path.stem)
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(path, error)) from None
-    for key, directory in _directories(config):
+    for key, directory in (("runs_dir", config.run_dir), ("cache_dir", Path(config.cache_dir))):
         _check_directory(path, key, directory)
     return config
-
-
-def load_with_faults(
-    path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None
-) -> tuple[Config | None, list[str]]:
-    """A configuration, and everything that is wrong with it, each as `load` says it.
-
-    Invalid settings are replaced by their defaults, so that what depends on the others can be checked
-    too. The configuration is None where that is impossible. Arguments are those of `load`.
-    """
-    path = find_configuration(path)
-    try:
-        values = _read_with_base(path, ())
-    except SteepError as error:
-        return None, [str(error)]
-    faults = []
-    for override in overrides:
-        try:
-            _apply(values, override)
-        except ConfigError as error:
-            faults.append(str(error))
-    _complete(values, path, data)
-    try:
-        config = Config.model_validate(values)
-    except ValidationError as error:
-        faults += explain_each(path, error)
-        remaining = _without_invalid(values, error)
-        if remaining is None:
-            return None, faults
-        config = remaining
-    for key, directory in _directories(config):
-        try:
-            _check_directory(path, key, directory)
-        except ConfigError as error:
-            faults.append(str(error))
-    return config, faults
-
-
-def _complete(values: dict[str, Any], path: Path, data: str | None) -> None:
-    """Add the directory of the data and the name of the run."""
-    if data is not None and isinstance(values.get("data", {}), dict | None):
-        values["data"] = {**(values.get("data") or {}), "root": data}
-    values.setdefault("name", path.stem)
-
-
-def _directories(config: Config) -> tuple[tuple[str, Path], ...]:
-    return (("runs_dir", config.run_dir), ("cache_dir", Path(config.cache_dir)))
-
-
-def _without_invalid(values: dict[str, Any], error: ValidationError) -> Config | None:
-    """The configuration without its invalid settings; None when it is not valid without them."""
-    remaining = copy.deepcopy(values)
-    for item in error.errors(include_url=False):
-        node: Any = remaining
-        for part in item["loc"][:-1]:
-            if isinstance(node, dict):
-                node = node.get(part)
-        if isinstance(node, dict) and item["loc"]:
-            node.pop(item["loc"][-1], None)
-    try:
-        return Config.model_validate(remaining)
-    except ValidationError:
-        return None
 
 
 def _check_directory(path: Path, key: str, directory: Path) -> None:

@@ -81,6 +81,8 @@ def check_start(
     running = {(task.whole, task.variant) for task in todo if not shards_of(task)}
     held = _held_bytes([task for task in tasks if task.whole in {name for name, _ in running}])
     whole = [task for task in walk(todo[-1], _upstream) if (task.stage, task.variant) in running]
+    if not whole:
+        return Checked(())  # outputs of shards are joined, which opens nothing
     checked = check_tasks(whole, machine or this_machine(), held=held)
     if checked.faults:
         raise RunRefused("\n".join(checked.faults))

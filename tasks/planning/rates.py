@@ -1,14 +1,13 @@
-"""The rates and amounts of plans and schedules: one set, assumed or measured.
+"""The rates and amounts of plans: one set, assumed or measured.
 
-Input: ``docs/gpu.json``, which the GPU check writes. Output: `Rates`. What the check measured on a GPU
-replaces what is assumed here; the rest stays as it is. ``docs/scale.md`` lists all of them with their
-origin. Estimates of `steep plan` go by earlier runs (`tasks.planning.measured`) and not by these.
+Input: ``docs/gpu.json``, which the GPU check writes. Output: `Rates`. The figures that the check measured on
+a GPU replace the assumed rates; all other values stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,74 +18,53 @@ from pipeline.core.model_shapes import PUBLISHED
 from pipeline.llm.memory import engine_memory
 
 FIGURES = Path(__file__).parents[2] / "docs" / "gpu.json"
-ASSUMED, GROWTH = "assumed", "measured on a CPU core (growth benchmark)"
-
-
-def _rate(value: float, meaning: str, origin: str = ASSUMED) -> Any:
-    return field(default=value, metadata={"meaning": meaning, "origin": origin})
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What one GPU or core does in a second, and what a record takes; ``measured`` says where, by name."""
+    """What one GPU does in a second, and what a record takes; all of it assumed."""
 
-    memory_gib: float = _rate(78.8, "GiB of a GPU that programs can use (an A100 of 80 GB)")
-    training: float = _rate(1.25e14, "operations/s of a GPU in training: 40 % of an A100's")
-    reading: float = _rate(1.56e14, "operations/s while prompts are read: 50 %")
-    writing: float = _rate(1.2e12, "bytes/s that are read while tokens are written: 60 %")
-    embedding_float32: float = _rate(7.8e12, "operations/s of an embedder in float32: 40 %")
-    embedding_16bit: float = _rate(1.25e14, "operations/s of an embedder in 16 bit: 40 %")
-    reranking_float32: float = _rate(7.8e12, "operations/s of a reranker in float32: 40 %")
-    reranking_16bit: float = _rate(1.25e14, "operations/s of a reranker in 16 bit: 40 %")
-    corpus: float = _rate(28.3e-6, "seconds of a core for a chunk", GROWTH)
-    triplet: float = _rate(
-        100e-6,
-        "seconds of a core to add a triplet or hyperedge to the graph",
-        f"{GROWTH}, continued",
-    )
-    cells: float = _rate(1e11, "operations/s of a core that sorts vectors into cells", GROWTH)
-    linking: float = _rate(1e-3, "seconds of a core to add a vector to an HNSW graph")
-    joining: float = _rate(2e8, "bytes/s of records and vectors that are joined from shards")
-    other: float = _rate(30.0, "seconds of any other stage, and of the shortest")
-    report: float = _rate(120.0, "seconds of the report")
-    prompt_tokens: float = _rate(250, "tokens of instruction and question")
-    thinking_tokens: float = _rate(
-        250, "tokens that a policy writes in a trajectory (TeaRAG fig. 7: 81)"
-    )
-    retrieved_tokens: float = _rate(
-        1_000, "tokens of a trajectory's observations (TeaRAG fig. 7: 803)"
-    )
-    retrievals: float = _rate(1.5, "retrievals of a trajectory (TeaRAG table 8: 1.4 to 1.8 steps)")
-    judge_tokens: float = _rate(200, "tokens that a policy writes when its steps are judged")
-    case_tokens: float = _rate(400, "tokens that a judge reads for a retrieval")
-    verdict_tokens: float = _rate(50, "tokens that it writes")
-    reranked_pairs: float = _rate(60, "pairs that one retrieval reranks")
-    rewarded_pairs: float = _rate(25, "pairs that the reward of a trajectory compares")
-    pair_tokens: float = _rate(150, "tokens of a query with a text")
-    chunk_tokens: float = _rate(140, "tokens of 100 words")
-    entity_tokens: float = _rate(8, "tokens of a name")
-    triplet_tokens: float = _rate(18, "tokens of a triplet")
-    hyperedge_tokens: float = _rate(35, "tokens of an n-ary fact")
-    extracted_tokens: float = _rate(200, "tokens that a model writes about a chunk")
-    example_tokens: float = _rate(
-        1_000, "tokens of a supervised example, or of a trained trajectory"
-    )
-    helper_tokens: float = _rate(1_500, "tokens that the model of sft_data reads for an example")
-    helper_written: float = _rate(150, "tokens that it writes")
-    pairs_first: float = _rate(
-        0.876, "pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000)"
-    )
-    pairs_later: float = _rate(0.285, "in later rounds (TeaRAG table 9: 1,688 steps in all)")
-    continued_states: float = _rate(2.0, "states of a trajectory that ProGraph-R1 continues from")
-    measured: Mapping[str, str] = field(default_factory=dict)
-
-    def rows(self) -> Iterator[tuple[str, float, str]]:
-        """Meaning, value and origin of each."""
-        for each in fields(self):
-            if each.name == "measured":
-                continue
-            origin = self.measured.get(each.name, each.metadata["origin"])
-            yield each.metadata["meaning"], float(getattr(self, each.name)), origin
+    # GiB of a GPU that programs can use (an A100 of 80 GB).
+    memory_gib: float = 78.8
+    # Operations/s in training (40 % of an A100's) and while prompts are read (50 %).
+    training: float = 1.25e14
+    reading: float = 1.56e14
+    # Bytes/s that are read while tokens are written (60 %).
+    writing: float = 1.2e12
+    # Operations/s of encoders (40 %).
+    embedding_float32: float = 7.8e12
+    embedding_16bit: float = 1.25e14
+    reranking_float32: float = 7.8e12
+    reranking_16bit: float = 1.25e14
+    # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig. 7: 81),
+    # tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
+    prompt_tokens: float = 250
+    thinking_tokens: float = 250
+    retrieved_tokens: float = 1_000
+    retrievals: float = 1.5
+    # Tokens that a policy writes when its steps are judged; that a judge reads and writes for a retrieval.
+    judge_tokens: float = 200
+    case_tokens: float = 400
+    verdict_tokens: float = 50
+    # Pairs of a query and a text: of one retrieval, of a trajectory's reward, and their tokens.
+    reranked_pairs: float = 60
+    rewarded_pairs: float = 25
+    pair_tokens: float = 150
+    # Tokens of 100 words, a name, a triplet and an n-ary fact, and of a model's answer about a chunk.
+    chunk_tokens: float = 140
+    entity_tokens: float = 8
+    triplet_tokens: float = 18
+    hyperedge_tokens: float = 35
+    extracted_tokens: float = 200
+    # Tokens of a supervised example or a trained trajectory; read and written for an example of `sft_data`.
+    example_tokens: float = 1_000
+    helper_tokens: float = 1_500
+    helper_written: float = 150
+    # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688 steps).
+    pairs_first: float = 0.876
+    pairs_later: float = 0.285
+    # States of a trajectory that ProGraph-R1 continues from.
+    continued_states: float = 2.0
 
 
 # The models of the GPU check, and the part that measures each rate in training, best first.
@@ -109,12 +87,11 @@ def rates(path: Path = FIGURES) -> Rates:
     if "device" not in machine:
         return Rates()
     values = dict(_values(machine, parts))
-    origin = f"measured on {machine['device']}"
     # How long tokens take to write is measured together with reading the prompts.
     speed = _figure(parts, "vllm-lora", "tokens")
     if speed and (written := _writing(speed, Rates().reading)):
         values["writing"] = written
-    return replace(Rates(), **values, measured=dict.fromkeys(values, origin))
+    return Rates(**values)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -41,7 +41,7 @@ def test_every_command_is_in_a_group_of_the_help() -> None:
         ("steep bro", {"browse"}),
         ("steep run --config embedded-h", {"embedded-hiprag"}),
         ("steep run sf", {"sft", "sft-data"}),
-        ("steep status --why eva", {"evaluate"}),
+        ("steep status --why eva", {"evaluate", "evaluate-policy"}),
         ("steep config explain pairs.eas", {"pairs.easy_outcome"}),
         ("steep init recall/mu", {"recall/musique"}),
     ],

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from peft import PeftModel
-from tasks.checks.uses import stage_names
 
 from pipeline.config import load
 from pipeline.core.records import Pair
+from tasks.base import walk
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
@@ -61,7 +61,8 @@ def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Pa
     options = ["--config", "own.yaml", "--data", ".", "--set", "start=base", "--set", "data.sft=[]"]
     status, _, complaint = steep(["check", *options])
     assert (status, complaint) == (0, "")
-    stages = stage_names(task_for("report", "own.yaml", ("start=base", "data.sft=[]"), "."))
+    report = task_for("report", "own.yaml", ("start=base", "data.sft=[]"), ".")
+    stages = {task.stage for task in walk(report, lambda one: one.inputs)}
     assert {"questions-sft", "sft-data", "sft"}.isdisjoint(stages)
     assert steep(["check", *options[:-4]])[0] == 2  # with a cold start the file is missing
 

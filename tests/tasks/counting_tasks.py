@@ -3,19 +3,26 @@
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.base import StageTask
+from tasks.base import LightTask
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class First(StageTask):
+class Counting(LightTask):
+    """A stage that opens nothing and that no command names."""
+
+    help = "files for a test"
+    named = False
+
+
+class First(Counting):
     stage = "first"
     entry = "counting_stages:first"
     reads = ("retrieval.top_k",)
 
 
-class Second(StageTask):
+class Second(Counting):
     stage = "second"
     entry = "counting_stages:second"
     reads = ("retrieval.tau",)
@@ -24,7 +31,7 @@ class Second(StageTask):
         return {"first": self.clone(First)}
 
 
-class Rounded(StageTask):
+class Rounded(Counting):
     """Its output often stays the same when its setting changes."""
 
     stage = "rounded"
@@ -32,7 +39,7 @@ class Rounded(StageTask):
     reads = ("retrieval.top_k",)
 
 
-class FollowsTens(StageTask):
+class FollowsTens(Counting):
     """Reads ``tens.txt`` of `Rounded`, and declares that."""
 
     stage = "follows-tens"
@@ -64,7 +71,7 @@ class Describes(FollowsTens):
     reusable = False
 
 
-class FollowsTwice(StageTask):
+class FollowsTwice(Counting):
     """Reads the output of `FollowsTens`."""
 
     stage = "follows-twice"
@@ -82,7 +89,7 @@ class Trains(Second):
     hashes_inputs = True
 
 
-class Copies(StageTask):
+class Copies(Counting):
     """Reads a raw file."""
 
     stage = "copies"
@@ -102,13 +109,13 @@ class CopiesModel(Copies):
         return {"base model": Path(self.settings.data.root)}
 
 
-class Complains(StageTask):
+class Complains(Counting):
     stage = "complains"
     entry = "counting_stages:complains"
     reads = ("seed",)
 
 
-class FollowsComplaint(StageTask):
+class FollowsComplaint(Counting):
     stage = "follows"
     entry = "counting_stages:first"
     reads = ("seed",)
@@ -117,13 +124,13 @@ class FollowsComplaint(StageTask):
         return {"complains": self.clone(Complains)}
 
 
-class Sleeps(StageTask):
+class Sleeps(Counting):
     stage = "sleeps"
     entry = "counting_stages:sleeps"
     reads = ("seed",)
 
 
-class Waits(StageTask):
+class Waits(Counting):
     """Writes a checkpoint, then waits for the file RELEASE."""
 
     stage = "waits"
@@ -132,7 +139,7 @@ class Waits(StageTask):
     lock_seconds: ClassVar[float] = 0.2
 
 
-class Reports(StageTask):
+class Reports(Counting):
     """Counts 4 of 10 items, then waits for the file RELEASE."""
 
     stage = "reports"
@@ -144,7 +151,7 @@ class ReportsToo(Reports):
     stage = "reports-too"
 
 
-class BothReport(StageTask):
+class BothReport(Counting):
     """Follows two stages that can run at once."""
 
     stage = "both"
@@ -159,7 +166,7 @@ class ComplainsToo(Complains):
     stage = "complains-too"
 
 
-class FollowsBothComplaints(StageTask):
+class FollowsBothComplaints(Counting):
     stage = "follows-both"
     entry = "counting_stages:first"
     reads = ("seed",)
@@ -168,7 +175,7 @@ class FollowsBothComplaints(StageTask):
         return {"one": self.clone(Complains), "other": self.clone(ComplainsToo)}
 
 
-class Ends(StageTask):
+class Ends(Counting):
     """Ends in the way that ``name`` says (`counting_stages.ends`)."""
 
     stage = "ends"
@@ -176,7 +183,7 @@ class Ends(StageTask):
     reads = ("sampling", "name")
 
 
-class InBatches(StageTask):
+class InBatches(Counting):
     """Works in four batches; before the third it waits for the file RELEASE."""
 
     stage = "in-batches"
@@ -184,13 +191,13 @@ class InBatches(StageTask):
     reads = ("seed",)
 
 
-class WritesNothing(StageTask):
+class WritesNothing(Counting):
     stage = "writes-nothing"
     entry = "counting_stages:writes_nothing"
     reads = ("seed",)
 
 
-class _Numbers(DivisibleTask):
+class _Numbers(Counting, DivisibleTask):
     entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
 

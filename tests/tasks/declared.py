@@ -16,5 +16,9 @@ def stages(
 
 
 def opened(config: str, names: Sequence[str], overrides: Sequence[str] = ()) -> list[Opened]:
-    """What the named stages open, in running order."""
-    return [one for task in stages(config, names, overrides) for one in task.opens()]
+    """What the named stages open, each once, in running order."""
+    found: list[Opened] = []
+    for one in (one for task in stages(config, names, overrides) for one in task.opens()):
+        if one not in found:
+            found.append(one)
+    return found

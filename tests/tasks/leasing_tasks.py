@@ -1,4 +1,4 @@
-"""Tasks of the stage functions in `leasing_stages`, under names of stages that ask for GPUs."""
+"""Tasks of the stage functions in `leasing_stages`, which ask for GPUs and do not use them."""
 
 import json
 from pathlib import Path
@@ -6,15 +6,20 @@ from pathlib import Path
 import luigi
 
 from tasks.base import StageTask
+from tasks.opened import policy_engine, training
+from tests.tasks.counting_tasks import Counting
 
 
-class Samples(StageTask):
+class Samples(Counting):
     """One of several stages that ask for the GPUs of the policy's engine."""
 
-    stage = "sample-shard"
+    stage = "samples"
     entry = "leasing_stages:shows"
     reads = ("engine", "name")
     number = luigi.IntParameter()
+
+    def opens(self):
+        yield policy_engine(self.settings)
 
     def slice(self):
         return {**super().slice(), "number": self.number}
@@ -24,10 +29,10 @@ class Samples(StageTask):
         return f"{self.stage}-{self.number}"
 
 
-class Pairs(StageTask):
+class Pairs(Counting):
     """Asks for no GPU, and follows eight stages that do."""
 
-    stage = "pair"
+    stage = "pairs"
     entry = "leasing_stages:shows"
     reads = ("name",)
 
@@ -35,20 +40,26 @@ class Pairs(StageTask):
         return {str(number): self.clone(Samples, number=number) for number in range(8)}
 
 
-class Evaluates(StageTask):
+class Evaluates(Counting):
     """Asks for the GPUs of the policy's engine, and does not end."""
 
-    stage = "evaluate-policy"
+    stage = "evaluates"
     entry = "leasing_stages:stays"
     reads = ("name",)
 
+    def opens(self):
+        yield policy_engine(self.settings)
 
-class Trains(StageTask):
+
+class Trains(Counting):
     """Asks for a GPU for each process of the cold start."""
 
-    stage = "sft"
+    stage = "cold-start"
     entry = "leasing_stages:shows"
     reads = ("sft", "name")
+
+    def opens(self):
+        yield training(self.settings, "sft", self.settings.sft)
 
 
 def given(task: StageTask) -> dict:

@@ -5,9 +5,10 @@ import re
 import psutil
 import pytest
 
+from pipeline.core.gpus import nominal_gpu
 from pipeline.run.supervisor import StageFailed
 from tasks import preloading
-from tasks.preloading import modules_of
+from tasks.needs import imports_of
 from tasks.run import RunFailed, run, task_for
 from tests.tasks.counting_tasks import ROOT, Ends, First, Second, task
 from tests.waiting import wait_until
@@ -22,8 +23,8 @@ def forked(monkeypatch):
         asked.append(stage_task.stage)
         return ("calendar",)
 
-    monkeypatch.setattr(preloading, "modules_of", modules)
-    monkeypatch.setattr(preloading, "has_gpu", lambda: False)
+    monkeypatch.setattr(preloading, "imports_of", modules)
+    monkeypatch.setattr(preloading, "machine_gpus", list)
     return asked
 
 
@@ -75,27 +76,28 @@ def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked):
     ],
 )
 def test_heavy_stages_name_what_they_import(stage, module):
-    names = modules_of(task_for(stage, str(ROOT / "configs/embedded.yaml"), ("shards=1",)))
+    names = imports_of(task_for(stage, str(ROOT / "configs/embedded.yaml"), ("shards=1",)))
     assert module in names if module else not names
 
 
 @pytest.mark.parametrize("stage", ["graph", "sft-data"])
 def test_stages_that_ask_a_local_model_name_vllm(stage):
     llm = task_for(stage, str(ROOT / "configs/tearag-llama3-8b.yaml"), ("shards=1",))
-    assert "vllm.v1.engine.llm_engine" in modules_of(llm)
+    assert "vllm.v1.engine.llm_engine" in imports_of(llm)
 
 
 def test_the_judge_stage_names_vllm_for_the_policys_own_answers():
     judge = task_for("judge", str(ROOT / "configs/embedded-hiprag.yaml"), ("shards=1",))
-    assert "vllm.v1.engine.llm_engine" in modules_of(judge)
+    assert "vllm.v1.engine.llm_engine" in imports_of(judge)
 
 
 @pytest.mark.parametrize("reason", ["gpus", "gpu"])
 def test_without_a_fork_server_stages_are_new_processes(workspace, forked, monkeypatch, reason):
-    monkeypatch.setattr(preloading, "has_gpu", lambda: reason == "gpu")
-    stage = task(Second, workspace, *(["gpus=1"] if reason == "gpus" else []))
+    settings = ["gpus=1"] if reason == "gpus" else []
+    stage = task(Second, workspace, *settings)
+    with preloading.preloaded([stage]):
+        assert stage.fork_server is not None or settings
+    present = [nominal_gpu(80)] * (reason == "gpu")
+    monkeypatch.setattr(preloading, "machine_gpus", lambda: present)
     with preloading.preloaded([stage]):
         assert stage.fork_server is None
-    monkeypatch.setattr(preloading, "has_gpu", lambda: False)
-    with preloading.preloaded([task(Second, workspace)]):
-        assert task(Second, workspace).fork_server is not None

@@ -210,7 +210,7 @@ def test_a_device_is_free_when_the_last_process_of_a_killed_run_has_ended(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
     scheduler = subprocess.Popen([sys.executable, "-c", RUNS, str(place), str(workers)], cwd=ROOT)
-    mark = place / "marks" / "evaluate-policy"
+    mark = place / "marks" / "evaluates"
     try:
         wait_until(mark.exists)
         device, process = mark.read_text().split()
@@ -333,7 +333,7 @@ def test_threads_are_shared_by_the_stages_that_run_at_once(place):
         (("engine.tensor_parallel_size=4",), "engine.tensor_parallel_size is 4, and gpus is 2, so"),
         (
             ("gpus=3", "engine.tensor_parallel_size=4"),
-            "and gpus is 3, so stage evaluate-policy would",
+            "and gpus is 3, so stage evaluates would",
         ),
     ],
 )

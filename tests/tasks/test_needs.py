@@ -3,33 +3,36 @@
 import pytest
 
 from pipeline.core.errors import ConfigError
+from tasks.base import StageTask, walk
 from tasks.build import asked_of, check_needs
 from tasks.execution.leases import Capacity
-from tasks.needs import RULES, TRAINERS, Needs, needs
-from tasks.planning.simulation import divided_walk
-from tasks.run import PER_POLICY, STAGES, task_for
+from tasks.needs import Needs, needs
+from tasks.run import task_for
+from tasks.sharding import shards_of
 
-WITHOUT_MODEL = {"world", "corpus", "start", "pair", "evaluate", "report"}
+
+def divided(config: str, *overrides: str) -> list[StageTask]:
+    """The tasks of a run with all shards, which the configuration alone tells."""
+    report = task_for("report", config, overrides)
+    whole = walk(report, lambda one: one.inputs)
+    return [one for task in whole for one in (*shards_of(task).values(), task)]
 
 
 def asked(config: str, *overrides: str) -> dict[str, Needs]:
     """The most that a task of each stage asks for: a stage that joins shards asks for nothing."""
     found: dict[str, Needs] = {}
-    for task, _ in divided_walk(task_for("report", config, overrides)):
-        stage = task.stage.removesuffix("-shard")
-        found[stage] = max(found.get(stage, Needs()), needs(task), key=lambda one: one.gpus)
+    for task in divided(config, *overrides):
+        found[task.whole] = max(
+            found.get(task.whole, Needs()), needs(task), key=lambda one: (one.gpus, one.threads)
+        )
     return found
-
-
-def test_every_stage_has_a_rule_or_loads_no_model():
-    assert {*STAGES, *PER_POLICY} == {*RULES, *TRAINERS, *WITHOUT_MODEL} - {"evaluate-any"}
 
 
 def test_the_stages_of_tearag_ask_for_what_they_use():
     found = asked("tearag-llama3-8b")
     for stage in ("graph", "index", "sample", "score", "evaluate-policy"):
         assert found[stage].gpus == 1, stage
-    assert found["sft-data"] == Needs(8, 8, "sft_data.engine.tensor_parallel_size", vllm=True)
+    assert found["sft-data"] == Needs(8, 8, "sft_data.engine.tensor_parallel_size")
     assert found["sft"] == Needs(8, 8, "sft.processes")
     assert found["train"] == Needs(8, 8, "dpo.processes")
     for stage in ("corpus", "questions-sft", "pair", "evaluate", "report"):
@@ -37,8 +40,7 @@ def test_the_stages_of_tearag_ask_for_what_they_use():
 
 
 def test_a_stage_that_joins_shards_asks_for_nothing():
-    report = task_for("report", "tearag-llama3-8b")
-    found = {task.label: needs(task) for task, _ in divided_walk(report)}
+    found = {task.label: needs(task) for task in divided("tearag-llama3-8b")}
     assert found["sample-1"] == found["score-3"] == Needs()
     assert found["sample-shard-1-007"].gpus == found["score-shard-2-000"].gpus == 1
 
@@ -57,20 +59,15 @@ def test_other_settings_ask_for_other_devices():
     on_cpu = ("index.embedder.device=cpu", "sft.device=cpu", "sft.processes=2")
     embedded = asked("embedded", *on_cpu, "engine.kind=scripted")
     assert embedded["sample"].gpus == embedded["index"].gpus == embedded["score"].gpus == 0
-    processes = {
-        needs(task).threads for task, _ in divided_walk(task_for("sft", "embedded", on_cpu))
-    }
-    assert processes == {1, 2}  # a CPU thread for each training process
+    assert embedded["sft"].threads == 2  # one for each training process
+    assert embedded["corpus"].threads == 1
 
 
 def test_a_model_over_more_gpus_than_the_run_has_is_refused_with_its_setting():
     """Its sentence begins with the setting, whatever the number of shards of the stage."""
-    report = task_for(
-        "report", "tearag-llama3-8b", ("gpus=4", "sft.processes=4", "dpo.processes=4")
-    )
-    capacity = Capacity.expected(report.settings)
+    tasks = divided("tearag-llama3-8b", "gpus=4", "sft.processes=4", "dpo.processes=4")
     with pytest.raises(ConfigError) as caught:
-        check_needs([task for task, _ in divided_walk(report)], capacity)
+        check_needs(tasks, Capacity.expected(tasks[-1].settings))
     message = str(caught.value)
     assert message.startswith(
         "sft_data.engine.tensor_parallel_size is 8, and gpus is 4, so stage sft-data"
@@ -88,10 +85,9 @@ def test_training_asks_for_the_gpus_that_there_are():
 
 
 def test_training_of_a_run_with_fewer_gpus_than_processes_is_not_refused():
-    report = task_for("report", "hiprag-qwen2.5-3b", ("gpus=3", "shards=1"))
-    assert report.settings.sft.processes == 4
-    capacity = Capacity.expected(report.settings)
-    tasks = [task for task, _ in divided_walk(report)]
+    tasks = divided("hiprag-qwen2.5-3b", "gpus=3", "shards=1")
+    assert tasks[-1].settings.sft.processes == 4
+    capacity = Capacity.expected(tasks[-1].settings)
     check_needs(tasks, capacity)
     (sft,) = [task for task in tasks if task.stage == "sft"]
     assert asked_of(sft, capacity) == Needs(2, 2, "sft.processes")

@@ -16,13 +16,13 @@ from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
 from tasks.rounds import RoundTask
 from tasks.run import run, task_for, walk
-from tests.tasks.counting_tasks import ROOT, executions, task
+from tests.tasks.counting_tasks import ROOT, Counting, executions, task
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")
 THRESHOLD = "per_round.2.pairs.easy_outcome=0.4"
 
 
-class Paired(RoundTask):
+class Paired(Counting, RoundTask):
     stage = "paired"
     entry = "counting_stages:of_round"
     reads = ("pairs",)
@@ -31,7 +31,7 @@ class Paired(RoundTask):
         return {"policy": self.clone(Trained, round=self.round - 1)} if self.round > 1 else {}
 
 
-class Trained(RoundTask):
+class Trained(Counting, RoundTask):
     stage = "trained"
     entry = "counting_stages:of_round"
     reads = ("dpo",)

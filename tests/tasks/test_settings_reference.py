@@ -9,7 +9,7 @@ import pytest
 from pipeline.config import Config
 from pipeline.config.base import Block, Execution, Indirect
 from pipeline.config.lookup import all_blocks
-from tasks.run import PER_POLICY, task_for, walk
+from tasks.run import task_for, walk
 from tasks.settings_reference import page, stages_reading
 from tests.config.settings_walk import blocks, parts
 from tests.tasks.counting_tasks import ROOT
@@ -89,7 +89,6 @@ def test_keys_hold_no_execution_setting_and_only_what_the_stage_declares(name: s
 
 def test_the_stages_of_a_policy_are_on_the_page() -> None:
     assert {"evaluate-policy"} < set(stages_reading("sampling.max_steps"))
-    assert set(PER_POLICY) <= {"evaluate-policy", "judge-policy"}
     assert stages_reading("evaluation.bootstrap") == ["evaluate"]
     assert stages_reading("data.sft[].path") == ["questions-sft"]
 

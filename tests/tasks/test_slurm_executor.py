@@ -17,20 +17,21 @@ from typing import Any
 
 import psutil
 import pytest
-from tasks.planning.published import RUNS
 
-from pipeline.config import load
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
+from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
 from tasks.execution.start import Resources, check_execution
-from tasks.needs import NOTHING, RULES, Needs
-from tasks.planning.memory import memory_plan
+from tasks.needs import Needs, needs
+from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
+from tasks.report import Report
 from tasks.run import RunFailed, run
 from tests.docs.test_documented_commands import PAGES, commands
+from tasks.sharding import shards_of
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
@@ -210,22 +211,23 @@ def documented() -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_documented_jobs_get_the_memory_of_the_plan(name: str) -> None:
+def test_documented_jobs_get_the_memory_of_the_plan() -> None:
     """A job is one process of a stage: the whole, a shard, or what joins the shards."""
-    for overrides in documented():
-        settings = load(name, (*overrides, "workers=1"))
-        execution = settings.execution.model_dump()
-        sizes = sizes_of(settings, published_count)
-        for stage, rule in RULES.items():
-            plan = memory_plan(settings, [stage], sizes, [nominal_gpu(80.0)])
-            needs = rule(settings)
-            for asked in (needs,) if stage in ("sft", "train") else (needs, NOTHING):
-                job = replace(
-                    request(), settings=execution, gpus=asked.gpus, processes=asked.threads
-                )
-                cpus = job.with_threads(None, print).threads
-                assert cpus * execution["slurm"]["memory_per_cpu"] > plan.ram / GIB, (stage, asked)
+    for name in ("tearag-qwen2.5-14b", "hiprag-qwen2.5-7b", "prograph-qwen2.5-7b"):
+        for overrides in documented():
+            report = Report(config=name, overrides=(*overrides, "workers=1"))
+            tasks = {one.stage: one for one in walk(report, lambda one: one.inputs)}
+            execution = report.settings.execution.model_dump()
+            sizes = sizes_of(report.settings, published_count)
+            for stage, one in tasks.items():
+                ram = make_plan([one], sizes, [nominal_gpu(80.0)]).ram
+                shard = next(iter(shards_of(one).values()), one)
+                for asked in {needs(shard), needs(one)}:
+                    job = replace(
+                        request(), settings=execution, gpus=asked.gpus, processes=asked.threads
+                    )
+                    cpus = job.with_threads(None, print).threads
+                    assert cpus * execution["slurm"]["memory_per_cpu"] > ram / GIB, (stage, asked)
 
 
 def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:

@@ -10,15 +10,16 @@ from threading import Thread
 
 import pytest
 
-from pipeline.config import load
 from tasks.checks.access import access_faults
 from tests.cli.test_cli import ROOT
+from tests.tasks.declared import opened
 
 GATED, OPEN, UNKNOWN = "meta-llama/gated", "owner/open", "owner/unknown"
 CODE = (
-    "import sys; from pipeline.config import load; from tasks.checks.access import access_faults\n"
-    "settings = load('embedded', ('model.base=' + sys.argv[1],))\n"
-    "print(*access_faults(settings, ['sft']), sep='\\n')"
+    "import sys; from tasks.checks.access import access_faults\n"
+    "from tests.tasks.declared import opened\n"
+    "models = opened('embedded', ['sft'], ('model.base=' + sys.argv[1],))\n"
+    "print(*access_faults(models), sep='\\n')"
 )
 
 
@@ -98,4 +99,4 @@ def test_a_hub_that_does_not_answer_is_a_fault(tmp_path: Path) -> None:
 def test_configurations_with_models_of_this_machine_ask_nothing(monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     stages = ["index", "sft", "sample", "score", "train", "evaluate-policy"]
-    assert not list(access_faults(load("embedded"), stages))
+    assert not list(access_faults(opened("embedded", stages)))

@@ -3,20 +3,20 @@
 from pathlib import Path
 
 import pytest
-from tasks.checks.starting import RunRefused, check_start, plan_lines
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
-from tasks.checks import starting
+from tasks.checks import collect
+from tasks.checks.collect import RunRefused, check_start, check_tasks
 from tasks.checks.machine import Machine
+from tasks.planning.plan import summary
 from tasks.run import run, task_for, walk
 from tasks.sharding import ShardedTask
 from tests.tasks.checks.published_files import write_published_files
+from tests.tasks.declared import stages
 from tests.tasks.small_run import commit
-
-EIGHT = Machine((nominal_gpu(80),) * 8, 2000 * 2**30)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_other_faults_are_named_beside_a_missing_file(elsewhere, data) -> No
 def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
     overrides = ("index.gpu=true", "sft.device=cuda")
     report = task_for("report", "embedded", overrides)
-    with pytest.raises(RunRefused, match=r"index\.gpu is true, sft\.device is cuda"):
+    with pytest.raises(RunRefused, match=r"sft\.device is cuda, index\.gpu is true"):
         run(report)
     for task in walk(report):
         if task.stage in ("sft", "sample", "evaluate-policy"):
@@ -99,12 +99,10 @@ def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
     assert check_start([corpus], [corpus]).faults == ()
 
 
-def test_the_plan_of_a_run_is_three_lines_at_most_without_downloads(monkeypatch) -> None:
-    tasks = [task_for("sft", "single-gpu-24gb")]
-    settings = tasks[0].run_settings
-    monkeypatch.setattr(starting, "_held_bytes", lambda _: 0.0)
+def test_the_plan_of_a_run_is_two_lines_without_downloads() -> None:
     there = Machine((nominal_gpu(80),), 2000 * 2**30, here=False)
-    memory, hours = plan_lines(starting.check_stages(settings, ["sft"], there))
+    checked = check_tasks(stages("single-gpu-24gb", ["sft"]), there)
+    memory, hours = summary(checked.plan, checked.downloads)
     assert memory.startswith("1 GPU, at most ")
     assert "GiB of 78.8 (sft); RAM at most " in memory
     assert hours.endswith("GPU hours, computed and not measured")
@@ -114,7 +112,7 @@ def test_a_command_starts_without_the_checks(elsewhere, monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise RunRefused("a fault")
 
-    monkeypatch.setattr(starting, "check_start", refuse)
-    refused = CliRunner().invoke(app, ["corpus"])
+    monkeypatch.setattr(collect, "check_start", refuse)
+    refused = CliRunner().invoke(app, ["run", "corpus"])
     assert isinstance(refused.exception, RunRefused)
-    assert CliRunner().invoke(app, ["corpus", "--no-check"]).exit_code == 0
+    assert CliRunner().invoke(app, ["run", "corpus", "--no-check"]).exit_code == 0

@@ -2,18 +2,24 @@
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tasks.planning.gpu_time import gpu_seconds, parameters
 
 from benchmarks.gpu_check import encoders, policies, training
 from benchmarks.gpu_check.catalogue import PARTS
 from pipeline.config import load
 from pipeline.core.errors import InputError
+from pipeline.core.gpus import nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
+from tasks.base import walk
+from tasks.planning.clock import parameters
+from tasks.planning.plan import make_plan
 from tasks.planning.rates import Rates, rates
 from tasks.planning.sizes import published_count, sizes_of
+from tasks.report import Report
+from tests.tasks.declared import stages
 
 LLAMA = "meta-llama/Meta-Llama-3-8B-Instruct"
 FIGURES = {
@@ -35,12 +41,18 @@ def written(folder: Path, figures: dict[str, dict], **machine: object) -> Path:
     return folder / "gpu.json"
 
 
+def hours(chosen: Rates, *names: str, base: str = LLAMA, sampled: int = 10_000) -> list[float]:
+    """GPU hours of the named stages of TeaRAG, by ``chosen`` rates, for ``sampled`` questions."""
+    overrides = (f"model.base={base}",)
+    sizes = sizes_of(load("tearag-llama3-8b", overrides), published_count)
+    sizes = replace(sizes, questions={**sizes.questions, "sampling": sampled})
+    tasks = stages("tearag-llama3-8b", names, overrides)
+    plan = make_plan(tasks, sizes, [nominal_gpu(80)] * 8, chosen)
+    return [stage.gpu_seconds / 3600 for stage in plan.stages]
+
+
 def test_without_a_check_everything_is_assumed(tmp_path: Path) -> None:
     assert rates(tmp_path / "absent.json") == Rates()
-    assert {origin for _, _, origin in Rates().rows()} == {
-        "assumed", "measured on a CPU core (growth benchmark)",
-        "measured on a CPU core (growth benchmark), continued",
-    }  # fmt: skip
 
 
 def test_each_measured_rate_replaces_the_assumed_one(tmp_path: Path) -> None:
@@ -53,13 +65,6 @@ def test_each_measured_rate_replaces_the_assumed_one(tmp_path: Path) -> None:
     assert found.memory_gib == 79.1
     # At this speed the prompts could not even be read, so no rate of writing can be derived.
     assert found.writing == Rates().writing
-    assert "writing" not in found.measured
-    assert set(found.measured.values()) == {"measured on NVIDIA H100"}
-    origins = {meaning: origin for meaning, _, origin in found.rows()}
-    assert (
-        origins["operations/s of a GPU in training: 40 % of an A100's"] == "measured on NVIDIA H100"
-    )
-    assert origins["tokens of a triplet"] == "assumed"
 
 
 def test_the_speed_of_writing_is_what_reading_leaves(tmp_path: Path) -> None:
@@ -123,32 +128,42 @@ def test_the_figures_have_the_names_that_the_check_gives_them() -> None:
 
 
 def test_measured_rates_change_the_hours_of_a_run(tmp_path: Path) -> None:
-    settings = load("tearag-llama3-8b")
-    sizes = sizes_of(settings, published_count)
-    assumed = gpu_seconds(settings, sizes, Rates())
-    path = written(tmp_path, {"sft-8b": {"tokens": 100.0}}, device="NVIDIA A100")
-    slow = gpu_seconds(settings, sizes, rates(path))
-    assert slow["train"] == pytest.approx(
-        assumed["train"] * Rates().training / rates(path).training
-    )
-    assert slow["sample"] == assumed["sample"]
+    slow = rates(written(tmp_path, {"sft-8b": {"tokens": 100.0}}, device="NVIDIA A100"))
+    assumed, measured = (hours(chosen, "sample", "train") for chosen in (Rates(), slow))
+    assert measured[1] == pytest.approx(assumed[1] * Rates().training / slow.training)
+    assert measured[0] == assumed[0]
 
 
-def test_minutes_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop() -> None:
-    """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards."""
-    settings = load("tearag-llama3-8b")
-    seconds = gpu_seconds(settings, sizes_of(settings, published_count), Rates())
-    minutes = {stage: seconds[stage] / 8 / 60 for stage in ("sample", "score")}
-    assert minutes == pytest.approx({"sample": 125, "score": 9}, rel=0.02)
+def test_gpu_hours_grow_with_the_questions() -> None:
+    few, more = (hours(Rates(), "index", "sample", sampled=n) for n in (100, 200))
+    assert more == pytest.approx([few[0], 2 * few[1]])
+
+
+def test_hours_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop() -> None:
+    """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards on 8 GPUs."""
+    minutes = [60 / 8 * one for one in hours(Rates(), "sample", "score")]
+    assert minutes == pytest.approx([125, 9], rel=0.02)
 
 
 def test_models_of_unknown_shape_count_by_their_names() -> None:
     names = ("Qwen/Qwen2.5-14B-Instruct", "a-1.5b", "owner/model")
     assert [parameters(name) for name in names] == [14, 1.5, 8]
-    of = {
-        name: gpu_seconds(settings, sizes_of(settings, published_count), Rates())["train"]
-        for name in (LLAMA, "owner/model-16B")
-        for settings in [load("tearag-llama3-8b", (f"model.base={name}",))]
-    }
-    small, large = of.values()
+    small, large = (hours(Rates(), "train", base=name)[0] for name in (LLAMA, "owner/model-16B"))
     assert large == pytest.approx(2 * small)
+
+
+RUNS = (
+    "tearag-llama3-8b", "tearag-qwen2.5-14b", "hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b",
+    "prograph-qwen2.5-3b", "prograph-qwen2.5-7b",
+)  # fmt: skip
+
+
+def test_the_page_about_scale_has_the_gpu_hours_of_the_published_runs() -> None:
+    page = Path(__file__).parents[3] / "docs" / "scale.md"
+    row = next(line for line in page.read_text(encoding="utf-8").splitlines() if "| all |" in line)
+    found = []
+    for name in RUNS:
+        sizes = sizes_of(load(name), published_count)
+        tasks = walk(Report(config=name), lambda one: one.inputs)
+        found.append(make_plan(tasks, sizes, [nominal_gpu(80)], Rates()).gpu_seconds / 3600)
+    assert row == f"| all | {' | '.join(f'{value:,.0f}' for value in found)} |"
