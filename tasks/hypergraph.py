@@ -13,6 +13,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Hypergraph(DataTask, DivisibleTask):
+    version = 2
     reads = ("hypergraph", "data.root")
 
     @property

@@ -16,7 +16,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _SftData(DivisibleTask):
-    version = 4
+    version = 5
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model", "judges.system"),

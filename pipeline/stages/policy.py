@@ -13,9 +13,8 @@ from pipeline.core.model_files import model_hash
 from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokenizer import read_template
 from pipeline.grammars.tokens import control_tokens
+from pipeline.llm.chat import EngineChat, chat_cache
 from pipeline.llm.engine import Engine, open_engine
-from pipeline.llm.engine_chat import EngineChat
-from pipeline.llm.factory import chat_cache
 from pipeline.llm.merged_adapter import merged_models
 from pipeline.llm.warm_engine import SOCKET, warm_engine
 from pipeline.rollout.settings import RolloutSettings

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError
-from pipeline.llm.api_key import ApiKey
+from pipeline.llm.endpoint import ApiKey
 from tasks.checks.uses import used_endpoints
 
 

@@ -22,7 +22,7 @@ from pipeline.core.content_cache import digest
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.index.embed import open_cache
-from pipeline.llm.factory import chat_cache
+from pipeline.llm.chat import chat_cache
 from pipeline.run.cluster import slurm_driver
 from pipeline.run.cluster.request import Request, Watch
 from pipeline.run.cluster.slurm_queue import queue_state
