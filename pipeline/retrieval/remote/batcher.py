@@ -2,9 +2,8 @@
 
 An index and a reranker are fastest on large batches, and the clients of a service often send equal
 queries. Input: the queries of each request. Output: their items. While one batch is retrieved in a
-thread, incoming queries form the next one: one of each waiting request in turn, so that a large
-request delays a small one by the batch that is being retrieved and not by all of its own. A query that
-is pending or being retrieved is not retrieved again; all requests that contain it share its result.
+thread, incoming queries wait for the next one. A query that waits or is being retrieved is not retrieved
+again; all requests that contain it share its result.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Batcher:
         self._retriever = retriever
         self._max_batch = max_batch
         self._futures: dict[Query, asyncio.Future[Outcome]] = {}
-        self._requests: deque[deque[Query]] = deque()  # that wait, with the rest of their queries
+        self._waiting: deque[Query] = deque()
         self._worker: asyncio.Task[None] | None = None
 
     async def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
@@ -53,7 +52,6 @@ class Batcher:
         self.counts.queries += len(queries)
         futures = [self._future(query) for query in queries]
         if futures:
-            self._requests.append(deque(queries))
             if self._worker is None:
                 self._worker = asyncio.create_task(self._work())
             # Not asyncio.gather, which would cancel futures that other requests await when this
@@ -70,25 +68,19 @@ class Batcher:
     def _future(self, query: Query) -> asyncio.Future[Outcome]:
         if query not in self._futures:
             self._futures[query] = asyncio.get_running_loop().create_future()
+            self._waiting.append(query)
         return self._futures[query]
 
     def _next_batch(self) -> list[Query]:
-        """The queries to retrieve now; empty when no request waits."""
-        batch: dict[Query, None] = {}
+        """The queries to retrieve now; empty when none waits."""
+        batch: list[Query] = []
         texts = 0
-        while self._requests:
-            request = self._requests[0]
-            while request and (request[0] in batch or request[0] not in self._futures):
-                request.popleft()  # another request has brought it
-            if not request:
-                self._requests.popleft()
-                continue
-            texts += 1 + len(request[0].entities)
+        while self._waiting:
+            texts += 1 + len(self._waiting[0].entities)
             if batch and texts > self._max_batch:
                 break
-            batch[request.popleft()] = None
-            self._requests.rotate(-1)
-        return list(batch)
+            batch.append(self._waiting.popleft())
+        return batch
 
     async def _work(self) -> None:
         while batch := self._next_batch():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -21,10 +21,8 @@ from pipeline.retrieval.base import Query
 
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
 MAX_BODY = 16 * 2**20  # bytes of a request
-MAX_ANSWER = 256 * 2**20  # bytes of a response
 MAX_QUERIES = 256  # of a request
 MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
-MAX_ENTITIES_IN_ALL = 512  # of a request
 MAX_TEXT = 20_000  # characters
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
@@ -42,20 +40,6 @@ _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)
 _ANSWERS = TypeAdapter(list[list[ContextItem]])
 
 
-def requests_of(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    """The queries in parts, each within the limits of a request."""
-    part: list[Query] = []
-    entities = 0
-    for query in queries:
-        entities += len(query.entities)
-        if part and (len(part) == MAX_QUERIES or entities > MAX_ENTITIES_IN_ALL):
-            yield part
-            part, entities = [], len(query.entities)
-        part.append(query)
-    if part:
-        yield part
-
-
 def encode_queries(queries: Sequence[Query]) -> bytes:
     """A JSON list of {subquery, entities}."""
     rows = [{"subquery": query.subquery, "entities": query.entities} for query in queries]
@@ -68,12 +52,6 @@ def decode_queries(body: bytes) -> list[Query]:
     A position reads ``queries[3].subquery``.
     """
     decoded = _decode(_QUERIES, body, "queries")
-    entities = sum(len(query.entities) for query in decoded)
-    if entities > MAX_ENTITIES_IN_ALL:
-        raise InputError(
-            f"queries: {entities} entities in one request; expected at most {MAX_ENTITIES_IN_ALL}; "
-            "send fewer queries"
-        )
     return [Query(query.subquery, query.entities) for query in decoded]
 
 
