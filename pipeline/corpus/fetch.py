@@ -1,7 +1,7 @@
 """Download and unpack the official data sets, verified.
 
 Input: rows of `pipeline.corpus.official` and the directory of data. Output: the files below it, and
-``data.lock.json`` with the size and SHA-256 of every file and download. A broken connection is continued. A
+``data.lock.json`` with the size and SHA-256 of every file. A broken connection is continued. A
 file takes its name only when it is complete and its checksum is the published one, or where none is published
 the one that the lock recorded when it was first downloaded.
 """
@@ -15,13 +15,15 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pipeline.core.atomic import replacing, write_json
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.input_files import read_json
+from pipeline.core.text import one_line
 from pipeline.corpus.official import Download, OfficialFile
 from pipeline.corpus.raw_records import brief
 
@@ -29,7 +31,6 @@ LOCK = "data.lock.json"
 _UNFINISHED = ".downloads"  # the directory of the download that is not complete yet
 _BLOCK = 1 << 20  # bytes read at once
 _TRIES = 4
-_PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 _SECONDS = 60.0  # without a byte, after which a connection counts as broken
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -47,16 +48,12 @@ class Fetched:
 
 
 def fetch(
-    files: Sequence[OfficialFile],
-    root: Path,
-    report: Callable[[str], None] = print,
-    *,
-    pause: float = _PAUSE,
+    files: Sequence[OfficialFile], root: Path, report: Callable[[str], None] = print
 ) -> tuple[list[Fetched], list[str]]:
     """Make sure that every file is below ``root``; returns what became of them, and the faults.
 
     A fault of one download does not stop the others. Each fault is one sentence with the file and the
-    remedy. ``report`` receives a line per file. ``pause`` is the seconds before a second try.
+    remedy. ``report`` receives a line per file.
     Raises InputError when ``root`` is no directory, cannot be written, or another process fills it.
     """
     import filelock
@@ -72,7 +69,7 @@ def fetch(
     faults: list[str] = []
     try:
         with filelock.FileLock(root / _UNFINISHED / "lock", timeout=0):
-            directory = _Directory(root, report, pause)
+            directory = _Directory(root, report)
             for download, members in by_download.items():
                 try:
                     done += directory.fetch(download, members)
@@ -92,10 +89,9 @@ def fetch(
 class _Directory:
     """The directory of data with its lock."""
 
-    def __init__(self, root: Path, report: Callable[[str], None], pause: float) -> None:
+    def __init__(self, root: Path, report: Callable[[str], None]) -> None:
         self.root = root
         self.report = report
-        self.pause = pause
         self.lock = _read_lock(root / LOCK)
 
     def fetch(self, download: Download, files: list[OfficialFile]) -> list[Fetched]:
@@ -105,37 +101,44 @@ class _Directory:
             path = self.root / file.path
             if path.is_file():
                 state = "present" if file.path in self.lock else "recorded"
-                done.append(self._record(file, path, state))
+                done.append(self._verified(file, path, state))
             else:
                 missing.append(file)
         if not missing:
             return done
         packed = missing[0].path != download.name
-        by_hand, source = self.root / download.name, self.root / _UNFINISHED / "download"
+        by_hand, target = self.root / download.name, self.root / _UNFINISHED / "download"
+        source = by_hand if packed and by_hand.is_file() else target
         try:
-            if packed and by_hand.is_file():
-                source = by_hand
-            else:
-                self._download(download, missing, source)
-            if packed:
-                self._verify(download.name, source, download, download.sha256)
+            if source == target:
+                self._download(download, missing, target)
             for file in missing:
                 with replacing(self.root / file.path) as temporary:
                     if packed:
-                        self._unpack(source, file, temporary)
+                        _unpack(source, file, temporary)
                     else:
                         source.replace(temporary)
-                    done.append(self._record(file, temporary, "fetched"))
+                    done.append(self._verified(file, temporary, "fetched"))
         finally:
-            if source != by_hand:
-                source.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
         return done
 
-    def _record(self, file: OfficialFile, path: Path, state: str) -> Fetched:
-        """Verify the content of a file, which is at ``path`` now, and report it."""
-        plain = file.path == file.download.name
-        published = file.download.sha256 if plain else None
-        sha256, size, lines = self._verify(file.path, path, file.download, published)
+    def _verified(self, file: OfficialFile, path: Path, state: str) -> Fetched:
+        """Compare a file, which is at ``path`` now, with what is published and recorded; record it."""
+        sha256, size, lines = _hashed(path)
+        download = file.download
+        published = download.sha256 if file.path == download.name else None
+        recorded = self.lock.get(file.path, {}).get("sha256")
+        for expected, origin in ((published, "is published"), (recorded, f"{LOCK} recorded")):
+            if expected not in (None, sha256):
+                raise InputError.at(
+                    self.root / file.path, None,
+                    f"the SHA-256 from {download.url} is {sha256}, expected {expected} as {origin}; "
+                    f"remove the file, or its entry in {LOCK}, and run steep data again, or see "
+                    f"{download.page}",
+                )  # fmt: skip
+        self.lock[file.path] = {"bytes": size, "sha256": sha256, "url": download.url}
+        write_json(self.root / LOCK, self.lock)
         records = None
         if file.path.endswith((".jsonl", ".tsv")):
             records = lines - file.path.endswith(".tsv")  # a header
@@ -145,46 +148,16 @@ class _Directory:
         self.report(line)
         return Fetched(file.path, state, size, sha256, records)
 
-    def _verify(
-        self, name: str, path: Path, download: Download, published: str | None
-    ) -> tuple[str, int, int]:
-        """SHA-256, bytes and lines of a file that is as published and as recorded; they are recorded."""
-        sha256, size, lines = _hashed(path)
-        recorded = self.lock.get(name, {}).get("sha256")
-        for expected, origin in ((published, "is published"), (recorded, f"{LOCK} recorded")):
-            if expected not in (None, sha256):
-                raise InputError.at(
-                    self.root / name, None,
-                    f"the SHA-256 from {download.url} is {sha256}, expected {expected} as {origin}; "
-                    f"remove the file, or its entry in {LOCK}, and run steep data again, or see "
-                    f"{download.page}",
-                )  # fmt: skip
-        self.lock[name] = {"bytes": size, "sha256": sha256, "url": download.url}
-        write_json(self.root / LOCK, self.lock)
-        return sha256, size, lines
-
-    def _unpack(self, source: Path, file: OfficialFile, target: Path) -> None:
-        try:
-            _unpack(source, file.member, target)
-        except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as error:
-            self.lock.pop(file.download.name, None)
-            write_json(self.root / LOCK, self.lock)
-            raise InputError.at(
-                file.path, None,
-                f"{file.download.name} from {file.download.url} cannot be unpacked ({_brief(error)}); "
-                f"download it by hand from {file.download.page} to {self.root / file.download.name}",
-            ) from None  # fmt: skip
-
     def _download(self, download: Download, files: list[OfficialFile], target: Path) -> None:
         import httpx
 
         self.report(f"{download.name}: downloading from {download.url}")
         try:
-            _transfer(download.url, target, self.pause)
+            _transfer(download.url, target)
         except httpx.HTTPError as error:
             names = ", ".join(file.path for file in files)
             raise DependencyError(
-                f"{names}: {download.url} cannot be downloaded ({_brief(error)}); run this where there "
+                f"{names}: {download.url} cannot be downloaded ({_shown(error)}); run this where there "
                 f"is a network, or download it by hand from {download.page} to "
                 f"{self.root / download.name}"
             ) from None
@@ -204,7 +177,7 @@ def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def _transfer(url: str, target: Path, pause: float) -> None:
+def _transfer(url: str, target: Path) -> None:
     """Download ``url`` to ``target``; a broken connection is continued if the content is the same.
 
     Not with ``http_get`` of huggingface_hub, which gives up when a connection is reset; the largest file
@@ -215,7 +188,7 @@ def _transfer(url: str, target: Path, pause: float) -> None:
 
     retrying = Retrying(
         stop=stop_after_attempt(_TRIES),
-        wait=wait_exponential(multiplier=pause),
+        wait=wait_exponential(multiplier=1),
         retry=retry_if_exception_type(
             (httpx.ReadError, httpx.RemoteProtocolError, httpx.ReadTimeout)
         ),
@@ -242,25 +215,32 @@ def _transfer(url: str, target: Path, pause: float) -> None:
                     stream.write(block)
 
 
-def _unpack(source: Path, member: str | None, target: Path) -> None:
-    """Unpack a gzip file, or ``member`` of a ZIP archive."""
-    with target.open("wb") as stream:
-        if member is None:
-            with gzip.open(source) as packed:
-                shutil.copyfileobj(packed, stream, _BLOCK)
-            return
-        with zipfile.ZipFile(source) as archive:
-            # Some archives hold their files in another folder than the authors' page says.
-            name = member.rpartition("/")[2]
-            found = [
-                entry
-                for entry in archive.namelist()
-                if entry.rpartition("/")[2] == name and not entry.startswith("__MACOSX")
-            ]
-            if not found:
-                raise KeyError(f"it holds no {name}")
-            with archive.open(min(found, key=len)) as unpacked:
-                shutil.copyfileobj(unpacked, stream, _BLOCK)
+def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
+    """Unpack a gzip file, or one member of a ZIP archive. Raises InputError."""
+    try:
+        with ExitStack() as stack:
+            stream: IO[bytes]
+            if file.member is None:
+                stream = stack.enter_context(gzip.open(source))
+            else:
+                archive = stack.enter_context(zipfile.ZipFile(source))
+                # Some archives hold their files in another folder than the authors' page says.
+                name = file.member.rpartition("/")[2]
+                found = [
+                    entry
+                    for entry in archive.namelist()
+                    if entry.rpartition("/")[2] == name and not entry.startswith("__MACOSX")
+                ]
+                stream = stack.enter_context(archive.open(min(found, key=len, default=name)))
+            with target.open("wb") as unpacked:
+                shutil.copyfileobj(stream, unpacked, _BLOCK)
+    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as error:
+        download = file.download
+        raise InputError.at(
+            file.path, None,
+            f"{download.name} from {download.url} cannot be unpacked ({_shown(error)}); "
+            f"download it by hand from {download.page} and place it beside {LOCK}",
+        ) from None  # fmt: skip
 
 
 def _hashed(path: Path) -> tuple[str, int, int]:
@@ -275,6 +255,5 @@ def _hashed(path: Path) -> tuple[str, int, int]:
     return digest.hexdigest(), size, lines + (last != b"\n")
 
 
-def _brief(error: BaseException) -> str:
-    text = " ".join(str(error.args[0] if error.args else error).split())[:150]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _shown(error: BaseException) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 150)

@@ -10,12 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TypeVar
+from typing import Self
 
 from pipeline.core.verdicts import Kind, Ruling
-
-Self = TypeVar("Self", bound="Judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +88,8 @@ class Judge(ABC):
     def close(self) -> None:  # noqa: B027 - most judges hold no resources
         """Free the loaded model and connections."""
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

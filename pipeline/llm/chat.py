@@ -17,14 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import TypeAdapter
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import Cache, digest, open_cache
 from pipeline.core.content_hashes import ContentHashes
-from pipeline.core.errors import EngineError
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
 from pipeline.core.shipped import find_model
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
-Self = TypeVar("Self", bound="Chat")
 _FAULTS: dict[Finish, str] = {
     "filter": "content filter",
     "too long": "prompt too long",
@@ -71,6 +70,9 @@ class Reply:
     def fault(self) -> str | None:
         """Why the reply has no text, or None when it has one."""
         return _FAULTS.get(self.finish)
+
+
+_REPLY = TypeAdapter(Reply)
 
 
 @dataclass(slots=True)
@@ -119,11 +121,6 @@ class Usage:
             "cost": self._cost(self.prompt_tokens, self.completion_tokens),
             **({"uncounted": self.uncounted} if self.uncounted else {}),
         }
-
-    def report(self, folder: Path) -> None:
-        """Print `line` to the stage's log and write `total` to ``chat.json``."""
-        print(self.line())
-        self.write(folder)
 
     def write(self, folder: Path) -> None:
         """Write `total` to ``chat.json``."""
@@ -183,8 +180,8 @@ class Chat(ABC):
 
         A reply that is not ``usable`` is returned but not stored, so that the next run sends its
         prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed and
-        asked for again. Raises EngineError or another SteepError when the model is unavailable or leaves
-        out a prompt; replies received before are stored.
+        asked for again. Raises EngineError or another SteepError when the model is unavailable; replies
+        received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
         names = {key: name for name, key in keys.items()}
@@ -212,12 +209,6 @@ class Chat(ABC):
 
         if missing:
             self._answer(missing, max_tokens, on_reply)
-        unanswered = [name for name, key in keys.items() if key not in replies]
-        if unanswered:
-            raise EngineError(
-                f"the model left out {len(unanswered)} of {len(keys)} prompts, such as that of "
-                f"{unanswered[0]}; run the stage again"
-            )
         if self.on_reply is not None:
             for key in names:
                 self.on_reply(key, replies[key])
@@ -250,15 +241,10 @@ class Chat(ABC):
         """Free the model and the cache."""
         self._cache.close()
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def key(self, messages: Sequence[Message], max_tokens: int) -> bytes:
@@ -367,7 +353,7 @@ def engine_identity(model: str, engine: EngineConfig, hashes: Path) -> dict[str,
 
 
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return [asdict(message) for message in messages]
 
 
 def _json(value: object) -> str:
@@ -378,10 +364,7 @@ def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
     """The reply of a stored record; None when it is damaged or answers another request."""
     try:
         stored = json.loads(record)
-        reply = Reply(**stored["reply"])
-        same = _json(stored.get("asked", request)) == _json(request)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        reply = _REPLY.validate_python(stored["reply"])
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    texts = isinstance(reply.text, str) and isinstance(reply.raw, str)
-    tokens = isinstance(reply.prompt_tokens, int) and isinstance(reply.completion_tokens, int)
-    return reply if same and texts and tokens and reply.kept else None
+    return reply if reply.kept and stored.get("asked", request) == request else None

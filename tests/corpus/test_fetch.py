@@ -35,7 +35,7 @@ def plain(
 
 def run(root: Path, *files: OfficialFile) -> tuple[list[Fetched], list[str], list[str]]:
     lines: list[str] = []
-    done, faults = fetch(files, root, lines.append, pause=0.0)
+    done, faults = fetch(files, root, lines.append)
     return done, faults, lines
 
 

@@ -1,16 +1,15 @@
 """Chat models: the engine of this process, the model of a settings block, and the cache of replies."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import Config, Endpoint, Graph, load
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import EngineError
 from pipeline.core.records import Message
-from pipeline.llm.chat import Chat, EngineChat, OnReply, chat_cache
+from pipeline.llm.chat import Chat, EngineChat, chat_cache
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.scripted_engine import ScriptedEngine
@@ -132,24 +131,6 @@ def test_a_damaged_stored_answer_is_reported_and_asked_for_again(
     with engine_model(tmp_path, opener) as model:
         assert model.ask(prompts("a", "b"), max_tokens=9) == answers
     assert opener.prompts == ["a", "b", "a"]  # the new answer was stored
-
-
-class Forgetful(EngineChat):
-    """Answers every prompt but the first."""
-
-    def _answer(
-        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
-    ) -> None:
-        super()._answer(dict(list(prompts.items())[1:]), max_tokens, on_reply)
-
-
-def test_a_prompt_without_any_reply_is_an_error(tmp_path: Path) -> None:
-    cache = ContentCache(tmp_path / "chat.sqlite")
-    with (
-        Forgetful(Opener(), {"model": "m"}, cache) as model,
-        pytest.raises(EngineError, match="left out 1 of 2 prompts, such as that of a"),
-    ):
-        model.ask(prompts("a", "b"), max_tokens=9)
 
 
 @pytest.fixture

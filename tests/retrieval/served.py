@@ -72,9 +72,9 @@ class Running:
             self.thread.join(0.01)
 
 
-def served(retriever, identity=IDENTITY, *, port=0, names=(), max_batch=256):
+def served(retriever, identity=IDENTITY, *, port=0, names=()):
     """The retrieval service over ``retriever``, running within a block."""
-    app = create_app(retriever, identity, {"chunks": 2}, names=names, max_batch=max_batch)
+    app = create_app(retriever, identity, {"chunks": 2}, names=names)
     return Running(app, port)
 
 

@@ -41,13 +41,12 @@ def create_app(
     rows: Mapping[str, int],
     *,
     names: Collection[str] = (),
-    max_batch: int = 256,
 ) -> FastAPI:
     """The service over an open retriever; ``rows`` has the number of rows of each indexed table.
 
     ``names`` are those of the service besides IP addresses and localhost, in lower case.
     """
-    batcher = Batcher(retriever, max_batch=max_batch)
+    batcher = Batcher(retriever)
     fingerprint = identity.fingerprint
 
     async def check_host(request: Request) -> None:

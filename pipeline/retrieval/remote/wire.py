@@ -9,7 +9,6 @@ every query that retrieval in process answers.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -26,7 +25,6 @@ MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
 MAX_TEXT = 20_000  # characters
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-_MAX_FAULTS = 3  # faults listed in an error message
 
 
 class _WireQuery(BaseModel):
@@ -37,7 +35,7 @@ class _WireQuery(BaseModel):
 
 
 _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)])
-_ANSWERS = TypeAdapter(list[list[ContextItem]])
+_ANSWERS = TypeAdapter(list[list[ContextItem]], config=ConfigDict(allow_inf_nan=False))
 
 
 def encode_queries(queries: Sequence[Query]) -> bytes:
@@ -47,7 +45,7 @@ def encode_queries(queries: Sequence[Query]) -> bytes:
 
 
 def decode_queries(body: bytes) -> list[Query]:
-    """The queries of a request. Raises InputError with the position of each fault.
+    """The queries of a request. Raises InputError with the position of the first fault.
 
     A position reads ``queries[3].subquery``.
     """
@@ -61,12 +59,8 @@ def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:
 
 
 def decode_answers(body: bytes) -> list[list[ContextItem]]:
-    """The items of each query. Raises InputError with the position of each fault."""
+    """The items of each query. Raises InputError with the position of the first fault."""
     answers: list[list[ContextItem]] = _decode(_ANSWERS, body, "answers")
-    for query, items in enumerate(answers):
-        for number, item in enumerate(items):
-            if not math.isfinite(item.score):
-                raise InputError(f"answers[{query}][{number}].score: {item.score}, not a number")
     return answers
 
 
@@ -74,13 +68,6 @@ def _decode(kind: TypeAdapter[Any], body: bytes, name: str) -> Any:
     try:
         return kind.validate_json(body, strict=True)
     except ValidationError as error:
-        faults = [
-            f"{name}{''.join(map(_position, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
-        more = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
-        raise InputError("; ".join(faults[:_MAX_FAULTS]) + more) from None
-
-
-def _position(part: int | str) -> str:
-    return f"[{part}]" if isinstance(part, int) else f".{part}"
+        fault = error.errors(include_input=False, include_url=False)[0]
+        at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+        raise InputError(f"{name}{at}: {fault['msg']}") from None
