@@ -31,7 +31,7 @@ from pipeline.core.input_files import STDIN, source_name
 from pipeline.core.record_io import iterate_records
 from pipeline.core.verdicts import Verdict
 from pipeline.judges import metrics
-from pipeline.judges.metrics import Calibration
+from pipeline.judges.search_errors import Calibration
 
 # Settings of the exact judge; the table reports steps that it leaves undecided.
 EXACT_JUDGE = (

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pipeline.core.records import Message
 from pipeline.core.verdicts import Ruling
 from pipeline.grammars.sanitize import sanitize
-from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall
+from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall
 from pipeline.llm.chat import Chat, Reply
 
 _ANSWER_FORMAT = (

@@ -266,7 +266,7 @@ class EndpointChat(Chat):
     def _remedy(self, error: APIStatusError) -> str:
         status, block = error.status_code, self._block
         if 300 <= status < 400:
-            target = self._shown(error.response.headers.get("location", "")) or "no address"
+            target = self._shown(error.response.headers.get("location", "no address"))
             return (
                 f"it redirects to {target}, and redirects are not followed, because the prompts would "
                 f"go there; correct {block}.base_url"
@@ -279,10 +279,8 @@ class EndpointChat(Chat):
         if status in (404, 405):
             return f"correct {block}.base_url (it usually ends in /v1) or {block}.model"
         if status in (402, 429):
-            wait = error.response.headers.get("retry-after")
             return (
-                (f"wait {self._shown(wait)} s, " if wait else "")
-                + f"set {block}.requests_per_minute, lower {block}.concurrency, or add credit to the "
+                f"set {block}.requests_per_minute, lower {block}.concurrency, or add credit to the "
                 f"account, and {_KEPT}"
             )
         return f"correct {block} (model, limit, temperature, extra)"

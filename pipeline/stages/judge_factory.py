@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from pipeline.config import JudgeModel, Judges
 from pipeline.grammars import grammar
-from pipeline.judges.base import Judge
+from pipeline.judges.cases import Judge, NoisyJudge
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
-from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange

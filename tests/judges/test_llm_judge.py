@@ -10,7 +10,7 @@ import pytest
 from pipeline.config import Endpoint
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError
-from pipeline.judges.base import Case, EquivalenceCase, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.endpoint import EndpointChat
 from tests.llm.fake_endpoint import FakeEndpoint, Response, Script, completion, refusal

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.judges.base import EquivalenceCase, SoundnessCase
+from pipeline.judges.cases import EquivalenceCase, SoundnessCase
 from pipeline.judges.llm_judge import judge_prompt, parse_verdict, quote
 from pipeline.llm.chat import Reply
 from pipeline.llm.endpoint import without_control

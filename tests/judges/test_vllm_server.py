@@ -12,7 +12,7 @@ import pytest
 from pipeline.config import Endpoint
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError
-from pipeline.judges.base import Case, EquivalenceCase, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
 from pipeline.llm.endpoint import EndpointChat

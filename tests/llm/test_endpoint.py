@@ -223,7 +223,10 @@ def test_an_outage_during_the_last_prompts_is_an_error_and_keeps_the_answers(tmp
         (refusal(400, ESCAPES), r"HTTP 400: ␛]0;owned␇␛\[2J\\u202egpj\.exe\)"),
         (Response(400, "busy\n" * 10**3), r"HTTP 400: busy busy .{200,300} …\)"),
         (refusal(429, "x", "insufficient_quota", retry_after_ms="1"), "add credit"),
-        (refusal(429, "x", retry_after="4000"), r"wait 4000 s, set graph\.endpoint\.requests_per"),
+        (
+            refusal(429, "x", retry_after="4000"),
+            r"HTTP 429: x\); set graph\.endpoint\.requests_per",
+        ),
         (
             Response(302, "", {"location": f"http://example.org/{KEY}"}),
             r"redirects to http://example\.org/\[key\], and redirects are not followed",
