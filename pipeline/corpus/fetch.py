@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pipeline.core.atomic import replacing, write_json
 from pipeline.core.errors import DependencyError, InputError
@@ -219,7 +219,7 @@ def _unpack(source: Path, file: OfficialFile, target: Path) -> None:
     """Unpack a gzip file, or one member of a ZIP archive. Raises InputError."""
     try:
         with ExitStack() as stack:
-            stream: IO[bytes]
+            stream: Any
             if file.member is None:
                 stream = stack.enter_context(gzip.open(source))
             else:
