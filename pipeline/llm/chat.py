@@ -47,7 +47,7 @@ _FAULTS: dict[Finish, str] = {
 class Reply:
     """The response to one prompt.
 
-    ``text`` is the generated text and ``raw`` the response as it was received. ``finish`` is "length"
+    ``text`` is the generated text and ``raw`` the whole response. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
     "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a rerun
     sends the prompt again. ``counted`` is false where an endpoint reports no plausible numbers of
