@@ -203,7 +203,7 @@ def _pair_with_limit(folder: Path) -> None:
 
 def _judge(folder: Path) -> None:
     from pipeline.core.content_cache import digest
-    from pipeline.judges.base import Judge, JudgeCall
+    from pipeline.judges.cases import Judge, JudgeCall
     from pipeline.judges.closed_book import ClosedBookAnswer
     from pipeline.stages.judge import StepsOfFile, judge_to
 

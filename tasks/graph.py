@@ -17,7 +17,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Graph(DataTask, DivisibleTask):
-    version = 2
+    version = 3
     reads = ("graph", "data.root")
 
     @property

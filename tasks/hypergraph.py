@@ -18,6 +18,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Hypergraph(DataTask, DivisibleTask):
+    version = 2
     reads = ("hypergraph", "data.root")
 
     @property

@@ -30,7 +30,7 @@ def _required(task: StageTask, judges: Judges | None) -> Judges:
 class _Judging(DivisibleTask):
     """Base of the tasks that judge a round or an evaluated policy."""
 
-    version = 3
+    version = 4
     reads: ClassVar[tuple[str, ...]] = (
         "grammar",
         "engine",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from pipeline.config.differences import differing_settings
-
+from pipeline.config.writing import differing_settings
 from pipeline.core.atomic import replacing
 from pipeline.core.errors import StoreError
 from pipeline.run.failures import explain_os_error

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pipeline.config.walk import BlockSettings, Setting, all_blocks
-
 from pipeline.config import Config
 from pipeline.config.base import Execution
+from pipeline.config.lookup import BlockSettings, Setting, all_blocks
 from tasks.base import STAGES, StageTask
 
 _HEAD = """\

@@ -20,7 +20,7 @@ from tasks.supply import supply_faults
 
 
 class _SftData(DivisibleTask):
-    version = 4
+    version = 5
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model", "judges.system"),

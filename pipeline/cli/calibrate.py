@@ -30,8 +30,8 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import STDIN, source_name
 from pipeline.core.record_io import iterate_records
 from pipeline.core.verdicts import Verdict
-from pipeline.judges import metrics
-from pipeline.judges.metrics import Calibration
+from pipeline.judges import search_errors
+from pipeline.judges.search_errors import Calibration
 
 # Settings of the exact judge; the table reports steps that it leaves undecided.
 EXACT_JUDGE = (
@@ -84,7 +84,7 @@ def compare(judged: Path | str, truth: Path | str) -> list[Calibration]:
     """
     if str(judged) == str(truth) == STDIN:
         raise InputError("standard input is named for both files of verdicts; name two files")
-    rows = metrics.calibrate(_distinct(judged), _distinct(truth))
+    rows = search_errors.calibrate(_distinct(judged), _distinct(truth))
     if not any(row.n + row.unknown + row.undecided for row in rows):
         raise InputError(f"{judged} and {truth} have no step in common; expected equal id and step")
     return rows

@@ -260,7 +260,9 @@ class Endpoint(Block):
     requests_per_minute: Annotated[Positive | None, Execution()] = Field(
         None, description="rate limit; null: none"
     )
-    timeout: Annotated[Seconds, Execution()] = Field(120.0, description="seconds per attempt")
+    timeout: Annotated[Seconds, Execution()] = Field(
+        120.0, description="seconds per attempt without a byte of the reply"
+    )
     retries: Annotated[int, Execution()] = Field(
         8, ge=0, le=1000, description="after 429, 5xx, timeouts and broken connections"
     )

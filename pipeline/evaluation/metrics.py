@@ -28,7 +28,7 @@ from pipeline.core.answer_metrics import (
 from pipeline.core.records import HopType, Question, Stop, Trajectory
 from pipeline.evaluation.compare import bootstrap_interval
 from pipeline.evaluation.failures import FailureMode, diagnose
-from pipeline.judges.metrics import SearchErrors
+from pipeline.judges.search_errors import SearchErrors
 
 # Measures with one number per question; rows have their mean and its interval.
 MEASURES = ("em", "f1", "cem", "format_ok", "steps", "searches", "thinking", "retrieved", "total")

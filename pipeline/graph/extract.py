@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from pipeline.core.errors import StoreError
 from pipeline.core.records import Chunk, Message
 from pipeline.graph.build import Extracted
-from pipeline.llm.chat import Answer, Chat
+from pipeline.llm.chat import Chat, Reply
 
 BLOCK = 4096  # chunks per call of the model: bounds the memory
 MAX_DEPTH = 20  # nesting of lists and objects in an answer; deeper answers are rejected
@@ -89,7 +89,7 @@ def extract(
             yield from read_answer(chunk, answers[chunk.id])
 
 
-def ask_about(chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt) -> dict[str, Answer]:
+def ask_about(chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt) -> dict[str, Reply]:
     """The model's answer about each chunk, by its id. Raises what `extract` raises."""
     repeated = [name for name, n in Counter(chunk.id for chunk in chunks).items() if n > 1]
     if repeated:
@@ -98,10 +98,10 @@ def ask_about(chunks: Sequence[Chunk], chat: Chat, prompt: ExtractionPrompt) -> 
     return chat.ask(prompts, max_tokens=prompt.max_tokens)
 
 
-def read_answer(chunk: Chunk, answer: Answer) -> Iterator[Extracted]:
+def read_answer(chunk: Chunk, answer: Reply) -> Iterator[Extracted]:
     """The items of one answer, or a single item with the fault of the whole answer."""
     if answer.fault is not None:
-        yield Extracted(chunk.id, chunk.title, answer.detail, answer.fault)
+        yield Extracted(chunk.id, chunk.title, answer.raw, answer.fault)
         return
     values, fault = parse_list(answer.text)
     if fault is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pipeline.core.records import Message
 from pipeline.grammars import Grammar
 from pipeline.grammars.closed_book import ClosedBook
-from pipeline.llm.chat import Answer, Chat
+from pipeline.llm.chat import Chat, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def closed_book_answers(
     return {query: _parsed(answers[query], closed_book) for query, _ in prompts}
 
 
-def _parsed(answer: Answer, grammar: ClosedBook) -> ClosedBookAnswer:
+def _parsed(answer: Reply, grammar: ClosedBook) -> ClosedBookAnswer:
     if answer.fault is not None:
         return ClosedBookAnswer("", f"no answer of the policy: {answer.fault}")
     return ClosedBookAnswer(grammar.parse(answer.text).answer or "")

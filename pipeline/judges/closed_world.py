@@ -26,7 +26,7 @@ from pipeline.closed_world.write import read_world
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.content_cache import digest
 from pipeline.core.progress import Progress, counted
-from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
 
 
 class ClosedWorldJudge(Judge):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pipeline.core.content_cache import digest
 from pipeline.core.progress import Progress
 from pipeline.core.verdicts import JudgedStep, Verdict
-from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall, SoundnessCase
 from pipeline.judges.closed_book import ClosedBookAnswer
 
 Answerer = Callable[[Sequence[str]], Mapping[str, ClosedBookAnswer]]

@@ -1,11 +1,12 @@
-"""Cached chat completions for many prompts, shared by graph extraction, SFT data and judges.
+"""Chat models: many prompts in, replies out, each stored as soon as it arrives.
 
-Input: prompts with ids. Output: one answer per prompt. Every reply is stored when it arrives, with its
-prompt, under a key of everything it depends on (model, messages, sampling parameters). A killed run
-therefore loses at most the requests in flight, a rerun sends only the missing prompts, and equal
-prompts are sent once.
+Graph extraction, SFT data, judges and closed-book answers use them. Input: prompts with ids. Output: one
+reply per prompt. A reply is stored with its prompt, under a key of everything it depends on (model,
+messages, sampling parameters). A killed run therefore loses at most the requests in flight, a rerun sends
+only the missing prompts, and equal prompts are sent once. `EngineChat` runs a model in this process;
+`pipeline.llm.endpoint` sends prompts to a server.
 
-A failed prompt is data: its answer has a ``fault`` and no text. Only a failure that concerns all
+A failed prompt is data: its reply has a ``fault`` and no text. Only a failure that concerns all
 prompts (a wrong key, an endpoint that is down) is an error.
 """
 
@@ -13,26 +14,28 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from pydantic import TypeAdapter
+
+from pipeline.config.base import EngineConfig
 from pipeline.core.atomic import write_json
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import EngineError
+from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.progress import Progress
 from pipeline.core.records import Message
+from pipeline.core.shipped import find_model
+from pipeline.grammars.tokens import prompt_ids
+from pipeline.llm.engine import Engine, GenerationRequest
 
 if TYPE_CHECKING:
     from pipeline.llm.replies import Replay
 
 Finish = Literal["stop", "length", "filter", "too long", "unanswered"]
 OnReply = Callable[[bytes, "Reply"], None]
-Self = TypeVar("Self", bound="Chat")
-_MODELS = 8  # names of other models in a report
 _FAULTS: dict[Finish, str] = {
     "filter": "content filter",
     "too long": "prompt too long",
@@ -44,45 +47,32 @@ _FAULTS: dict[Finish, str] = {
 class Reply:
     """The response to one prompt.
 
-    ``text`` is the generated text and ``raw`` the response as it was received. ``finish`` is "length"
+    ``text`` is the generated text and ``raw`` the whole response. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
     "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a rerun
     sends the prompt again. ``counted`` is false where an endpoint reports no plausible numbers of
-    tokens, which are 0 then. ``other_model`` is the model that answered, where it is another one than
-    requested.
+    tokens, which are 0 then.
     """
 
     text: str
     finish: Finish
-    raw: str
+    raw: str = field(repr=False)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     counted: bool = True
-    other_model: str = ""
 
     @property
     def kept(self) -> bool:
         """Whether the reply is stored."""
         return self.finish in ("stop", "length", "filter")
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one prompt; ``finish`` is "length" for truncated text.
-
-    ``detail`` describes a fault in the words of its source; ``raw`` is the response as it was received.
-    """
-
-    id: str
-    text: str
-    finish: Finish
-    detail: str = ""
-    raw: str = field(default="", repr=False, compare=False)
-
     @property
     def fault(self) -> str | None:
-        """Why the answer has no text, or None when it has one."""
+        """Why the reply has no text, or None when it has one."""
         return _FAULTS.get(self.finish)
+
+
+_REPLY = TypeAdapter(Reply)
 
 
 @dataclass(slots=True)
@@ -91,8 +81,7 @@ class Usage:
 
     ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent; the
     ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers of
-    tokens and count as 0. ``other_models`` are answers by the name of their model, where it is another
-    one than requested.
+    tokens and count as 0.
     """
 
     prompt_price: float = 0.0
@@ -105,7 +94,6 @@ class Usage:
     paid_prompt_tokens: int = 0
     paid_completion_tokens: int = 0
     uncounted: int = 0
-    other_models: Counter[str] = field(default_factory=Counter)
 
     def add(self, reply: Reply, *, reused: bool) -> None:
         """Count a reply that is stored; other replies are ignored."""
@@ -115,37 +103,24 @@ class Usage:
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
         self.uncounted += not reply.counted
-        if reply.other_model:
-            self.other_models[reply.other_model] += 1
         if reused:
             self.reused += 1
         else:
             self.paid_prompt_tokens += reply.prompt_tokens
             self.paid_completion_tokens += reply.completion_tokens
 
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """The cost of the tokens in the currency of the prices."""
-        price = prompt_tokens * self.prompt_price + completion_tokens * self.completion_price
-        return round(price / 1e6, 6)
-
     def total(self) -> dict[str, Any]:
         """Totals over all answers, including reused ones, so that reruns report the same.
 
-        ``uncounted`` and ``other_models`` are present only where there are such answers.
+        ``uncounted`` is present only where there are such answers.
         """
-        unusual = {"uncounted": self.uncounted, "other_models": self._named_models()}
         return {
             "answers": self.answers,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
-            "cost": self.cost(self.prompt_tokens, self.completion_tokens),
-            **{name: value for name, value in unusual.items() if value},
+            "cost": self._cost(self.prompt_tokens, self.completion_tokens),
+            **({"uncounted": self.uncounted} if self.uncounted else {}),
         }
-
-    def report(self, folder: Path) -> None:
-        """Print `line` to the stage's log and write `total` to ``chat.json``."""
-        print(self.line())
-        self.write(folder)
 
     def write(self, folder: Path) -> None:
         """Write `total` to ``chat.json``."""
@@ -153,27 +128,23 @@ class Usage:
 
     def line(self) -> str:
         """One line with the requests and the cost of this process."""
-        unusual = (
+        uncounted = (
             f"; {self.uncounted:,} answers without numbers of tokens" if self.uncounted else ""
         )
-        for model, count in self._named_models().items():
-            unusual += f"; {count:,} answers of another model, {model}"
         return (
             f"chat: {self.answers:,} answers, {self.reused:,} of them from the cache; "
             f"{self.tries:,} tries; {self.paid_prompt_tokens:,} + "
-            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}{unusual}"
+            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}{uncounted}"
         )
-
-    def _named_models(self) -> dict[str, int]:
-        """The most frequent of ``other_models``, and the number of all further answers."""
-        ordered = sorted(self.other_models.items(), key=lambda item: (-item[1], item[0]))
-        further = sum(count for _, count in ordered[_MODELS:])
-        return dict(ordered[:_MODELS]) | ({"further models": further} if further else {})
 
     @property
     def paid(self) -> float:
         """The cost of the answers that did not come from the cache."""
-        return self.cost(self.paid_prompt_tokens, self.paid_completion_tokens)
+        return self._cost(self.paid_prompt_tokens, self.paid_completion_tokens)
+
+    def _cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        price = prompt_tokens * self.prompt_price + completion_tokens * self.completion_price
+        return round(price / 1e6, 6)
 
 
 class Chat(ABC):
@@ -203,34 +174,34 @@ class Chat(ABC):
         prompts: Sequence[tuple[str, Sequence[Message]]],
         *,
         max_tokens: int,
-        usable: Callable[[Answer], bool] = lambda answer: True,
-    ) -> dict[str, Answer]:
-        """Answers of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
+        usable: Callable[[str, Reply], bool] = lambda name, reply: True,
+    ) -> dict[str, Reply]:
+        """Replies of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
 
-        An answer that is not ``usable`` is returned but not stored, so that the next run sends its
+        A reply that is not ``usable`` is returned but not stored, so that the next run sends its
         prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed and
-        asked for again. Raises EngineError or another SteepError when the model is unavailable or leaves
-        out a prompt; replies received before are stored.
+        asked for again. Raises EngineError or another SteepError when the model is unavailable; replies
+        received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
         names = {key: name for name, key in keys.items()}
+
+        def storable(key: bytes, reply: Reply) -> bool:
+            return reply.kept and usable(names[key], reply)
+
         if self.replay is None:
             replies = self._stored({keys[name]: messages for name, messages in prompts}, max_tokens)
         else:
             replies = self.replay.take(names)
             if self.replay.retry:
-                replies = {
-                    key: reply
-                    for key, reply in replies.items()
-                    if reply.kept and usable(answer_of(names[key], reply))
-                }
+                replies = {key: reply for key, reply in replies.items() if storable(key, reply)}
         for reply in replies.values():
             self.usage.add(reply, reused=True)
         self.progress.skip(len(replies))
         missing = {keys[name]: messages for name, messages in prompts if keys[name] not in replies}
 
         def on_reply(key: bytes, reply: Reply) -> None:
-            if reply.kept and usable(answer_of(names[key], reply)):
+            if storable(key, reply):
                 self._cache.put([(key, self._record(missing[key], max_tokens, reply))])
             self.usage.add(reply, reused=False)
             self.progress.advance()
@@ -238,16 +209,10 @@ class Chat(ABC):
 
         if missing:
             self._answer(missing, max_tokens, on_reply)
-        unanswered = [name for name, key in keys.items() if key not in replies]
-        if unanswered:
-            raise EngineError(
-                f"the model left out {len(unanswered)} of {len(keys)} prompts, such as that of "
-                f"{unanswered[0]}; run the stage again"
-            )
         if self.on_reply is not None:
             for key in names:
                 self.on_reply(key, replies[key])
-        return {name: answer_of(name, replies[key]) for name, key in keys.items()}
+        return {name: replies[key] for name, key in keys.items()}
 
     def _stored(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int
@@ -276,15 +241,10 @@ class Chat(ABC):
         """Free the model and the cache."""
         self._cache.close()
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def key(self, messages: Sequence[Message], max_tokens: int) -> bytes:
@@ -300,8 +260,100 @@ class Chat(ABC):
         return {**self.identity, "max_tokens": max_tokens, "messages": _plain(messages)}
 
 
+class EngineChat(Chat):
+    """A chat model in this process, on any generation engine, with greedy decoding.
+
+    ``identity`` must change whenever the engine's answers can change. The engine is opened for the first
+    prompt without a cached answer and stays open. Up to ``window`` prompts are in flight, and a finished
+    prompt is replaced immediately, so that the engine never waits for the slowest prompt of a batch.
+    """
+
+    local = True
+
+    def __init__(
+        self,
+        open_engine: Callable[[], Engine],
+        identity: Mapping[str, object],
+        cache: ContentCache,
+        *,
+        window: int = 256,
+    ) -> None:
+        super().__init__(identity, cache, Usage())
+        self._open = open_engine
+        self._engine: Engine | None = None
+        self._window = window
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+        super().close()
+
+    def _answer(
+        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
+    ) -> None:
+        if self._engine is None:
+            self._engine = self._open()
+        engine, waiting = self._engine, iter(prompts.items())
+        lengths: dict[str, int] = {}
+        more = True
+        while more or engine.unfinished():
+            while more and engine.unfinished() < self._window:
+                key, messages = next(waiting, (None, ()))
+                more = key is not None
+                if key is not None:
+                    ids = prompt_ids(engine.tokenizer, messages)
+                    room = engine.max_model_len - len(ids)
+                    if room < 1:
+                        raw = f"{len(ids)} tokens; engine.max_model_len is {engine.max_model_len}"
+                        on_reply(key, Reply("", "too long", raw))
+                        continue
+                    lengths[key.hex()] = len(ids)
+                    engine.add(
+                        GenerationRequest(
+                            key.hex(), ids, min(max_tokens, room), stop=(), temperature=0.0,
+                            top_p=1.0, seed=0,
+                        )
+                    )  # fmt: skip
+                    self.usage.tries += 1
+            if engine.unfinished():
+                for result in engine.step():
+                    finish: Finish = "length" if result.finish == "length" else "stop"
+                    reply = Reply(
+                        result.text,
+                        finish,
+                        raw=result.text,
+                        prompt_tokens=lengths.pop(result.id),
+                        completion_tokens=len(result.token_ids),
+                    )
+                    on_reply(bytes.fromhex(result.id), reply)
+
+
+def chat_cache(cache_dir: Path | str) -> ContentCache:
+    """The cache of chat answers below ``cache_dir``: one for all runs, for its owner alone."""
+    return ContentCache(Path(cache_dir) / "chat.sqlite", private=True)
+
+
+def engine_identity(model: str, engine: EngineConfig, hashes: Path) -> dict[str, object]:
+    """The cache identity of an engine's greedy answers: the model's content and numeric settings.
+
+    ``hashes`` is the file that stores content hashes of local models.
+    """
+    content = model
+    directory = Path(find_model(model))
+    if directory.is_dir():
+        stored = ContentHashes(hashes)
+        content = stored.of(directory)
+        stored.save()
+    return {
+        "model": content,
+        **engine.model_dump(include={"kind", "dtype", "max_model_len"}),
+        "temperature": 0.0,
+    }
+
+
 def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return [asdict(message) for message in messages]
 
 
 def _json(value: object) -> str:
@@ -312,16 +364,7 @@ def _read(record: bytes, request: Mapping[str, object]) -> Reply | None:
     """The reply of a stored record; None when it is damaged or answers another request."""
     try:
         stored = json.loads(record)
-        reply = Reply(**stored["reply"])
-        same = _json(stored.get("asked", request)) == _json(request)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        reply = _REPLY.validate_python(stored["reply"])
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    texts = isinstance(reply.text, str) and isinstance(reply.raw, str)
-    tokens = isinstance(reply.prompt_tokens, int) and isinstance(reply.completion_tokens, int)
-    return reply if same and texts and tokens and reply.kept else None
-
-
-def answer_of(name: str, reply: Reply) -> Answer:
-    """The answer to the prompt with this id."""
-    detail = "" if reply.finish == "stop" else reply.raw
-    return Answer(name, reply.text, reply.finish, detail, reply.raw)
+    return reply if reply.kept and stored.get("asked", request) == request else None

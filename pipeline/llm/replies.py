@@ -35,7 +35,6 @@ class ReplyRecord:
     prompt_tokens: int
     completion_tokens: int
     counted: bool
-    other_model: str
 
     @classmethod
     def of(cls, source: str, key: bytes, reply: Reply) -> ReplyRecord:
@@ -47,7 +46,7 @@ class ReplyRecord:
         """The reply of the record."""
         return Reply(
             self.text, self.finish, self.raw, self.prompt_tokens, self.completion_tokens,
-            self.counted, self.other_model,
+            self.counted,
         )  # fmt: skip
 
 

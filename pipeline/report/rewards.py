@@ -19,7 +19,7 @@ from pipeline.core.input_files import iterate_parquet, parse_json
 from pipeline.core.records import HopType
 from pipeline.evaluation import plots
 from pipeline.evaluation.term_counts import TermCounts
-from pipeline.judges.metrics import constant_verdicts
+from pipeline.judges.search_errors import constant_verdicts
 from pipeline.pairs.questions import by_question
 from pipeline.report.data import read_json, rounds_of
 from pipeline.report.usage import judgings

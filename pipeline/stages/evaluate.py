@@ -31,7 +31,7 @@ from pipeline.evaluation.compare import compare
 from pipeline.evaluation.excerpts import failed, most_changed
 from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
-from pipeline.judges.metrics import SearchErrors, count_search_errors
+from pipeline.judges.search_errors import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
 from pipeline.stages.shards import added, joined_trajectories, shard_directories
 from pipeline.stages.trajectory_columns import FILE

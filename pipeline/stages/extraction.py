@@ -25,7 +25,7 @@ from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Chunk
 from pipeline.graph.build import Extracted
 from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, parse_list, read_answer
-from pipeline.llm.chat import Chat, Reply, Usage, answer_of
+from pipeline.llm.chat import Chat, Reply, Usage
 from pipeline.llm.replies import ReplyRecord
 from pipeline.run.context import StageContext
 from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
@@ -130,8 +130,7 @@ def _check_readable(answers: Path, block: str, least: float) -> None:
     """Raise InputError when too few of the first answers can be read, before all others are asked for."""
     faults: Counter[str | None] = Counter()
     for record in iterate_records(answers, ReplyRecord):
-        answer = answer_of(record.source, record.reply)
-        faults[answer.fault or parse_list(answer.text)[1]] += 1
+        faults[record.reply.fault or parse_list(record.text)[1]] += 1
     count, readable = faults.total(), faults.pop(None, 0)
     if readable < least * count:
         fault, times = faults.most_common(1)[0]
@@ -182,7 +181,7 @@ def _extracted(
                     f"{chunk.id}, and {found}; rerun the stage with --force"
                 )
             reply = replies.setdefault(record.key, record.reply)
-            yield from read_answer(chunk, answer_of(chunk.id, reply))
+            yield from read_answer(chunk, reply)
         for reply in replies.values():
             usage.add(reply, reused=True)
         if report:

@@ -23,11 +23,10 @@ from pipeline.core.errors import ConfigError, JudgeError
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import JudgedStep, Kind, Ruling, Verdict, steps_of
-from pipeline.judges.base import Case, Judge, JudgeCall
+from pipeline.judges.cases import Case, Judge, JudgeCall, NoisyJudge
 from pipeline.judges.judge_steps import Answerer, JudgingResult, judge_steps
-from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
-from pipeline.judges.metrics import SearchErrors, constant_verdicts, count_search_errors
+from pipeline.judges.search_errors import SearchErrors, constant_verdicts, count_search_errors
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.run.context import StageContext

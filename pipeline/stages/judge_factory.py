@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from pipeline.config import JudgeModel, Judges
 from pipeline.grammars import grammar
-from pipeline.judges.base import Judge
+from pipeline.judges.cases import Judge, NoisyJudge
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
-from pipeline.judges.label_noise import NoisyJudge
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange
@@ -20,11 +19,6 @@ from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.policy import open_policy_chat
 from pipeline.stages.resources import open_chat
-
-# This number of consecutive prompts without a reply is an outage. Where 3 in 10 prompts fail
-# permanently, a run of 20 failures has probability below 10^-10. Fewer failures are counted as
-# unknown verdicts.
-OUTAGE = 20
 
 
 def open_judges(
@@ -56,14 +50,7 @@ def _noiseless_judge(
         judge = ClosedWorldJudge.of(context.inputs["world"])
         judge.progress = context.progress
         return judge
-    chat = open_chat(
-        context.config,
-        f"judges.{kind}",
-        model,
-        window=window,
-        seed=context.seed,
-        outage=OUTAGE,
-    )
+    chat = open_chat(context.config, f"judges.{kind}", model, window=window, seed=context.seed)
     chat.progress = context.progress
     replies.attach(kind, chat)
     if model.endpoint is not None:

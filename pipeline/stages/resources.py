@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pipeline.config import Config
+from pipeline.config import Config, Endpoint, EngineConfig
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError, StoreError
-from pipeline.llm import factory as llm
-from pipeline.llm.chat import Chat, Usage
-from pipeline.llm.endpoint_chat import OUTAGE
+from pipeline.llm.chat import Chat, EngineChat, Usage, chat_cache, engine_identity
+from pipeline.llm.endpoint import EndpointChat
+from pipeline.llm.engine import Engine, open_engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.store import StageKey
 
@@ -27,32 +27,50 @@ if TYPE_CHECKING:
     from pipeline.retrieval.retriever import VariantRetriever
 
 
+class ChatSettings(Protocol):
+    """A settings block that names a chat model: exactly one of ``endpoint`` and ``model`` is set."""
+
+    @property
+    def endpoint(self) -> Endpoint | None: ...
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def engine(self) -> EngineConfig: ...
+
+
 def open_chat(
     config: Config,
     block: str,
-    settings: llm.ChatSettings,
+    settings: ChatSettings,
     *,
     window: int = 256,
     seed: int = 0,
-    outage: int = OUTAGE,
     cache: ContentCache | None = None,
 ) -> Chat:
-    """The chat model of a settings block; ``block`` is its name (`llm.factory.open_chat`)."""
-    return llm.open_chat(
-        settings,
-        block=block,
-        cache_dir=config.cache_dir,
-        hashes=config.hashes_file,
-        window=window,
-        seed=seed,
-        outage=outage,
-        cache=cache,
-    )
+    """The chat model of a settings block; ``block`` is its name for error messages.
+
+    Cached answers are reused; ``cache`` takes the place of the cache of all runs. An engine receives
+    up to ``window`` prompts at once. Nothing is loaded or sent before the first prompt without a
+    cached answer, so `open_engine` and `EndpointChat` raise their errors then.
+    """
+    cache = cache or chat_cache(config.cache_dir)
+    if settings.endpoint is not None:
+        return EndpointChat(settings.endpoint, cache, block=block)
+    model = settings.model
+    assert model is not None  # the configuration refuses a block with neither
+
+    def load_engine() -> Engine:
+        return open_engine(settings.engine, model, adapter=None, seed=seed, key=f"{block}.model")
+
+    identity = engine_identity(model, settings.engine, config.hashes_file)
+    return EngineChat(load_engine, identity, cache, window=window)
 
 
 def policy_identity(config: Config) -> dict[str, Any]:
     """Everything that decides the greedy answers of the base model under the configured engine."""
-    return llm.engine_identity(config.model.base, config.engine, config.hashes_file)
+    return engine_identity(config.model.base, config.engine, config.hashes_file)
 
 
 def open_retriever(

@@ -260,7 +260,8 @@ def _supporting(
             if settings.selector == "llm":
                 context.progress.start(len(hops), "hops with supporting facts")
                 selected = select_supporting(hops, chat, faults)
-        chat.usage.report(context.output)
+        print(chat.usage.line())
+        chat.usage.write(context.output)
         if not replies.replays:
             add_usage(context.work, "chat", chat.usage)
         if selected is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
-from pipeline.llm.api_key import ApiKey
+from pipeline.llm.endpoint import ApiKey
 from tasks.base import StageTask, walk
 from tasks.checks.access import access_faults
 from tasks.checks.devices import device_faults, division_faults

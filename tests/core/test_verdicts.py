@@ -4,7 +4,12 @@ import pytest
 
 from pipeline.core.records import Step
 from pipeline.core.verdicts import JudgedStep, Verdict, by_trajectory, optimal_share, steps_of
-from pipeline.judges.metrics import SearchErrors, VerdictCounts, calibrate, count_search_errors
+from pipeline.judges.search_errors import (
+    SearchErrors,
+    VerdictCounts,
+    calibrate,
+    count_search_errors,
+)
 from tests.judges.known_judges import trajectory
 
 

@@ -10,13 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FileServer:
-    """``files`` maps paths to contents. ``break_after[path]`` bytes end one connection early;
-    ``errors[path]`` is a list of status codes for the first requests."""
+    """``files`` maps paths to contents. ``break_after[path]`` bytes end one connection early."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.break_after: dict[str, int] = {}
-        self.errors: dict[str, list[int]] = {}
         self.content_type = "application/octet-stream"
         self.ranges: list[tuple[str, str | None]] = []
         self.url = ""
@@ -31,9 +29,6 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
             name = self.path.lstrip("/")
             asked = self.headers.get("Range")
             server.ranges.append((name, asked))
-            if server.errors.get(name):
-                self.send_error(server.errors[name].pop(0))
-                return
             body = server.files[name]
             tag = f'"{hashlib.sha256(body).hexdigest()[:8]}"'
             start = 0

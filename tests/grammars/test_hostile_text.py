@@ -21,7 +21,7 @@ from pipeline.grammars.tokens import (
     prompt_ids,
     prompt_text,
 )
-from pipeline.llm.chat_completions import without_control
+from pipeline.llm.endpoint import without_control
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")

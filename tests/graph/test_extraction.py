@@ -14,9 +14,8 @@ from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted, build_graph
 from pipeline.graph.extract import extract, parse_list, read_answer
-from pipeline.llm.chat import Answer
+from pipeline.llm.chat import EngineChat, Reply
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
 
@@ -72,7 +71,7 @@ I hope this helps!""" % ("x" * 2000)  # fmt: skip
 
 
 def test_malformed_items_of_a_real_answer_are_rejected_one_by_one(tmp_path: Path) -> None:
-    graph, triplets = build_graph(read_answer(CHUNKS[0], Answer("c0", GARBAGE, "stop")))
+    graph, triplets = build_graph(read_answer(CHUNKS[0], Reply(GARBAGE, "stop", "")))
     assert triplets == [
         Triplet("c0:0", "Ann", "born in", "Rome", "c0"),
         Triplet("c0:1", "Ann", "born in", "Évora", "c0"),
@@ -104,17 +103,17 @@ def test_malformed_items_of_a_real_answer_are_rejected_one_by_one(tmp_path: Path
 
 @given(st.text() | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_parser_never_raises(text: str) -> None:
-    extracted = list(read_answer(CHUNKS[0], Answer("c0", text, "stop")))
+    extracted = list(read_answer(CHUNKS[0], Reply(text, "stop", "")))
     graph, triplets = build_graph(extracted)
     assert len(triplets) + graph.duplicates + len(graph.rejects) == len(extracted)
 
 
 def test_answer_with_a_fault_becomes_one_reject() -> None:
-    refused = Answer("c0", "", "too long", "HTTP 400: maximum context length is 8")
+    refused = Reply("", "too long", "HTTP 400: maximum context length is 8")
     assert list(read_answer(CHUNKS[0], refused)) == [
         Extracted("c0", "T0", "HTTP 400: maximum context length is 8", "prompt too long")
     ]
-    cut = Answer("c0", '[["a", "b", "c"], ["d"', "length")
+    cut = Reply('[["a", "b", "c"], ["d"', "length", "")
     assert [item.fault for item in read_answer(CHUNKS[0], cut)] == ["answer cut off"]
 
 

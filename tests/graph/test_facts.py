@@ -12,8 +12,8 @@ from pipeline.core.records import Chunk, Hyperedge
 from pipeline.graph.build import Extracted
 from pipeline.graph.extract import extract, parse_list
 from pipeline.graph.facts import FACTS, build_facts
+from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.core.content_cache import digest
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Ruling
-from pipeline.judges.base import Case, EquivalenceCase, Judge, JudgeCall
+from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall
 from pipeline.judges.closed_book import ClosedBookAnswer
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from pipeline.core.content_cache import ContentCache
 from pipeline.grammars import grammar
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
-from pipeline.llm.engine_chat import EngineChat
+from pipeline.llm.chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
 

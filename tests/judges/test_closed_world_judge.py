@@ -10,7 +10,7 @@ from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.reading import Reader
 from pipeline.closed_world.schema import RELATIONS, Fact
 from pipeline.closed_world.world import generate_world
-from pipeline.judges.base import EquivalenceCase, SoundnessCase
+from pipeline.judges.cases import EquivalenceCase, SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.sft_data.templates import SUMMARIES
 

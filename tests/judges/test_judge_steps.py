@@ -7,10 +7,9 @@ import pytest
 
 from pipeline.core.errors import EngineError
 from pipeline.core.verdicts import JudgedStep
-from pipeline.judges.base import Case, EquivalenceCase, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, NoisyJudge, SoundnessCase
 from pipeline.judges.closed_book import ClosedBookAnswer
 from pipeline.judges.judge_steps import judge_steps
-from pipeline.judges.label_noise import NoisyJudge
 from tests.judges.known_judges import KnownJudge, KnownPolicy
 from tests.waiting import LIMIT
 

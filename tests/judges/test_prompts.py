@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.judges.base import EquivalenceCase, SoundnessCase
+from pipeline.judges.cases import EquivalenceCase, SoundnessCase
 from pipeline.judges.llm_judge import judge_prompt, parse_verdict, quote
-from pipeline.llm.chat import Answer
-from pipeline.llm.chat_completions import without_control
+from pipeline.llm.chat import Reply
+from pipeline.llm.endpoint import without_control
 
 EQUIVALENCE = EquivalenceCase("Who?", "Ann", "It was Ann.")
 SOUNDNESS = SoundnessCase("I know Ann.", "It was Ann.")
@@ -76,8 +76,8 @@ def test_a_hostile_document_leaves_the_frame_and_the_verdict_alone(document: str
         assert tags == re.findall(r"<[^>]*>|[<>]", calm[1].content)
         assert len(user.content.splitlines()) == len(calm[1].content.splitlines())
         assert without_control(user.content) == user.content
-        assert parse_verdict(case, Answer("a", user.content, "stop"))[0] == "unknown"
-        own = Answer("a", f"{user.content} <answer>False</answer>", "stop")
+        assert parse_verdict(case, Reply(user.content, "stop", ""))[0] == "unknown"
+        own = Reply(f"{user.content} <answer>False</answer>", "stop", "")
         assert parse_verdict(case, own)[0] == case.ruling(False)
 
 
@@ -108,7 +108,7 @@ def test_quoting_keeps_the_words(text: str):
 )
 def test_answers_are_parsed_strictly(text: str, over: str, under: str):
     """A true equivalence is an over-search; a true soundness is not an under-search."""
-    answer = Answer("a", text, "stop")
+    answer = Reply(text, "stop", "")
     assert parse_verdict(EQUIVALENCE, answer)[0] == over
     assert parse_verdict(SOUNDNESS, answer)[0] == under
     assert bool(parse_verdict(EQUIVALENCE, answer)[1]) == (over == "unknown")
@@ -116,7 +116,7 @@ def test_answers_are_parsed_strictly(text: str, over: str, under: str):
 
 @pytest.mark.parametrize("finish", ["length", "filter", "too long", "unanswered"])
 def test_an_incomplete_answer_gives_no_verdict(finish: str):
-    verdict, fault = parse_verdict(EQUIVALENCE, Answer("a", "<answer>True</answer>", finish))
+    verdict, fault = parse_verdict(EQUIVALENCE, Reply("<answer>True</answer>", finish, ""))
     assert verdict == "unknown"
     assert fault
 
@@ -124,4 +124,4 @@ def test_an_incomplete_answer_gives_no_verdict(finish: str):
 @given(st.text())
 def test_text_without_an_answer_tag_gives_no_verdict(text: str):
     if "answer" not in text:
-        assert parse_verdict(SOUNDNESS, Answer("a", text, "stop"))[0] == "unknown"
+        assert parse_verdict(SOUNDNESS, Reply(text, "stop", ""))[0] == "unknown"

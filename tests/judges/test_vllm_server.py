@@ -12,10 +12,10 @@ import pytest
 from pipeline.config import Endpoint
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError
-from pipeline.judges.base import Case, EquivalenceCase, JudgeCall, SoundnessCase
+from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
-from pipeline.llm.endpoint_chat import EndpointChat
+from pipeline.llm.endpoint import EndpointChat
 from tests.llm.vllm_server import NAME, VllmServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

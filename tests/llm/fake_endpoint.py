@@ -45,6 +45,11 @@ def refusal(status: int, message: str, code: str | None = None, **headers: str) 
     return Response(status, json.dumps({"error": {"message": message, "code": code}}), dashed)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # with the default of 5, connections of many workers are reset
+
+
 class FakeEndpoint:
     """Serves ``script`` until closed; ``request_counts`` counts requests by text."""
 
@@ -57,8 +62,7 @@ class FakeEndpoint:
         self.most_at_once = 0
         self._open = 0
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property

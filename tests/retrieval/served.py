@@ -1,14 +1,12 @@
 """A retrieval service on a free port, in a thread, over a fake retriever."""
 
 import threading
-from contextlib import contextmanager
 
 import uvicorn
 
 from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem
 from pipeline.retrieval.fingerprint import RetrievalIdentity
-from pipeline.retrieval.remote.connections import ServiceConnection
 from pipeline.retrieval.remote.server import bind_socket, create_app, server_config
 from tests.waiting import LIMIT
 
@@ -43,16 +41,26 @@ class FakeRetriever:
 
 
 class Running:
-    """A service in a thread, with its address and methods to stop it."""
+    """An application served in a thread; ends with the block."""
 
-    def __init__(self, app, port=0, connection=ServiceConnection):
+    def __init__(self, app, port=0):
         self.socket = bind_socket("127.0.0.1", port)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = server_config(app)
-        config.http = connection
-        self.server = uvicorn.Server(config)
+        self.server = uvicorn.Server(server_config(app))
         self.thread = threading.Thread(target=self.server.run, args=([self.socket],))
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.server.started:
+            self.thread.join(0.01)
+            assert self.thread.is_alive()
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+        self.thread.join(LIMIT)
+        self.socket.close()
 
     def end(self):
         """Stop the server after running requests; then connections are refused."""
@@ -64,19 +72,20 @@ class Running:
             self.thread.join(0.01)
 
 
-@contextmanager
-def served(
-    retriever, identity=IDENTITY, *, port=0, names=(), max_batch=256, connection=ServiceConnection
-):
-    app = create_app(retriever, identity, {"chunks": 2}, names=names, max_batch=max_batch)
-    running = Running(app, port, connection)
-    running.thread.start()
-    while not running.server.started:
-        running.thread.join(0.01)
-        assert running.thread.is_alive()
-    try:
-        yield running
-    finally:
-        running.end()
-        running.thread.join(LIMIT)
-        running.socket.close()
+def served(retriever, identity=IDENTITY, *, port=0, names=()):
+    """The retrieval service over ``retriever``, running within a block."""
+    app = create_app(retriever, identity, {"chunks": 2}, names=names)
+    return Running(app, port)
+
+
+def answering(status, body, headers):
+    """A server that gives every request the same answer; to GET /health status 200 and no body."""
+
+    async def app(scope, receive, send):
+        health = scope["path"] == "/health"
+        named = [(name.encode(), value.encode()) for name, value in headers.items()]
+        start = {"type": "http.response.start", "status": 200 if health else status}
+        await send({**start, "headers": named})
+        await send({"type": "http.response.body", "body": b"{}" if health else body.encode()})
+
+    return Running(app)

@@ -1,30 +1,24 @@
 """Retrieval over HTTP with a fake retriever behind the service."""
 
-import gzip
 import json
-import resource
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from pipeline.core.errors import InputError, RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem
 from pipeline.core.text import visible
 from pipeline.retrieval.base import Query
 from pipeline.retrieval.remote.client import RemoteRetriever
-from pipeline.retrieval.remote.connections import ServiceConnection
-from pipeline.retrieval.remote.server import bind_socket, create_app
+from pipeline.retrieval.remote.server import bind_socket
 from pipeline.retrieval.remote.wire import (
     HEADER,
-    MAX_BODY,
     MAX_ENTITIES,
     MAX_QUERIES,
     MAX_TEXT,
@@ -33,9 +27,7 @@ from pipeline.retrieval.remote.wire import (
     encode_answers,
     encode_queries,
 )
-from tests.llm.raw_endpoint import RawEndpoint, reply, sends
-from tests.retrieval import malformed_hosts
-from tests.retrieval.served import IDENTITY, FakeRetriever, Running, served
+from tests.retrieval.served import IDENTITY, FakeRetriever, answering, served
 from tests.waiting import LIMIT
 
 WHO, WHERE = Query("who?", ("Ada", "Bob")), Query("where?")
@@ -113,15 +105,7 @@ def test_request_and_answer_are_plain_json_lists(address):
             json.dumps([{"subquery": "q", "entities": ["e"] * (MAX_ENTITIES + 1)}]),
             "queries[0].entities: Tuple should have at most 256 items",
         ),
-        (
-            json.dumps([{"subquery": "q", "entities": ["e"] * 200}] * 3),
-            "queries: 600 entities in one request; expected at most 512; send fewer queries",
-        ),
-        (json.dumps([{"subquery": 7}] * 5), "; and 2 more"),
-        (
-            b" " * (MAX_BODY + 1),
-            "has 16,777,217 bytes; expected at most 16,777,216; send fewer queries",
-        ),
+        (iter([b"[]"]), "expected a Content-Length of at most 16,777,216 bytes; send fewer"),
     ],
 )
 def test_malformed_request_gets_status_422_and_a_reason(address, body, words):
@@ -144,7 +128,7 @@ def test_health_reports_identity_sizes_and_counts():
 def test_concurrent_requests_are_batched_and_deduplicated():
     gate = threading.Event()
     retriever = FakeRetriever(gate)
-    with served(retriever, max_batch=3) as running, ThreadPoolExecutor(4) as pool:
+    with served(retriever) as running, ThreadPoolExecutor(4) as pool:
         clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(4)]
         first = pool.submit(clients[0].retrieve, [WHO])
         while not retriever.batches:  # until the first is being retrieved
@@ -165,43 +149,17 @@ def test_concurrent_requests_are_batched_and_deduplicated():
         ]
         for client in clients:
             client.close()
-    assert [len(batch) for batch in retriever.batches] == [1, 3, 1]
-    assert len({query for batch in retriever.batches for query in batch}) == 5
+    assert [len(batch) for batch in retriever.batches] == [1, 5]
 
 
-def test_a_large_request_delays_others_by_the_batch_that_runs():
-    """The large request is taken in parts, and a later client's query is in the next part."""
-    gate = threading.Event()
-    retriever = FakeRetriever(gate)
-    large = [Query(f"q{number}", tuple("abc")) for number in range(6)]
-    with served(retriever, max_batch=8) as running, ThreadPoolExecutor(2) as pool:
-        clients = [RemoteRetriever(running.url, IDENTITY) for _ in range(2)]
-        first = pool.submit(clients[0].retrieve, large)
-        while not retriever.batches:
-            assert not first.done()
-        second = pool.submit(clients[1].retrieve, [WHERE, large[-1]])
-        while httpx.get(f"{running.url}/health", trust_env=False).json()["served"]["queries"] < 8:
-            pass
-        gate.set()
-        assert second.result() == FakeRetriever().retrieve([WHERE, large[-1]])
-        assert first.result() == FakeRetriever().retrieve(large)
-        for client in clients:
-            client.close()
-    assert retriever.batches[:2] == [large[:2], [large[2], WHERE]]  # 8 texts, then 5 of at most 8
-    assert large[-1] in retriever.batches[2]  # in the turn of the client that asked second
-    assert sum(map(len, retriever.batches)) == 7
-
-
-def test_the_client_divides_what_exceeds_the_limits_of_a_request():
-    queries = [Query(f"q{number}", tuple(map(str, range(200)))) for number in range(5)]
-    queries += [Query(f"p{number}") for number in range(300)]
-    retriever = FakeRetriever()
-    with served(retriever) as running:
+def test_the_client_divides_what_exceeds_the_limit_of_a_request():
+    queries = [Query(f"q{number}") for number in range(MAX_QUERIES + 9)]
+    with served(FakeRetriever()) as running:
         client = RemoteRetriever(running.url, IDENTITY)
         assert client.retrieve(queries) == FakeRetriever().retrieve(queries)
         client.close()
         about = httpx.get(f"{running.url}/health", trust_env=False).json()
-    assert about["served"]["requests"] == 4  # of 2, 2, 256 and 45 queries
+    assert about["served"]["requests"] == 2
 
 
 @pytest.mark.parametrize(
@@ -234,16 +192,6 @@ def test_addresses_and_allowed_names_are_answered(host):
     with served(FakeRetriever(), names=("index-host",)) as running:
         answer = httpx.get(f"{running.url}/health", headers={"host": host}, trust_env=False)
     assert answer.status_code == 200
-
-
-def test_generated_hosts_are_answered_or_refused():
-    app = create_app(FakeRetriever(), IDENTITY, {}, names=malformed_hosts.NAMES)
-    with TestClient(app) as client:
-        found = [
-            malformed_hosts.problem_of(host, client, "/health")
-            for host in malformed_hosts.hosts(0, 300)
-        ]
-    assert [problem for problem in found if problem] == []
 
 
 def test_failing_query_fails_only_its_own_request():
@@ -312,189 +260,47 @@ def test_another_index_is_rejected_at_the_start_and_during_a_run():
     client.close()
 
 
-def test_server_that_is_no_retrieval_service_is_rejected():
-    async def elsewhere(scope, receive, send):
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-        await send({"type": "http.response.body", "body": b"no such page"})
-
-    running = Running(elsewhere)
-    running.thread.start()
-    try:
-        with pytest.raises(RetrievalUnavailable, match="status 404 without the header"):
-            RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
-    finally:  # otherwise the server's thread would keep a failed test run alive
-        running.end()
-        running.thread.join(LIMIT)
-        running.socket.close()
+NAMED = {HEADER: IDENTITY.fingerprint}
+ITEM_JSON = '[[{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": %s}]]'
 
 
-HALF_SENT = (
-    b"",
-    b"POST /retr",
-    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-le",
-    b'POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: 999\r\n\r\n[{"subquery": ',
-    b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n9\r\n[",
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (307, "", "status 307, expected 200"),
+        (421, '{"detail": "the host"}', r"status 421, expected 200 \(the host\)"),
+        (200, ITEM_JSON % "NaN", r"answers\[0\]\[0\].score: Input should be a finite"),
+        (200, ITEM_JSON.replace("chunk", "page") % 1, "kind: Input should be"),
+        (200, "[[], []]", "2 answers for 1 queries"),
+        (200, "<html>", "Invalid JSON"),
+        (422, '{"detail": "\\u001b[2J\\u202e' + "a" * 999 + '"}', r"␛\[2J\\u202ea+ …$"),
+        (500, "[" * 1000, "status 500$"),
+        (503, "", "no answer for 0.2 s .*503"),
+    ],
 )
-
-
-def test_half_sent_requests_do_not_keep_others_from_being_served():
-    """1,100 of them: more than the connections that the server accepts."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
-    with served(FakeRetriever()) as running, ExitStack() as stack:
-        for number in range(1100):
-            sender = stack.enter_context(
-                socket.create_connection(("127.0.0.1", running.port), LIMIT)
-            )
-            sender.sendall(HALF_SENT[number % len(HALF_SENT)])
-        client = RemoteRetriever(running.url, IDENTITY, patience=LIMIT)
-        assert client.retrieve([WHO]) == FakeRetriever().retrieve([WHO])
+def test_a_server_that_misbehaves_is_a_retrieval_error_of_one_sentence(status, body, words):
+    with answering(status, body, NAMED) as server:
+        client = RemoteRetriever(server.url, IDENTITY, patience=0.2)
+        with pytest.raises(RetrievalError, match=words) as caught:
+            client.retrieve([WHO])
         client.close()
-
-
-def test_a_request_that_does_not_arrive_in_time_is_closed():
-    class Impatient(ServiceConnection):
-        read_seconds = 0.2
-
-    with served(FakeRetriever(), connection=Impatient) as running, ExitStack() as stack:
-        senders = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), LIMIT))
-            for _ in HALF_SENT
-        ]
-        for sender, part in zip(senders, HALF_SENT, strict=True):
-            sender.sendall(part)
-        for sender in senders:
-            with suppress(ConnectionResetError):
-                assert sender.recv(100) == b""
-
-
-def test_a_slow_retrieval_is_not_cut_off():
-    """The limit is for the request; its answer may take longer."""
-
-    class Impatient(ServiceConnection):
-        read_seconds = 2.0
-
-    gate = threading.Event()
-    with served(FakeRetriever(gate), connection=Impatient) as running:
-        threading.Timer(3.0, gate.set).start()
-        assert posted(running.url, '[{"subquery": "who?"}]').status_code == 200
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
-        b"GET / HTTP/1.1\r\nx: " + b"a" * 20_000,
-        b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ncontent-length: -1\r\n\r\n",
-        b"POST /retrieve HTTP/1.1\r\ncontent-length: 2\r\n\r\n[]",  # without a host
-        b"\x16\x03\x01" + b"\x00" * 200,
-    ],
-)
-def test_bytes_that_are_not_http_get_status_400_and_a_reason(address, sent):
-    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), LIMIT) as sender:
-        sender.sendall(sent)
-        answer = b"".join(iter(lambda: sender.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"]
-
-
-def test_garbage_within_a_request_ends_its_connection_only(address, caplog):
-    port = int(address.rpartition(":")[2])
-    start = b"POST /retrieve HTTP/1.1\r\nhost: [::1]\r\ntransfer-encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), LIMIT) as sender:
-        sender.sendall(start + b"zz\r\n")
-        assert sender.recv(100) == b""
-    assert posted(address, "[]").status_code == 200
-    assert "Traceback" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "words"),
-    [
-        (gzip.compress(b"[]", mtime=0), {"content-encoding": "gzip"}, "compressed as 'gzip'"),
-        (b"a=b", {"content-type": "multipart/form-data; boundary=x"}, "Invalid JSON"),
-        ("[]".encode("utf-16"), {"content-type": "application/json; charset=utf-16"}, "Invalid"),
-        (b'[{"subquery": NaN}]', {}, "should be a valid string"),
-        (b'[{"subquery": ' + b"9" * 5000 + b"}]", {}, "Invalid JSON: number out of range"),
-        (b'[{"subquery": "\\ud800"}]', {}, "Invalid JSON"),
-    ],
-)
-def test_a_body_in_another_format_gets_status_422(address, body, headers, words):
-    answer = httpx.post(f"{address}/retrieve", content=body, headers=headers, trust_env=False)
-    assert answer.status_code == 422
-    assert words in answer.json()["detail"]
-
-
-NAMED = f"{HEADER}: {IDENTITY.fingerprint}"
-ITEM_JSON = '{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": %s}'
-QUOTED = '"1"'
-HOSTILE = {
-    "refused host": (
-        reply('{"detail": "the request names the host"}', 421, NAMED),
-        r"status 421, expected 200 \(the request names the host\)",
-    ),
-    "redirect": (reply("", 307, "location: http://x/\u202e"), r"redirect to http://x/\\u202e"),
-    "NaN": (reply(f"[[{ITEM_JSON % 'NaN'}]]", 200, NAMED), r"answers\[0\]\[0\].score: nan"),
-    "infinity": (reply(f"[[{ITEM_JSON % '1e999'}]]", 200, NAMED), "score: inf"),
-    "score a text": (reply(f"[[{ITEM_JSON % QUOTED}]]", 200, NAMED), "score: Input should be"),
-    "huge score": (reply(f"[[{ITEM_JSON % ('9' * 5000)}]]", 200, NAMED), "number out of range"),
-    "unknown kind": (
-        reply(f"[[{ITEM_JSON % 1}]]".replace("chunk", "page"), 200, NAMED), "kind: Input should be",
-    ),
-    "missing field": (reply('[[{"kind": "chunk"}]]', 200, NAMED), "id: Field required"),
-    "two answers": (reply("[[], []]", 200, NAMED), "2 answers for 1 queries"),
-    "no list": (reply('{"a": 1}', 200, NAMED), "Input should be a valid"),
-    "deep": (reply("[" * 100_000, 200, NAMED), "Invalid JSON"),
-    "not UTF-8": (reply(b'[["\xff"]]', 200, NAMED), "Invalid JSON"),
-    "half a character": (
-        reply(f"[[{ITEM_JSON % 1}]]".replace("x", "\\ud800"), 200, NAMED), "Invalid JSON",
-    ),
-    "too long": (reply("[", 200, NAMED, "content-length: 999999999"), "longer than 268,435,456"),
-    "gzip bomb": (
-        reply(gzip.compress(bytes(2**28 + 9)), 200, NAMED, "content-encoding: gzip"),
-        "longer than 268,435,456",
-    ),
-    "cut off": (reply("[[", 200, NAMED, "content-length: 9"), "no answer for 0.2 s .peer closed"),
-    "not HTTP": (sends(b"\x1b[2J\r\n\r\n"), r"no answer for 0.2 s"),
-    "reason with escapes": (
-        reply('{"detail": "\\u001b[2J\\u202e' + "a" * 999 + '"}', 422, NAMED), r"␛\[2J\\u202ea+ …$",
-    ),
-    "reason a list": (reply('{"detail": [1]}', 500, NAMED), r": \[1\]$"),
-    "deep reason": (reply("[" * 100_000, 500, NAMED), "status 500$"),
-    "other identity": (
-        reply("[]", 200, f"{HEADER}: \u202eother"), "its retrieval differs from this configuration",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_server_that_misbehaves_is_a_retrieval_error_of_one_sentence(name):
-    behave, words = HOSTILE[name]
-    health = reply("{}", 200, NAMED)
-    server = RawEndpoint(lambda request, before: behave if request != "None" else health)
-    client = RemoteRetriever(server.url.removesuffix("/v1"), IDENTITY, patience=0.2)
-    with pytest.raises(RetrievalError, match=words) as caught:
-        client.retrieve([WHO])
     assert visible(str(caught.value)) == str(caught.value)
     assert "\n" not in str(caught.value)
-    client.close()
-    server.close()
 
 
-def test_an_identity_that_cannot_be_compared_is_still_another_one():
-    for identity in (
-        "[" * 100_000,
-        '{"identity": [1]}',
-        '{"identity": {"index": "\\u001b[2J"}}',
-        "[]",
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "status 200 without the header"),
+        ({HEADER: "other"}, "its retrieval differs from this configuration; start it"),
+    ],
+)
+def test_a_server_that_is_no_such_service_is_rejected(headers, words):
+    with (
+        answering(200, "", headers) as server,
+        pytest.raises(RetrievalUnavailable, match=words),
     ):
-        server = RawEndpoint(
-            lambda request, before, body=identity: reply(body, 200, f"{HEADER}: other")
-        )
-        with pytest.raises(RetrievalUnavailable, match="its retrieval differs") as caught:
-            RemoteRetriever(server.url.removesuffix("/v1"), IDENTITY, patience=0.2)
-        assert "\x1b" not in str(caught.value)
-        server.close()
+        RemoteRetriever(server.url, IDENTITY, patience=0.2)
 
 
 def test_taken_port_raises_input_error(address):

@@ -13,7 +13,7 @@ from pipeline.closed_world.world import generate_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
-from pipeline.judges.base import SoundnessCase
+from pipeline.judges.cases import SoundnessCase
 from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.sft_data.hiprag import build_step
 from pipeline.sft_data.known_facts import select_known_facts

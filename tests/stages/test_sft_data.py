@@ -15,8 +15,8 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
+from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
 from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite, select_supporting

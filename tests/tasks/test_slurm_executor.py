@@ -30,8 +30,8 @@ from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
 from tasks.run import RunFailed, run
-from tests.docs.test_documented_commands import PAGES, commands
 from tasks.sharding import shards_of
+from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,

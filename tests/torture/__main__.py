@@ -19,11 +19,11 @@ from rich.table import Table
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import InputError, SteepError
-from tests.torture import damage, disk, endpoint, inputs, kills, nodes
+from tests.torture import damage, disk, inputs, kills, nodes
 from tests.torture.figures import Figures
 from tests.torture.runs import EMBEDDED, PROGRAPH, SMALL, RunFolder
 
-PARTS = ("inputs", "endpoint", "kills", "damage", "disk", "ray")
+PARTS = ("inputs", "kills", "damage", "disk", "ray")
 
 
 def main(
@@ -57,7 +57,6 @@ def main(
         divided = RunFolder(root / "divided", nodes.DIVIDED, EMBEDDED if embedded else SMALL)
         run: dict[str, Callable[[], Figures]] = {
             "inputs": lambda: inputs.run(seed, case),
-            "endpoint": endpoint.run,
             "kills": lambda: kills.run(root, reference, seed, kill),
             "damage": lambda: damage.run(reference, seed, damaged),
             "disk": lambda: disk.run(root, reference, seed, failure),

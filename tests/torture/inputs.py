@@ -1,4 +1,4 @@
-"""Generated bad input for configurations, native data, literals, lock files, hosts, commands and policies.
+"""Generated bad input for configurations, native data, literals, hosts, commands and policies.
 
 Every case must be refused with one sentence, or be accepted where it is valid after all.
 """
@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from pipeline.retrieval.remote.server import create_app
 from tests.cli import malformed_inputs
 from tests.config import config_cases
-from tests.corpus import malformed, malformed_locks
+from tests.corpus import malformed
 from tests.llm import adapter_defects
 from tests.retrieval import malformed_hosts
 from tests.retrieval.served import IDENTITY, FakeRetriever
@@ -31,7 +31,6 @@ def run(seed: int, count: int) -> Figures:
         ("configuration", _configuration),
         ("native data", _native_data),
         ("literals", _literals),
-        ("lock files", _locks),
         ("hosts", _hosts),
         ("commands", _commands),
         ("adapters and templates", adapter_defects.problems),
@@ -77,11 +76,6 @@ def _read(case: malformed.Case, folder: Path) -> str | None:
 def _literals(seed: int, count: int, folder: Path) -> Iterator[str | None]:
     for case in malformed.literal_cases(seed, count):
         yield _read(case, folder)
-
-
-def _locks(seed: int, count: int, folder: Path) -> Iterator[str | None]:
-    for content in malformed_locks.locks(seed, count):
-        yield malformed_locks.problem_of(content, folder)
 
 
 def _hosts(seed: int, count: int, _: Path) -> Iterator[str | None]:

@@ -2,15 +2,12 @@
 
 An index and a reranker are fastest on large batches, and the clients of a service often send equal
 queries. Input: the queries of each request. Output: their items. While one batch is retrieved in a
-thread, incoming queries form the next one: one of each waiting request in turn, so that a large
-request delays a small one by the batch that is being retrieved and not by all of its own. A query that
-is pending or being retrieved is not retrieved again; all requests that contain it share its result.
+thread, incoming requests wait; the distinct queries of all of them are the next batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,70 +31,42 @@ class Counts:
 class Batcher:
     """Shares a retriever between the requests of one event loop."""
 
-    def __init__(self, retriever: Retriever, *, max_batch: int = 256) -> None:
-        """``max_batch`` is the largest number of texts in a batch of several queries.
-
-        The texts of a query are its subquery and its entities.
-        """
+    def __init__(self, retriever: Retriever) -> None:
         self.counts = Counts()
         self._retriever = retriever
-        self._max_batch = max_batch
-        self._futures: dict[Query, asyncio.Future[Outcome]] = {}
-        self._requests: deque[deque[Query]] = deque()  # that wait, with the rest of their queries
+        self._waiting: list[tuple[Sequence[Query], asyncio.Future[dict[Query, Outcome]]]] = []
         self._worker: asyncio.Task[None] | None = None
 
     async def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
-        """The items of each query, in order. Raises the exception of the first query that
-        failed."""
+        """The items of each query, in order. Raises the exception of the first query that failed."""
         self.counts.requests += 1
         self.counts.queries += len(queries)
-        futures = [self._future(query) for query in queries]
-        if futures:
-            self._requests.append(deque(queries))
-            if self._worker is None:
-                self._worker = asyncio.create_task(self._work())
-            # Not asyncio.gather, which would cancel futures that other requests await when this
-            # request is cancelled.
-            await asyncio.wait(set(futures))
+        if not queries:
+            return []
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((queries, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        outcomes = await future
         answers = []
-        for future in futures:
-            outcome = future.result()
+        for query in queries:
+            outcome = outcomes[query]
             if isinstance(outcome, Exception):
                 raise outcome
             answers.append(outcome)
         return answers
 
-    def _future(self, query: Query) -> asyncio.Future[Outcome]:
-        if query not in self._futures:
-            self._futures[query] = asyncio.get_running_loop().create_future()
-        return self._futures[query]
-
-    def _next_batch(self) -> list[Query]:
-        """The queries to retrieve now; empty when no request waits."""
-        batch: dict[Query, None] = {}
-        texts = 0
-        while self._requests:
-            request = self._requests[0]
-            while request and (request[0] in batch or request[0] not in self._futures):
-                request.popleft()  # another request has brought it
-            if not request:
-                self._requests.popleft()
-                continue
-            texts += 1 + len(request[0].entities)
-            if batch and texts > self._max_batch:
-                break
-            batch[request.popleft()] = None
-            self._requests.rotate(-1)
-        return list(batch)
-
     async def _work(self) -> None:
-        while batch := self._next_batch():
+        while self._waiting:
+            requests, self._waiting = self._waiting, []
+            batch = list(dict.fromkeys(query for queries, _ in requests for query in queries))
             outcomes = await asyncio.to_thread(self._outcomes, batch)
-            for query, outcome in zip(batch, outcomes, strict=True):
-                self._futures.pop(query).set_result(outcome)
+            for _, future in requests:
+                if not future.cancelled():
+                    future.set_result(outcomes)
         self._worker = None
 
-    def _outcomes(self, batch: list[Query]) -> list[Outcome]:
+    def _outcomes(self, batch: list[Query]) -> dict[Query, Outcome]:
         """The items or the exception of each query.
 
         A batch that fails is retrieved query by query, so that only the failing query's request
@@ -106,10 +75,10 @@ class Batcher:
         self.counts.batches += 1
         self.counts.retrieved += len(batch)
         try:
-            return list(self._retriever.retrieve(batch))
+            return dict(zip(batch, self._retriever.retrieve(batch), strict=True))
         except RetrievalError as error:
             if len(batch) == 1:
-                return [error]
+                return {batch[0]: error}
         except Exception as error:  # noqa: BLE001 - raised again in every request that awaits it
-            return [error for _ in batch]
-        return [self._outcomes([query])[0] for query in batch]
+            return dict.fromkeys(batch, error)
+        return {query: self._outcomes([query])[query] for query in batch}

@@ -5,8 +5,7 @@ title, text, score} per query, in order. Concurrent requests are batched (`Batch
 means a malformed request, 500 that retrieval failed for one of its queries; ``detail`` is one
 sentence. ``GET /health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and
 counts. Every response has the fingerprint in the header `HEADER`. Status 421 means that the request
-names a host which is not trusted (`is_trusted`). Clients that send half a request or nothing do not
-keep others from being served (`ServiceConnection`).
+names a host which is not trusted (`is_trusted`).
 
 There is no authentication; use addresses other than 127.0.0.1 only in trusted networks.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import signal
 import socket
 import sys
@@ -24,20 +22,17 @@ from dataclasses import asdict
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from starlette.requests import ClientDisconnect
 
 from pipeline.core.errors import InputError, RetrievalError
 from pipeline.core.text import one_line
 from pipeline.retrieval.base import Retriever
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.retrieval.remote.batcher import Batcher
-from pipeline.retrieval.remote.connections import ServiceConnection
 from pipeline.retrieval.remote.hosts import is_trusted
 from pipeline.retrieval.remote.wire import HEADER, MAX_BODY, decode_queries, encode_answers
 
 _SHUTDOWN_SECONDS = 60  # time for running requests after a signal
-_CONNECTIONS = 1024  # above this, the server answers 503 and clients retry
-_OTHER_FILES = 128  # file descriptors for everything besides connections
+_CONNECTIONS = 512  # above this, the server answers 503 and clients retry
 
 
 def create_app(
@@ -46,13 +41,12 @@ def create_app(
     rows: Mapping[str, int],
     *,
     names: Collection[str] = (),
-    max_batch: int = 256,
 ) -> FastAPI:
     """The service over an open retriever; ``rows`` has the number of rows of each indexed table.
 
     ``names`` are those of the service besides IP addresses and localhost, in lower case.
     """
-    batcher = Batcher(retriever, max_batch=max_batch)
+    batcher = Batcher(retriever)
     fingerprint = identity.fingerprint
 
     async def check_host(request: Request) -> None:
@@ -76,14 +70,17 @@ def create_app(
     @app.post("/retrieve")
     async def retrieve(request: Request) -> Response:
         """The items of each query, in order."""
+        size = request.headers.get("content-length", "")
         try:
-            queries = decode_queries(await _body(request))
+            if not size.isdigit() or int(size) > MAX_BODY:
+                raise InputError(
+                    f"expected a Content-Length of at most {MAX_BODY:,} bytes; send fewer queries"
+                )
+            return answer(
+                encode_answers(await batcher.retrieve(decode_queries(await request.body())))
+            )
         except InputError as error:
             return refusal(error, 422)
-        except ClientDisconnect as error:  # the client has closed the connection
-            return refusal(error, 400)
-        try:
-            return answer(encode_answers(await batcher.retrieve(queries)))
         except RetrievalError as error:
             return refusal(error, 500)
 
@@ -100,27 +97,6 @@ def create_app(
         return answer(json.dumps(about).encode())
 
     return app
-
-
-async def _body(request: Request) -> bytes:
-    """The request's body. Raises InputError when it exceeds `MAX_BODY` or is compressed.
-
-    A longer body is read to its end, because a client that is still sending does not read the
-    response.
-    """
-    encoding = request.headers.get("content-encoding", "identity")
-    body, size = bytearray(), 0
-    async for part in request.stream():
-        size += len(part)
-        if size <= MAX_BODY:
-            body += part
-    if size > MAX_BODY:
-        raise InputError(
-            f"the request has {size:,} bytes; expected at most {MAX_BODY:,}; send fewer queries"
-        )
-    if encoding.strip().lower() != "identity":
-        raise InputError(f"the body is compressed as {encoding!r}; send plain JSON")
-    return bytes(body)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -142,18 +118,14 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:
-    """The settings of the HTTP server, with its limits on connections."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        files = _CONNECTIONS + _OTHER_FILES
+    """The settings of the HTTP server."""
     return uvicorn.Config(
         app,
-        http=ServiceConnection,
         ws="none",
         lifespan="off",
         log_level="warning",
         access_log=False,
-        limit_concurrency=max(min(_CONNECTIONS, files - _OTHER_FILES), 1),
+        limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
 
@@ -161,8 +133,9 @@ def server_config(app: FastAPI) -> uvicorn.Config:
 def serve(app: FastAPI, on: socket.socket, ready: Callable[[], None]) -> None:
     """Serve on a bound socket until SIGTERM or SIGINT; running requests are still answered.
 
-    ``ready`` is called before the first request is accepted.
+    ``ready`` is called when clients can connect.
     """
+    on.listen()
     config = server_config(app)
     # uvicorn shuts down and then raises the signal again for the previous handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -9,8 +9,7 @@ every query that retrieval in process answers.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -21,14 +20,11 @@ from pipeline.retrieval.base import Query
 
 HEADER = "x-steep-retrieval"  # response header with the fingerprint of the retrieval
 MAX_BODY = 16 * 2**20  # bytes of a request
-MAX_ANSWER = 256 * 2**20  # bytes of a response
 MAX_QUERIES = 256  # of a request
 MAX_ENTITIES = 256  # of a query: each is a token and a separator at least
-MAX_ENTITIES_IN_ALL = 512  # of a request
 MAX_TEXT = 20_000  # characters
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-_MAX_FAULTS = 3  # faults listed in an error message
 
 
 class _WireQuery(BaseModel):
@@ -39,21 +35,7 @@ class _WireQuery(BaseModel):
 
 
 _QUERIES = TypeAdapter(Annotated[list[_WireQuery], Field(max_length=MAX_QUERIES)])
-_ANSWERS = TypeAdapter(list[list[ContextItem]])
-
-
-def requests_of(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    """The queries in parts, each within the limits of a request."""
-    part: list[Query] = []
-    entities = 0
-    for query in queries:
-        entities += len(query.entities)
-        if part and (len(part) == MAX_QUERIES or entities > MAX_ENTITIES_IN_ALL):
-            yield part
-            part, entities = [], len(query.entities)
-        part.append(query)
-    if part:
-        yield part
+_ANSWERS = TypeAdapter(list[list[ContextItem]], config=ConfigDict(allow_inf_nan=False))
 
 
 def encode_queries(queries: Sequence[Query]) -> bytes:
@@ -63,17 +45,11 @@ def encode_queries(queries: Sequence[Query]) -> bytes:
 
 
 def decode_queries(body: bytes) -> list[Query]:
-    """The queries of a request. Raises InputError with the position of each fault.
+    """The queries of a request. Raises InputError with the position of the first fault.
 
     A position reads ``queries[3].subquery``.
     """
     decoded = _decode(_QUERIES, body, "queries")
-    entities = sum(len(query.entities) for query in decoded)
-    if entities > MAX_ENTITIES_IN_ALL:
-        raise InputError(
-            f"queries: {entities} entities in one request; expected at most {MAX_ENTITIES_IN_ALL}; "
-            "send fewer queries"
-        )
     return [Query(query.subquery, query.entities) for query in decoded]
 
 
@@ -83,12 +59,8 @@ def encode_answers(answers: Sequence[Sequence[ContextItem]]) -> bytes:
 
 
 def decode_answers(body: bytes) -> list[list[ContextItem]]:
-    """The items of each query. Raises InputError with the position of each fault."""
+    """The items of each query. Raises InputError with the position of the first fault."""
     answers: list[list[ContextItem]] = _decode(_ANSWERS, body, "answers")
-    for query, items in enumerate(answers):
-        for number, item in enumerate(items):
-            if not math.isfinite(item.score):
-                raise InputError(f"answers[{query}][{number}].score: {item.score}, not a number")
     return answers
 
 
@@ -96,13 +68,6 @@ def _decode(kind: TypeAdapter[Any], body: bytes, name: str) -> Any:
     try:
         return kind.validate_json(body, strict=True)
     except ValidationError as error:
-        faults = [
-            f"{name}{''.join(map(_position, fault['loc']))}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
-        more = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
-        raise InputError("; ".join(faults[:_MAX_FAULTS]) + more) from None
-
-
-def _position(part: int | str) -> str:
-    return f"[{part}]" if isinstance(part, int) else f".{part}"
+        fault = error.errors(include_input=False, include_url=False)[0]
+        at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+        raise InputError(f"{name}{at}: {fault['msg']}") from None

@@ -7,15 +7,14 @@ one case, with the prompt and the reply.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self
 
+from pipeline.core.content_cache import digest
 from pipeline.core.verdicts import Kind, Ruling
-
-Self = TypeVar("Self", bound="Judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,7 @@ class SoundnessCase:
 
 
 Case = EquivalenceCase | SoundnessCase
+_FLIPPED: dict[Ruling, Ruling] = {"yes": "no", "no": "yes", "unknown": "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,41 @@ class Judge(ABC):
     def close(self) -> None:  # noqa: B027 - most judges hold no resources
         """Free the loaded model and connections."""
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class NoisyJudge(Judge):
+    """The judge ``inner`` with ``share`` of its verdicts flipped, for experiments with label noise.
+
+    The seed and the case determine which verdicts are flipped, so equal cases get equal verdicts, in
+    any order and in every rerun. An unknown verdict stays unknown.
+    """
+
+    def __init__(self, inner: Judge, share: float, seed: int) -> None:
+        self.inner = inner
+        self.in_process = inner.in_process
+        # The name is recorded in every verdict, so its wording is kept.
+        self.model = f"{inner.model}, {share:g} of its verdicts turned (seed {seed})"
+        self._share = share
+        self._seed = seed
+
+    def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
+        """The calls of the inner judge, some of them with a flipped verdict."""
+        return [self._with_noise(call) for call in self.inner.decide(cases)]
+
+    def _with_noise(self, call: JudgeCall) -> JudgeCall:
+        drawn = hashlib.sha256(f"{self._seed} {call.key}".encode()).digest()
+        flips = int.from_bytes(drawn[:8], "big") < self._share * 2**64
+        return replace(
+            call,
+            key=digest("noisy", str(self._share), str(self._seed), call.key).hex(),
+            model=self.model,
+            verdict=_FLIPPED[call.verdict] if flips else call.verdict,
+        )
+
+    def close(self) -> None:
+        self.inner.close()

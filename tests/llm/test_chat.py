@@ -1,19 +1,23 @@
-"""Generation engines of this process as chat models."""
+"""Chat models: the engine of this process, the model of a settings block, and the cache of replies."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pipeline.config import Config, Endpoint, Graph, load
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import EngineError
 from pipeline.core.records import Message
-from pipeline.llm.chat import Answer, OnReply
+from pipeline.llm.chat import Chat, EngineChat, chat_cache
+from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.scripted_engine import ScriptedEngine
+from pipeline.stages.resources import open_chat
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.recorded_progress import RecordedProgress
+
+EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"
 
 
 class Opener:
@@ -37,7 +41,7 @@ class Opener:
         return engine
 
 
-def chat(folder: Path, opener: Opener, window: int = 256) -> EngineChat:
+def engine_model(folder: Path, opener: Opener, window: int = 256) -> EngineChat:
     cache = ContentCache(folder / "chat.sqlite")
     return EngineChat(opener, {"model": "m"}, cache, window=window)
 
@@ -48,7 +52,7 @@ def prompts(*texts: str) -> list[tuple[str, list[Message]]]:
 
 def test_every_answer_is_counted_whether_new_or_stored(tmp_path: Path) -> None:
     progress = RecordedProgress()
-    with chat(tmp_path, Opener()) as model:
+    with engine_model(tmp_path, Opener()) as model:
         model.ask(prompts("a"), max_tokens=9)
         model.progress = progress
         model.ask(prompts("a", "b", "c"), max_tokens=9)
@@ -57,11 +61,11 @@ def test_every_answer_is_counted_whether_new_or_stored(tmp_path: Path) -> None:
 
 def test_the_engine_is_opened_once_and_only_for_missing_answers(tmp_path: Path) -> None:
     opener = Opener()
-    with chat(tmp_path, opener) as model:
-        assert model.ask(prompts("a", "b"), max_tokens=9)["b"] == Answer("b", "b", "stop")
+    with engine_model(tmp_path, opener) as model:
+        assert model.ask(prompts("a", "b"), max_tokens=9)["b"].text == "b"
         model.ask(prompts("c"), max_tokens=9)
     assert opener.opened == 1
-    with chat(tmp_path, opener) as reopened:
+    with engine_model(tmp_path, opener) as reopened:
         assert [*reopened.ask(prompts("c", "a"), max_tokens=9)] == ["c", "a"]
         assert reopened.usage.total() == {
             "answers": 2,
@@ -74,26 +78,24 @@ def test_the_engine_is_opened_once_and_only_for_missing_answers(tmp_path: Path) 
 
 def test_a_finished_prompt_is_replaced_immediately(tmp_path: Path) -> None:
     opener = Opener()
-    with chat(tmp_path, opener, window=3) as model:
+    with engine_model(tmp_path, opener, window=3) as model:
         model.ask(prompts("long" * 20, *"abcdefgh"), max_tokens=999)
     assert opener.prompts == ["long" * 20, *"abcdefgh"]
     assert opener.most_at_once == 3
 
 
 def test_a_truncated_answer_is_marked_and_a_larger_limit_generates_again(tmp_path: Path) -> None:
-    with chat(tmp_path, Opener()) as model:
+    with engine_model(tmp_path, Opener()) as model:
         assert model.ask(prompts("abcdef"), max_tokens=3)["abcdef"].finish == "length"
-        assert model.ask(prompts("abcdef"), max_tokens=30)["abcdef"] == Answer(
-            "abcdef", "abcdef", "stop"
-        )
+        assert model.ask(prompts("abcdef"), max_tokens=30)["abcdef"].text == "abcdef"
 
 
 def test_a_prompt_longer_than_the_context_is_a_fault(tmp_path: Path) -> None:
     opener = Opener(max_model_len=40)
-    with chat(tmp_path, opener) as model:
+    with engine_model(tmp_path, opener) as model:
         answers = model.ask(prompts("a" * 60, "b"), max_tokens=64)
     assert answers["a" * 60].fault == "prompt too long"
-    assert answers["a" * 60].detail == "78 tokens; engine.max_model_len is 40"
+    assert answers["a" * 60].raw == "78 tokens; engine.max_model_len is 40"
     assert answers["b"].text == "b"
 
 
@@ -113,7 +115,7 @@ def test_a_damaged_stored_answer_is_reported_and_asked_for_again(
     tmp_path: Path, damage: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     opener = Opener()
-    with chat(tmp_path, opener) as model:
+    with engine_model(tmp_path, opener) as model:
         answers = model.ask(prompts("a", "b"), max_tokens=9)
         key = model.key(prompts("a")[0][1], 9)
     cache = ContentCache(tmp_path / "chat.sqlite")
@@ -122,28 +124,84 @@ def test_a_damaged_stored_answer_is_reported_and_asked_for_again(
     cache.remove([key])
     cache.put([(key, damage(record))])
     cache.close()
-    with chat(tmp_path, opener) as model:
+    with engine_model(tmp_path, opener) as model:
         assert model.ask(prompts("a", "b"), max_tokens=9) == answers
     assert opener.prompts == ["a", "b", "a"]
     assert "chat.sqlite: 1 damaged answers are asked for again" in capsys.readouterr().out
-    with chat(tmp_path, opener) as model:
+    with engine_model(tmp_path, opener) as model:
         assert model.ask(prompts("a", "b"), max_tokens=9) == answers
     assert opener.prompts == ["a", "b", "a"]  # the new answer was stored
 
 
-class Forgetful(EngineChat):
-    """Answers every prompt but the first."""
-
-    def _answer(
-        self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
-    ) -> None:
-        super()._answer(dict(list(prompts.items())[1:]), max_tokens, on_reply)
+@pytest.fixture
+def settings(tmp_path: Path) -> Config:
+    return load(EMBEDDED, (f"runs_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"))
 
 
-def test_a_prompt_without_any_reply_is_an_error(tmp_path: Path) -> None:
-    cache = ContentCache(tmp_path / "chat.sqlite")
+def engine_chat(settings: Config, model: str, **engine: object) -> Chat:
+    block = Graph.model_validate({"source": "llm", "model": model, "engine": engine})
+    return open_chat(settings, "graph", block)
+
+
+def test_the_identity_of_a_model_is_its_content(settings: Config, tmp_path: Path) -> None:
+    identities = []
+    for content in ("{}", '{"a": 1}', "{}"):
+        (tmp_path / "model").mkdir(exist_ok=True)
+        (tmp_path / "model" / "config.json").write_text(content)
+        with engine_chat(settings, str(tmp_path / "model")) as chat:
+            assert isinstance(chat, EngineChat)
+            identities.append(chat.identity)
+    assert identities[0] == identities[2] != identities[1]
+    assert str(tmp_path) not in str(identities)
+
+
+@pytest.mark.parametrize(
+    ("engine", "same"),
+    [
+        ({"gpu_memory_utilization": 0.5, "max_num_seqs": 8}, True),
+        ({"dtype": "float32"}, False),
+        ({"kind": "transformers"}, False),
+    ],
+)
+def test_the_identity_covers_numeric_engine_settings_only(
+    settings: Config, engine: dict[str, object], same: bool
+) -> None:
     with (
-        Forgetful(Opener(), {"model": "m"}, cache) as model,
-        pytest.raises(EngineError, match="left out 1 of 2 prompts, such as that of a"),
+        engine_chat(settings, "owner/m") as default,
+        engine_chat(settings, "owner/m", **engine) as changed,
     ):
-        model.ask(prompts("a", "b"), max_tokens=9)
+        assert (default.identity == changed.identity) is same
+
+
+def modes(folder: Path) -> set[str]:
+    return {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
+
+
+def test_only_its_owner_can_read_the_cache_of_prompts(tmp_path: Path) -> None:
+    """Also where the umask allows everything, and for a cache of an earlier version."""
+    earlier = os.umask(0)
+    try:
+        old = ContentCache(tmp_path / "chat.sqlite")
+        old.put([(b"key", b"prompt")])
+        assert modes(tmp_path) == {"0o666"} or modes(tmp_path) == {"0o644"}
+        old_and_new = chat_cache(tmp_path)  # beside a process that has it open
+        old_and_new.put([(b"other", b"prompt")])
+        assert len(list(tmp_path.iterdir())) == 3  # with -wal and -shm
+        assert modes(tmp_path) == {"0o600"}
+        old.close()
+        old_and_new.close()
+        new = chat_cache(tmp_path / "new")
+        new.put([(b"key", b"prompt")])
+        assert len(list((tmp_path / "new").iterdir())) == 3
+        assert modes(tmp_path / "new") == {"0o600"}
+        new.close()
+    finally:
+        os.umask(earlier)
+
+
+def test_an_endpoint_is_opened_without_a_key_or_a_connection(settings: Config) -> None:
+    endpoint = Endpoint(base_url="http://localhost:9/v1", model="m", api_key_env="NOT_SET")
+    with open_chat(settings, "graph", Graph(source="llm", endpoint=endpoint)) as chat:
+        assert isinstance(chat, EndpointChat)
+        assert chat.identity["model"] == "m"
+        assert "api_key_env" not in chat.identity
