@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.options import (
-    DEFAULT_CONFIGURATION,
-    ConfigOption,
-    DataOption,
-    JsonOption,
-    SetOption,
-    refuse_options,
-)
-from pipeline.cli.runs import stage_task
-from pipeline.cli.training_check import check_training
-from pipeline.core.text import visible
+from pipeline.cli.options import Chosen, JsonOption, refuse_options, with_configuration
+from pipeline.cli.printing import add_row, console, print_json, print_lines, table
+from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tasks.base import StageTask
     from tasks.checks.collect import Checked
     from tasks.planning.memory import StageMemory
 
 _HOUR = 3600
 
 
+@with_configuration
 def check(
     context: typer.Context,
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
     machine: Annotated[
         str | None,
         typer.Option(
@@ -53,7 +42,7 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a run before it starts: settings, files, models, packages, devices, memory and disk.
+    """Check settings, files, models, packages, devices, memory and disk before a run.
 
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
     plan is printed. Nothing is written. The network is used only to ask the hub whether it gives the models that are to be
@@ -61,30 +50,27 @@ def check(
     """
     if training:
         refuse_options(context, ("machine",), "with --training; remove it")
-        check_training(stage_task("report", config, set, data), round, as_json)
+        _check_training(chosen.task(), round, as_json)
         return
     refuse_options(context, ("round",), "without --training; add it")
     from tasks.checks.collect import check_run
     from tasks.checks.machine import described_machine, this_machine
 
     there = this_machine() if machine is None else described_machine(machine)
-    faults = [_no_directory(data)] if data is not None and not data.is_dir() else []
-    root = None if data is None else str(data.absolute())
-    checked = check_run(config, tuple(set or ()), root, there)
+    faults = []
+    try:
+        root = chosen.root
+    except InputError as error:  # one of several faults
+        faults, root = [str(error)], str(chosen.data)
+    checked = check_run(chosen.config, chosen.overrides, root, there)
     faults += [line for fault in checked.faults for line in fault.splitlines()]
-    for fault in faults:
-        typer.echo(visible(fault), err=True)
+    print_lines(faults, err=True)
     if as_json:
-        found = {"faults": faults, "notes": list(checked.notes), **_as_json(checked)}
-        typer.echo(json.dumps(found, indent=2))
+        print_json({"faults": faults, "notes": list(checked.notes), **_as_json(checked)})
     elif not faults:
         _print(checked)
     if faults:
         raise typer.Exit(2)
-
-
-def _no_directory(data: Path) -> str:
-    return f"{data}: no such directory; --data (DATA=) takes the directory of the data files"
 
 
 def _as_json(checked: Checked) -> dict[str, Any]:
@@ -123,22 +109,19 @@ def _seconds(stage: str, checked: Checked) -> float | None:
 
 
 def _print(checked: Checked) -> None:
-    from rich.console import Console
-
     from tasks.planning.memory import gib
 
     plan = checked.plan
     assert plan is not None  # there are no faults
     typer.echo("memory and GPU plan, GiB at the peak of each stage")
-    Console(width=None if sys.stdout.isatty() else 200).print(_table(checked))
+    console(200).print(_table(checked))
     device = "no GPU" if plan.gpu is None else f"GPUs of {gib(plan.gpu.memory or 0)} GiB"
     if plan.gpu is not None and plan.gpu.memory is None:
         device = "GPUs of unknown memory"
     typer.echo(
         f"no faults; {device}; RAM at most {gib(plan.ram)} GiB; disk about {gib(plan.disk)} GiB"
     )
-    for note in checked.notes:
-        typer.echo(visible(note))
+    print_lines(checked.notes)
     for name, size in checked.downloads:
         amount = "of unknown size" if size is None else f"about {gib(size)} GiB"
         typer.echo(f"will be fetched from the hub: {name} ({amount})")
@@ -151,19 +134,13 @@ def _print(checked: Checked) -> None:
 
 def _table(checked: Checked) -> Table:
     """One row for each stage of the plan."""
-    from rich.table import Table
-    from rich.text import Text
-
     from tasks.planning.memory import gib
 
     plan = checked.plan
     assert plan is not None
     on_gpus = plan.gpu is not None
-    table = Table("stage")
-    for heading in (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk"):
-        table.add_column(heading, justify="right")
-    if on_gpus:
-        table.add_column("parts on each GPU")
+    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk")
+    made = table(("stage",), amounts, ("parts on each GPU",) if on_gpus else ())
     for stage in plan.stages:
         cells = [stage.stage]
         if on_gpus:
@@ -178,5 +155,35 @@ def _table(checked: Checked) -> Table:
         if on_gpus:
             parts = [f"{part.name} {gib(part.size)}" for part in stage.device]
             cells.append(", ".join([*parts, *stage.notes]))
-        table.add_row(*map(Text, cells))
-    return table
+        add_row(made, *cells)
+    return made
+
+
+def _check_training(task: StageTask, round: int | None, as_json: bool) -> None:
+    """Print a table for each round; each fault is one line on standard error, with exit status 2."""
+    from pipeline.training.preflight import table as lines_of
+    from tasks.preflight import checked_data
+
+    found = checked_data(task, round)
+    faults = [
+        f"{each.label}: {check.fault}"
+        for each in found
+        for check in each.checks
+        if check.verdict == "FAULT"
+    ]
+    print_lines(faults, err=True)
+    if as_json:
+        stages = [
+            {"stage": each.label, "directory": str(each.source), **each.figures} for each in found
+        ]
+        print_json({"faults": faults, "data": stages})
+    else:
+        for each in found:
+            count = each.figures["records"]
+            typer.echo(f"{each.label}: {count:,} {each.figures['data']} of {each.source}")
+            print_lines(f"  {line}".rstrip() for line in lines_of(each.checks))
+        total = sum(len(each.checks) for each in found)
+        verdict = f"{len(faults)} of {total} checks are beyond a limit of preflight"
+        typer.echo(f"verdict: {verdict if faults else 'no faults'}")
+    if faults:
+        raise typer.Exit(2)

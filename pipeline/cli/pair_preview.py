@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,9 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cli.printing import console, print_json, table
 from pipeline.core.atomic import STDOUT, check_distinct
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.nested import leaves
 from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
 
@@ -154,8 +155,7 @@ def _for_round(override: str, number: int, settings: Config) -> str:
     own = f"per_round.{number}."
     key = override.partition("=")[0].strip().removeprefix(own)
     kind = settings.rewards.kind
-    block = f"rewards.{kind.replace('-', '_')}"
-    weights = [f"{block}.{name}" for name in method(kind).weights]
+    weights = [f"{_block(settings)}.{name}" for name in method(kind).weights]
     if key.partition(".")[0].strip() != "pairs" and key not in weights:
         raise InputError(
             f"--set {key} cannot be used with --from, which changes the settings of pairs (such as "
@@ -200,17 +200,18 @@ def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
 
 
 def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    block = before.rewards.kind.replace("-", "_")
-    changed = {}
-    for key, old, new in (
-        ("pairs", before.pairs, after.pairs),
-        (f"rewards.{block}", getattr(before.rewards, block), getattr(after.rewards, block)),
-    ):
-        values = new.model_dump()
-        for name, value in old.model_dump().items():
-            if value != values[name]:
-                changed[f"{key}.{name}"] = (value, values[name])
-    return changed
+    """The settings of pairs and of the reward that differ, with the old and the new value."""
+    old, new = (dict(leaves(config.model_dump(mode="json"))) for config in (before, after))
+    return {
+        key: (old.get(key), value)
+        for key, value in new.items()
+        if key.startswith(("pairs.", f"{_block(before)}.")) and value != old.get(key)
+    }
+
+
+def _block(config: Config) -> str:
+    """The block with the weights of the configuration's reward."""
+    return f"rewards.{config.rewards.kind.replace('-', '_')}"
 
 
 def _kinds(own: Path | None, now: Path) -> dict[str, KindCounts]:
@@ -253,28 +254,21 @@ def _bins(own: Path | None, now: Path) -> dict[str, BinCounts]:
 def show(result: Preview, *, as_json: bool) -> None:
     """Print a preview as two tables, or as JSON."""
     if as_json:
-        print(json.dumps(asdict(result), indent=1))
+        print_json(asdict(result))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     for name, (old, new) in result.changed.items():
         print(f"{name}: {old} -> {new}")
-    kinds = Table("kind", title=f"pairs of round {result.round}")
-    for head in ("run", "now", "added", "removed"):
-        kinds.add_column(head, justify="right")
+    kinds = table(("kind",), ("run", "now", "added", "removed"))
+    kinds.title = f"pairs of round {result.round}"
     for kind, pairs in result.kinds.items():
         if kind == "all":
             kinds.add_section()
         kinds.add_row(kind, *map(_number, (pairs.run, pairs.now, pairs.added, pairs.removed)))
-    bins = Table("bin", title="trajectories")
-    for head in ("run", "now"):
-        bins.add_column(head, justify="right")
+    bins = table(("bin",), ("run", "now"))
+    bins.title = "trajectories"
     for name, trajectories in result.bins.items():
         bins.add_row(name, _number(trajectories.run), _number(trajectories.now))
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(kinds)
-    console.print(bins)
+    console(100).print(kinds, bins, sep="\n")
     if result.kinds["all"].run is None:
         print("The run has no pairs of this round with its own settings to compare with.")
 

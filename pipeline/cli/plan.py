@@ -1,178 +1,178 @@
-"""``steep plan``: what a run would do and cost, and afterwards what it did."""
+"""``steep plan``: what a run would do, how long it would take, and what it would cost."""
 
 from __future__ import annotations
 
-import json
-import sys
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from pipeline.cli.options import (
-    DEFAULT_CONFIGURATION,
-    ConfigOption,
-    DataOption,
+    Chosen,
     JsonOption,
     RoundOption,
-    SetOption,
+    StageArgument,
     WorkersOption,
+    with_configuration,
 )
-from pipeline.cli.plan_tables import plan_lines, plan_table, review_lines, review_table
-from pipeline.cli.runs import stage_task
-from pipeline.cli.schedule_table import schedule_lines, schedule_table
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.cli.printing import add_row, console, print_json, print_lines, table
 
 if TYPE_CHECKING:
-    from tasks.base import StageTask
+    from rich.table import Table
+
+    from tasks.planning.estimate import Estimate
     from tasks.planning.plan import Plan
-    from tasks.planning.simulation import Simulated
+
+# Columns of amounts: heading, and the name in a stage's work. A column that is empty is left out.
+_AMOUNTS = {
+    "trajectories": "trajectories",
+    "generated tokens": "generated_tokens",
+    "reranked pairs": "reranked_pairs",
+    "judge calls": "judge_calls",
+    "training tokens": "training_tokens",
+}
+_ROLLED_OUT = ("sample", "evaluate-policy")  # other stages read trajectories that these made
+_JOINED = "merged_trajectories"  # of shards, which have rows of their own
+_COLORS = {"run": "bold", "done": "green", "reused": "green"}
 
 
+@with_configuration
 def plan(
-    stage: Annotated[str, typer.Argument(help="stage to plan, with everything that it needs")] = (
-        "report"
-    ),
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
+    stage: StageArgument = "report",
     round: RoundOption = None,
     workers: WorkersOption = None,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="first run a small copy, as runs/NAME-probe")
-    ] = False,
-    review: Annotated[
-        bool, typer.Option("--review", help="compare the last run with the plan it started with")
-    ] = False,
-    schedule: Annotated[
-        bool,
-        typer.Option("--schedule", help="show when each stage would run, and on which GPUs"),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a run would do, how long it would take and what it would cost, without running it."""
-    chosen = {"--probe": probe, "--review": review, "--schedule": schedule}
-    if len(together := [name for name, given in chosen.items() if given]) > 1:
-        raise InputError(f"{' and '.join(together)} cannot be used together; remove one of them")
-    task = stage_task(stage, config, set, data, round)
-    if review:
-        _review(task, as_json)
-        return
-    if schedule:
-        _show_schedule(_schedule_of(task, workers), as_json)
-        return
-    from tasks.other_shards import unused_work
-    from tasks.run import walk
-
-    if probe:
-        from tasks.planning.probe import probe_overrides
-        from tasks.run import run
-
-        small = [*(set or ()), *probe_overrides(task.settings)]
-        run(stage_task(stage, config, small, data, 1 if round else None), workers=workers)
-    _show(_plan_of(task, workers), as_json)
-    for line in unused_work(walk(task)):
-        typer.echo(f"warning: {line}", err=True)
-
-
-def _plan_of(task: StageTask, workers: int | None) -> Plan:
+    """Show what a run would do, how long it would take, and what it would cost."""
+    task = chosen.task(stage, round)
     from tasks.leases import Capacity
+    from tasks.other_shards import unused_work
     from tasks.planning.plan import make_plan
     from tasks.run import walk
 
-    return make_plan(task, walk(task), Capacity.expected(task.run_settings, workers))
-
-
-def _schedule_of(task: StageTask, workers: int | None) -> Simulated:
-    """The simulated schedule of what would run; of the whole run where its data are not there."""
-    from tasks.leases import Capacity
-    from tasks.planning.simulation import simulate
-
-    capacity = Capacity.expected(task.run_settings, workers)
-    try:
-        plan = _plan_of(task, workers)
-    except (ConfigError, InputError):
-        return simulate(task, capacity)
-    return simulate(task, capacity, {stage.label: stage.seconds for stage in plan.running})
-
-
-def _show_schedule(simulated: Simulated, as_json: bool) -> None:
+    made = make_plan(task, walk(task), Capacity.expected(task.run_settings, workers))
     if as_json:
-        stages = [
+        print_json(
             {
-                "label": one.job.label,
-                "start": one.start,
-                "end": one.end,
-                "devices": one.devices,
-                "threads": one.job.threads,
-                "assumed": one.job.label in simulated.assumed,
+                "stages": [asdict(stage) for stage in made.stages],
+                "wall_seconds": made.wall_seconds,
+                "workers": made.workers,
+                "unknown": [stage.label for stage in made.unknown],
             }
-            for one in simulated.placed
-        ]
-        total = {"wall_seconds": simulated.seconds, "gpus": simulated.gpus, "busy": simulated.busy}
-        typer.echo(json.dumps({"stages": stages, **total}, indent=2))
-        return
-    _print(schedule_table(simulated), schedule_lines(simulated))
+        )
+    else:
+        if len(made.unknown) < len(made.running):  # otherwise a table would say nothing
+            console().print(_table(made))
+        print_lines(plan_lines(made))
+    print_lines((f"warning: {line}" for line in unused_work(walk(task))), err=True)
 
 
-def _show(plan: Plan, as_json: bool) -> None:
-    if as_json:
-        stages = [asdict(stage) for stage in plan.stages]
-        unknown = [stage.label for stage in plan.unknown]
-        total = {"wall_seconds": plan.wall_seconds, "workers": plan.workers, "unknown": unknown}
-        typer.echo(json.dumps({"stages": stages, **total}, indent=2))
-        return
-    if len(plan.unknown) < len(plan.running):
-        _print(plan_table(plan), plan_lines(plan))
-    else:  # a table would say nothing
-        for line in plan_lines(plan):
-            typer.echo(line)
+def _table(plan: Plan) -> Table:
+    """One row for each stage of a plan."""
+    from rich.text import Text
+
+    shown = [
+        heading
+        for heading in _AMOUNTS
+        if any(amount_of(stage, heading) is not None for stage in plan.running)
+    ]
+    money = any(stage.cost for stage in plan.running)
+    gpus = any(stage.gpu_seconds for stage in plan.running)
+    numbers = (*shown, *(["GPU hours"] * gpus), *(["cost"] * money), "disk")
+    made = table(("stage", "state", "time"), numbers, ("going by",))
+    for stage in plan.stages:
+        runs = stage.state == "run"
+        time = "" if not runs else "unknown" if stage.seconds is None else duration(stage.seconds)
+        amounts = [amount_of(stage, heading) if runs else None for heading in shown]
+        cells = ["" if amount is None else count(amount) for amount in amounts]
+        if gpus:
+            cells.append(f"{stage.gpu_seconds / 3600:.2f}" if runs and stage.gpu_seconds else "")
+        if money:
+            cells.append(f"{stage.cost:,.2f}" if runs and stage.cost else "")
+        cells.append(size(stage.size) if stage.size is not None else "")
+        source = "; ".join(filter(None, [stage.source, stage.note]))
+        add_row(made, stage.label, Text(stage.state, _COLORS[stage.state]), time, *cells, source)
+    return made
 
 
-def _review(task: StageTask, as_json: bool) -> None:
-    from tasks.planning.review import compare, read_kept
+def plan_lines(plan: Plan) -> list[str]:
+    """The totals of a plan, and the stages of unknown time."""
+    if not plan.running:
+        return ["every stage is done; nothing would run"]
+    unknown = [stage.label for stage in plan.unknown]
+    known = len(plan.running) - len(unknown)
+    lines = []
+    if not known:
+        lines.append(f"{len(unknown)} stages would run: {_named(unknown)}")
+    if known:
+        least = f"at least, for the {known} stages that are known: " if unknown else "total: "
+        lines.append(least + ", ".join(_totals(plan)))
+    costless = [
+        stage.label for stage in plan.running if stage.seconds is not None and stage.cost is None
+    ]
+    if costless:
+        lines.append(f"cost unknown: {', '.join(costless)}")
+    if unknown:
+        which = f"of {_named(unknown)} " if known else ""
+        lines.append(
+            f"the time {which}is unknown: no earlier output of these stages with the same models, or "
+            "no size of their input"
+        )
+    return lines
 
-    kept = read_kept(task.settings.run_dir)
-    rows = compare(kept)
-    if as_json:
-        stages = [
-            {"label": row.expected.label, "expected": asdict(row.expected), "measured": _taken(row)}
-            for row in rows
-        ]
-        expected = None if kept.plan.unknown else kept.plan.wall_seconds
-        walls = {"expected_wall_seconds": expected, "wall_seconds": kept.wall_seconds}
-        typer.echo(json.dumps({"made": kept.made, **walls, "stages": stages}, indent=2))
-        return
-    _print(review_table(rows), review_lines(kept))
+
+def _named(labels: Sequence[str]) -> str:
+    """The names of stages, with the number of rounds and shards where a stage has several."""
+    counts = Counter(re.sub(r"(-shard)?(-\d+)*$", "", label) for label in labels)
+    return ", ".join(f"{name} ({times})" if times > 1 else name for name, times in counts.items())
 
 
-def _taken(row: Any) -> dict[str, Any] | None:
-    found = row.measured
-    if found is None:
+def _totals(plan: Plan) -> list[str]:
+    workers = f"{plan.workers} worker{'s' * (plan.workers > 1)}"
+    totals = [f"about {duration(plan.wall_seconds)} with {workers}"]
+    for heading in _AMOUNTS:
+        amounts = [amount_of(stage, heading) for stage in plan.running]
+        if total := sum(amount for amount in amounts if amount is not None):
+            totals.append(f"{count(total)} {heading}")
+    if gpu := sum(stage.gpu_seconds or 0.0 for stage in plan.running):
+        totals.append(f"{gpu / 3600:.2f} GPU hours")
+    if cost := sum(stage.cost or 0.0 for stage in plan.running):
+        totals.append(f"cost {cost:,.2f}")
+    totals.append(f"{size(sum(stage.size or 0.0 for stage in plan.running))} on the disk")
+    return totals
+
+
+def amount_of(stage: Estimate, heading: str) -> float | None:
+    """The amount of a stage in a column of the plan; None when it has none, or it is unknown."""
+    name = _AMOUNTS[heading]
+    rolls_out = stage.label.startswith(_ROLLED_OUT) and _JOINED not in stage.amounts
+    if name == "trajectories" and not rolls_out:
         return None
-    return {"seconds": row.seconds, "amounts": dict(found.amounts), "size": found.size}
+    return stage.amounts.get(name)
 
 
-def print_review_since(task: StageTask, started: str) -> None:
-    """Print the review of the run that ``task`` has just finished, if its plan told the time.
-
-    Nothing is printed when no stage had to run, or when the times of more than half of them were unknown.
-    ``started`` is the time before the run, in the format of plans.
-    """
-    from tasks.planning.review import FILE, compare, read_kept
-
-    run_dir = task.settings.run_dir
-    if not (run_dir / FILE).exists():
-        return
-    kept = read_kept(run_dir)
-    plan = kept.plan
-    if kept.made >= started and 2 * len(plan.unknown) <= len(plan.running):
-        _print(review_table(compare(kept)), review_lines(kept))
+def duration(seconds: float) -> str:
+    """Seconds for people: ``45 s``, ``12 min 5 s``, ``3 h 20 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _print(table: Any, lines: list[str]) -> None:
-    from rich.console import Console
+def count(number: float) -> str:
+    """A number of things with separators."""
+    return f"{round(number):,}"
 
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    for line in lines:
-        typer.echo(line)
+
+def size(number: float) -> str:
+    """Bytes for people: ``940 B``, ``2.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"

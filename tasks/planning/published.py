@@ -95,7 +95,7 @@ def section() -> str:
         "not included. Their GPUs wait in the authors' loop, about .5 s for each trajectory and .42 s for each "
         "reward with 8B; the computed hours contain no waiting. Part `rollout` of the [GPU check](gpu.md) measures "
         "how many trajectories a GPU finishes in our loop. Work of the CPU, such as joining the graph and training "
-        "the indexes, is in `steep plan --schedule` and not in these hours. Memory per GPU was 42 GB and 61 GB in "
+        "the indexes, is not in these hours. Memory per GPU was 42 GB and 61 GB in "
         "the paper's training.",
         "",
         f"### Memory of each GPU, GiB at the peak of {usable:.1f}",

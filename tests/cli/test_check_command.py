@@ -238,7 +238,7 @@ def test_checking_imports_no_heavy_package(data):
 def test_a_run_without_a_gpu_is_refused_before_its_first_stage(data, tmp_path):
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "graph", "--config", "tearag-llama3-8b", "--data", data],
+        [sys.executable, "-m", "pipeline.cli", "run", "graph", "--config", "tearag-llama3-8b", "--data", data],
         capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -36,7 +36,7 @@ def accepted(text: str) -> bool:
 
 
 def test_the_shipped_schema_is_current_and_a_schema() -> None:
-    """`make settings-reference` writes it again."""
+    """`make reference-pages` writes it again."""
     assert SCHEMA.read_text(encoding="utf-8") == schema_text()
     Draft202012Validator.check_schema(json.loads(schema_text()))
 

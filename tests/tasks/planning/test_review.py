@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from pipeline.cli.plan_tables import review_lines
 from pipeline.core.errors import InputError
 from tasks.planning.review import FILE, compare, read_kept
 from tasks.run import RunFailed, run
@@ -32,15 +31,6 @@ def test_a_run_keeps_the_plan_it_started_with_and_its_wall_time(workspace):
         assert row.seconds is not None
         assert row.seconds > row.measured.seconds  # with the start of the process
         assert row.expected.amounts["rows"] == row.measured.amounts["rows"]
-
-
-def test_after_a_first_run_one_short_sentence_says_that_no_time_was_expected(workspace):
-    run(task(Second, workspace))
-    [line] = review_lines(read_kept(run_dir(workspace)))
-    assert line.endswith("no earlier run told the time of its stages")
-    run(task(Second, workspace, "retrieval.top_k=6"))
-    [line] = review_lines(read_kept(run_dir(workspace)))
-    assert "; expected " in line
 
 
 def test_a_run_without_work_keeps_the_plan_of_the_last_one(workspace):

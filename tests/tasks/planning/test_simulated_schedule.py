@@ -1,13 +1,9 @@
 """Schedules with GPUs and threads: nothing is given twice, and the order is that of Luigi's scheduler."""
 
-import json
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from tasks.leases import Capacity
 from tasks.planning.gpu_time import SECONDS_OF, gpu_seconds
 from tasks.planning.schedule import Job, Placed, Room, busy_share, schedule
@@ -195,22 +191,3 @@ def test_the_schedule_and_the_check_go_by_the_same_rates():
         assert len(jobs) == count
         taken = sum(job.seconds * max(job.gpus, 1) for job in jobs)
         assert taken == pytest.approx(hours[SECONDS_OF.get(stage, stage)])
-
-
-def test_the_command_prints_the_schedule_of_a_run_without_its_data():
-    options = ["plan", "--schedule", "--config", "tearag-llama3-8b"]
-    printed = CliRunner().invoke(app, options)
-    assert printed.exit_code == 0
-    assert "sft-data" in printed.stdout
-    assert "│ 0-7" in printed.stdout
-    assert "GPUs: stages have the 8 GPUs for " in printed.stdout
-    assert "times are assumed and not measured" in printed.stdout
-    found = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
-    assert found["gpus"] == 8
-    assert 0 < found["busy"] <= 1
-    assert found["stages"][0]["start"] == 0
-
-
-def test_a_schedule_and_a_review_are_refused_together():
-    result = CliRunner().invoke(app, ["plan", "--schedule", "--review"])
-    assert result.exit_code != 0
