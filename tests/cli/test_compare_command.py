@@ -90,7 +90,7 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "| row | round | pairs | easy | format |" in lines
     assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |" in lines
     assert "| few | 1 | 2 | 1 | 1 |" in lines
-    # By question: two differences of -1 and one of -1/2, so p = 2/8.
+    # By question: -1, -1, -1/2 and three times 0: t = -2.08 with 5 degrees of freedom.
     [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
     assert em.endswith("| 0.093 |")
     assert not [line for line in lines if line.startswith("| few | all | sft |")]

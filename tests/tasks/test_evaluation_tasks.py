@@ -110,10 +110,10 @@ BASELINES = [
 ]
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_every_untrained_baseline_is_a_run_of_its_own_name(name: str) -> None:
-    """The stages of those of the closed world; the others need models and data sets that are not here."""
-    report = task_for("report", name)
-    assert report.run_settings.name == name
-    if report.run_settings.data.closed_world is not None:
+def test_no_untrained_baseline_has_a_cold_start() -> None:
+    """Baselines of the closed world; the others need models and data sets that are not here."""
+    reports = [task_for("report", name) for name in BASELINES]
+    closed = [report for report in reports if report.run_settings.data.closed_world is not None]
+    assert len(closed) == 4
+    for report in closed:
         assert "sft" not in {task.label for task in walk(report)}
