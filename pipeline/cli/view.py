@@ -11,7 +11,7 @@ import typer
 
 from pipeline.cli.options import Chosen, refuse_options, with_configuration
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import read_jsonl
+from pipeline.core.input_files import iterate_parquet, read_jsonl
 from pipeline.core.records import HopType, PairKind, Stop
 from pipeline.core.text import one_line
 
@@ -135,7 +135,6 @@ def _questions(file: Path, keep: Selection) -> frozenset[str]:
     A pair does not hold them, so they are read from the trajectories that the pairs were made of. Raises
     InputError when these are not in the same store.
     """
-    from pipeline.core.input_files import iterate_parquet
     from pipeline.run.store import read_manifest
 
     try:
@@ -173,13 +172,12 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    if source.suffix == ".parquet":
-        fields = _columns(source)
-    else:
-        _, first = next(read_jsonl(source), (0, None))
-        if first is None:
-            raise InputError.at(source, None, "the file has no records")
-        fields = list(first)
+    parquet = source.suffix == ".parquet"
+    fields = next(
+        iterate_parquet(source) if parquet else (row for _, row in read_jsonl(source)), None
+    )
+    if fields is None:
+        raise InputError.at(source, None, "the file has no records")
     if "chosen_ids" in fields:
         return True
     if "output" not in fields:
@@ -190,22 +188,6 @@ def _holds_pairs(source: Path) -> bool:
             "score, as docs/data.md describes them",
         )
     return False
-
-
-def _columns(source: Path) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not source.is_file():
-        missing = not source.exists()
-        problem = "no such file" if missing else "not a regular file, which Parquet needs"
-        raise InputError.at(source, None, problem)
-    try:
-        names: list[str] = pq.read_schema(source).names
-    except (pa.ArrowException, OSError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(source, None, f"not a readable Parquet file: {cause}") from None
-    return names
 
 
 def _base_model(chosen: Chosen) -> Path:
