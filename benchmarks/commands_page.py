@@ -1,6 +1,6 @@
 """The page ``docs/commands.md``: every command with its arguments and options, in the groups of ``steep --help``.
 
-``python -m benchmarks.commands_page > docs/commands.md`` (``make commands-page``) writes it. The text is that of
+``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The text is that of
 the command line itself.
 """
 
@@ -17,7 +17,7 @@ from pipeline.cli.app import app
 _HEAD = """\
 # Commands
 
-<!-- Written by `make commands-page`; a test compares this page with the command line. -->
+<!-- Written by `make reference-pages`; a test compares this page with the command line. -->
 
 `steep COMMAND --help` shows the same in the terminal. Errors that you can fix are one sentence on standard error, with exit
 status 2. `steep --install-completion` makes your shell complete commands, options, shipped configurations, stages and

@@ -1,6 +1,6 @@
 """Take the pictures of ``docs/images/`` from a finished run, in headless Chromium.
 
-``make screenshots`` (``python -m benchmarks.screenshots --config C``) starts ``steep browse``, follows its links as
+``python -m benchmarks.screenshots --config C`` starts ``steep browse``, follows its links as
 a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page that is an error.
 """
 
@@ -18,8 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.cli.app import main
-from pipeline.cli.options import ConfigOption, DataOption, SetOption
-from pipeline.cli.runs import stage_task
+from pipeline.cli.options import Chosen, with_configuration
 from pipeline.core.errors import DependencyError, StoreError
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -29,19 +28,19 @@ SETTLED = 300  # milliseconds for fonts and images
 ENGINE_STARTS = 240_000  # milliseconds at most, on a loaded machine
 
 
+@with_configuration
 def take(
-    config: ConfigOption = "embedded",
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
     output: Annotated[Path, typer.Option(help="folder of the pictures")] = IMAGES,
 ) -> None:
     """Take all pictures of the documentation."""
-    run = stage_task("report", config, set, data).run_settings.run_dir
+    task = chosen.task()
+    run = task.run_settings.run_dir
     report = run / "report.html"
     if not report.is_file():
         raise StoreError(f"{report}: no such file; finish the run with steep run")
     output.mkdir(parents=True, exist_ok=True)
-    with _served(config, set, data) as address, _chromium() as browser:
+    with _served(task.options) as address, _chromium() as browser:
         for name, picture in PICTURES.items():
             scheme, width, height = SIZES.get(name, ("light", WIDTH, 900))
             size = {"width": width, "height": height}
@@ -158,10 +157,8 @@ SIZES = {
 
 
 @contextmanager
-def _served(config: str, set: list[str] | None, data: Path | None) -> Iterator[str]:
+def _served(options: list[str]) -> Iterator[str]:
     """The address of ``steep browse`` over the run."""
-    options = ["--config", config, *(word for text in set or () for word in ("--set", text))]
-    options += ["--data", str(data)] if data is not None else []
     command = [sys.executable, "-m", "pipeline.cli", "browse", *options, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

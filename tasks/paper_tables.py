@@ -1,27 +1,30 @@
 """The page ``docs/tables.md``: every row of the papers' tables and figures with its command.
 
-``python -m tasks.paper_tables > docs/tables.md`` (``make tables-page``) writes it from ``docs/tables.yaml``.
+``python -m tasks.paper_tables > docs/tables.md`` writes it from ``configs/variants.yaml``.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from pipeline.config.per_round import merged
+from pipeline.config.variants import variants
 from pipeline.config.yaml_files import read_yaml
+from pipeline.core.input_files import leaves
+from pipeline.core.shipped import VARIANTS
 
-SOURCE = Path(__file__).resolve().parents[1] / "docs" / "tables.yaml"
 _HEAD = """\
 # The papers' tables
 
-<!-- Written by `make tables-page` from docs/tables.yaml; a test compares them. -->
+<!-- Written by `make reference-pages` from configs/variants.yaml; a test compares them. -->
 
 This page lists every row of every table and figure of the three papers, with the command that runs it or the reason
 why it cannot be run. The column *closed world* has the command for two CPU cores, *published size* what to set in the
 published configuration. No published configuration has been run yet.
 
-- Files of the closed world have names of their own, so each is a whole run. `SET="name=…"` gives two of them the same
+- The run of a variant has the variant's name, so each is a whole run. `SET="name=…"` gives two of them the same
   name: they then share all stages that they do not change, and `metrics.json` and `report.html` are those of the last one.
 - At the published size the name stays or is set, so that the graph and the index are built once. Copy `metrics.json` and
   `report.html` before the next row.
@@ -38,75 +41,87 @@ published configuration. No published configuration has been run yet.
 
 @dataclass(frozen=True)
 class Command:
-    """What runs a row: a configuration, overrides, and ``make run`` or a ``steep`` command.
+    """What runs a row: a configuration or a variant, overrides, and ``make run`` or a ``steep`` command.
 
-    ``config`` is a name below ``configs/``. ``steep`` is a command with its own options and arguments, to which the
-    configuration is added, or empty for ``make run``.
+    ``steep`` is a command with its own options and arguments, to which the configuration is added, or
+    empty for ``make run``.
     """
 
     config: str
+    variant: str = ""
     settings: tuple[str, ...] = ()
     steep: str = ""
     data: bool = False  # whether the data files are not part of the configuration
 
     def __str__(self) -> str:
         if not self.steep:
+            file = (
+                f"VARIANT={self.variant}" if self.variant else f"CONFIG=configs/{self.config}.yaml"
+            )
             data = " DATA=DIR" if self.data else ""
             overrides = f' SET="{" ".join(self.settings)}"' if self.settings else ""
-            return f"make run CONFIG=configs/{self.config}.yaml{data}{overrides}"
+            return f"make run {file}{data}{overrides}"
         if "VERDICTS" in self.steep:  # two files, and no configuration
             return self.steep
+        file = (
+            f"--variant {self.variant}" if self.variant else f"--config configs/{self.config}.yaml"
+        )
         data = " --data DIR" if self.data else ""
         overrides = "".join(f" --set {setting}" for setting in self.settings)
-        return f"{self.steep} --config configs/{self.config}.yaml{data}{overrides}"
+        return f"{self.steep} {file}{data}{overrides}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: what runs it in the closed world and at the published size, or why there is nothing.
-
-    ``file`` is the row's configuration in the closed world, if it has one of its own, which is ``base`` with
-    ``settings``.
-    """
+    """One row: what runs it in the closed world and at the published size, or why there is nothing."""
 
     paper: str
     table: str
     row: str
     embedded: Command | None
     published: Command | None
-    file: str
-    base: str
-    settings: tuple[str, ...]
     read: str
     note: str
     missing: str
 
 
-def rows(source: Path = SOURCE) -> list[Row]:
+def rows() -> list[Row]:
     """All rows, in the order of the page."""
-    papers = read_yaml(source)
     return [
         _row(paper, f"{table['table']}: {table['title']}", row)
-        for paper in papers
+        for paper in read_yaml(VARIANTS)["tables"]
         for table in paper["tables"]
         for row in table["rows"]
     ]
 
 
 def _row(paper: dict[str, Any], table: str, row: dict[str, Any]) -> Row:
-    settings, file = tuple(row.get("settings", ())), row.get("file", "")
+    variant, steep = row.get("variant", ""), row.get("command", "")
+    settings = tuple(row.get("settings", ()))
     embedded = published = None
     if "missing" not in row:
-        steep = row.get("command", "")
-        own = Command(file, (), steep) if file else Command(paper["embedded"], settings, steep)
+        own = Command(paper["embedded"], variant, settings, steep)
         embedded = _command(row.get("embedded"), own)
-        other = Command(paper["published"], settings, steep, data=True)
+        changed = settings or (_settings_of(variant) if variant else ())
+        other = Command(paper["published"], "", changed, steep, data=True)
         published = _command(row.get("published"), other)
     return Row(
-        paper["paper"], table, row["row"], embedded, published, file,
-        row.get("of", paper["embedded"]), settings,
+        paper["paper"], table, row["row"], embedded, published,
         row.get("read", ""), row.get("note", ""), row.get("missing", ""),
     )  # fmt: skip
+
+
+def _settings_of(name: str) -> tuple[str, ...]:
+    """The settings of a variant, and of the variants that it is based on, as ``key.key=value``."""
+    settings: dict[str, Any] = {}
+    while found := variants().get(name):
+        settings = merged(found.settings, settings)
+        name = found.base
+    return tuple(f"{key}={_words(value)}" for key, value in leaves(settings))
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _command(stated: Any, default: Command) -> Command | None:
@@ -119,16 +134,17 @@ def _command(stated: Any, default: Command) -> Command | None:
         return replace(default, settings=tuple(stated))
     return Command(
         stated.get("config", default.config),
+        stated.get("variant", ""),
         tuple(stated.get("settings", ())),
         stated.get("command", default.steep),
         default.data,
     )
 
 
-def page(source: Path = SOURCE) -> str:
+def page() -> str:
     """The page as Markdown."""
     lines, paper, table = [_HEAD.rstrip("\n")], "", ""
-    for row in rows(source):
+    for row in rows():
         if row.paper != paper:
             paper, table = row.paper, ""
             lines += ["", f"## {paper}"]

@@ -1,6 +1,6 @@
 """The page ``docs/settings.md``: every setting with its kind, default, stages and description.
 
-``python -m tasks.settings_reference > docs/settings.md`` (``make settings-reference``) writes it.
+``python -m tasks.settings_reference > docs/settings.md`` (``make reference-pages``) writes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks.base import STAGES, StageTask
 _HEAD = """\
 # Settings
 
-<!-- Written by `make settings-reference`; a test compares this page with the configuration. -->
+<!-- Written by `make reference-pages`; a test compares this page with the configuration. -->
 
 This page lists every setting, block by block, in the order of a configuration file. `steep run --set
 block.setting=value` overrides one. The column *kind* says what a change does:

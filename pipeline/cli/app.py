@@ -5,6 +5,7 @@ Every error that the user can fix is one sentence on standard error and exit sta
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import traceback
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from pipeline.cli import (
     ask,
@@ -20,82 +22,84 @@ from pipeline.cli import (
     check,
     compare,
     config,
-    data,
     evaluate,
     failures,
-    gc,
     init,
     outputs,
     pair,
     plan,
-    recall,
     retrieval,
-    runs,
+    run,
     score,
-    show,
-    verify,
+    store,
     view,
 )
 from pipeline.core.errors import SteepError
 from pipeline.core.process_variables import choose_kernels
 from pipeline.core.text import visible
 
+
+class _Groups(TyperGroup):
+    """A help that fits one screen: each command in one line, in groups."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(f"Usage: steep COMMAND [OPTIONS]\n{self.help}\n")
+        group: str | None = None
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            if panel != group:
+                group = panel
+                formatter.write(f"{group}:\n")
+            summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
+            formatter.write(f"  {name:<16}{summary}\n")
+        formatter.write(
+            "steep COMMAND --help describes a command, steep --install-completion completes words.\n"
+        )
+
+
 app = typer.Typer(
+    cls=_Groups,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Teach language models to search well, offline: run the stages, inspect them, or use "
-    "single steps on your own files.",
+    help="Teach language models to search, offline: run stages, look at them, or use steps on own files.",
 )
 
-Commands = dict[str, Callable[..., Any]]
-RUN: Commands = {
-    "init": init.init,
-    "data": data.data,
-    "run": runs.run,
-    "status": runs.status,
-}
-PLAN: Commands = {"check": check.check, "plan": plan.plan}
-LOOK: Commands = {
-    "browse": browse.browse,
-    "view": view.view,
-    "show": show.show,
-    "ask": ask.ask,
-    "compare": compare.compare,
-}
-STAGES: Commands = {
-    **{
-        stage: runs.stage_command(stage) for stage in runs.STAGES
-    },  # replaced below for three stages
-    "score": score.score,
-    "pair": pair.pair,
-    "evaluate": evaluate.evaluate,
-}
-STEPS: Commands = {
-    "import": outputs.import_outputs,
-    "parse": outputs.parse,
-    "mask": outputs.mask,
-    "metrics": outputs.metrics,
-    "kag": retrieval.kag,
-    "hyper": retrieval.hyper,
-    "failures": failures.failures,
-    "calibrate": calibrate.calibrate,
-}
-RETRIEVAL: Commands = {"serve-retrieval": runs.serve_retrieval, "recall": recall.recall}
-STORE: Commands = {"verify": verify.verify, "gc": gc.gc, "clean-tmp": runs.clean_tmp}
-PANELS = {
-    "Run": RUN,
-    "Check and plan": PLAN,
-    "Look and compare": LOOK,
-    "One stage, and what it needs": STAGES,
-    "Single steps on your own files, besides score and pair": STEPS,
-    "Retrieval": RETRIEVAL,
-    "Store": STORE,
+PANELS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Run": {
+        "init": init.init,
+        "data": init.data,
+        "check": check.check,
+        "plan": plan.plan,
+        "run": run.run,
+        "status": run.status,
+    },
+    "Look and compare": {
+        "browse": browse.browse,
+        "view": view.view,
+        "ask": ask.ask,
+        "evaluate": evaluate.evaluate,
+        "compare": compare.compare,
+    },
+    "Single steps on files": {
+        "import": outputs.import_outputs,
+        "parse": outputs.parse,
+        "kag": retrieval.kag,
+        "hyper": retrieval.hyper,
+        "score": score.score,
+        "pair": pair.pair,
+        "mask": outputs.mask,
+        "metrics": outputs.metrics,
+        "failures": failures.failures,
+        "calibrate": calibrate.calibrate,
+    },
+    "Retrieval": {"recall": retrieval.recall, "serve-retrieval": retrieval.serve_retrieval},
+    "Store": {"verify": store.verify, "gc": store.gc, "clean-tmp": store.clean_tmp},
 }
 
 for panel, commands in PANELS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
-app.add_typer(config.app, name="config", rich_help_panel="Check and plan")
+app.add_typer(config.app, name="config", rich_help_panel="Settings")
 
 _BUG = "This is a bug in steep; please open an issue with the command and the lines above."
 

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pipeline.cli import options
-from pipeline.cli.runs import stage_task
-from pipeline.core.atomic import json_text
+from pipeline.cli.options import Chosen, with_configuration
+from pipeline.cli.printing import console, print_json
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question, Step, Trajectory
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from pipeline.stages.answering import Answered
 
 Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
 _LINE_BYTES = 1_000_000
 
 
+@with_configuration
 def ask(
+    chosen: Chosen,
     question: Annotated[
         str | None,
         typer.Argument(
@@ -54,11 +53,8 @@ def ask(
     as_json: Annotated[
         bool, typer.Option("--json", help="print a JSON object for each question")
     ] = False,
-    config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
-    set: options.SetOption = None,
-    data: options.DataOption = None,
 ) -> None:
-    """Ask a policy of a finished run: its answer, its steps, and what each search found.
+    """Ask a policy of a run: its answer, its steps, and what each search found.
 
     Nothing of the run is made or changed. The roll-out is that of the evaluation.
     """
@@ -66,7 +62,7 @@ def ask(
     from pipeline.stages.answering import question_record
 
     only = None if question is None else question_record(question)
-    task = stage_task("evaluate", config, set, data)
+    task = chosen.task("evaluate")
     from tasks.asking import asked_policies, opened
 
     asked = asked_policies(task, names)
@@ -79,7 +75,7 @@ def ask(
             answers = [(process.name, process.answer()) for process in processes]
             if as_json:
                 indent = None if only is None else 2
-                typer.echo(json_text(_as_json(record, answers, compare is not None), indent=indent))
+                print_json(_as_json(record, answers, compare is not None), indent=indent)
             else:
                 _print(record, answers, whole)
             sys.stdout.flush()
@@ -186,15 +182,14 @@ def _step_fields(step: Step) -> dict[str, Any]:
 
 def _print(question: Question, answers: Answers, whole: bool) -> None:
     """The answers under the question: one below the other, or in columns in a wide terminal."""
-    from rich.console import Console
     from rich.panel import Panel
     from rich.text import Text
 
     from pipeline.evaluation.terminal import beside, printable
     from pipeline.evaluation.terminal_steps import cost_line, steps_text
 
-    console: Console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-    console.rule(Text(printable(question.question), style="bold"), align="left")
+    terminal = console(120)
+    terminal.rule(Text(printable(question.question), style="bold"), align="left")
     panels = [
         Panel(
             steps_text(answered.trajectory, whole=whole),
@@ -204,4 +199,4 @@ def _print(question: Question, answers: Answers, whole: bool) -> None:
         )
         for name, answered in answers
     ]
-    beside(console, panels)
+    beside(terminal, panels)

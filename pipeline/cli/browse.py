@@ -13,8 +13,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from pipeline.cli.options import DEFAULT_CONFIGURATION, ConfigOption, DataOption, SetOption
-from pipeline.cli.runs import stage_task
+from pipeline.cli.options import Chosen, with_configuration
 from pipeline.core.errors import DependencyError, InputError, SteepError, StoreError
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
 PORT = 8766
 
 
+@with_configuration
 def browse(
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
     host: Annotated[
         str, typer.Option(help="address to listen on; any but loopback needs a token")
     ] = "127.0.0.1",
@@ -51,7 +49,7 @@ def browse(
     The other runs in the same directory can be opened and compared too. Of a run only
     store/.hashes.json is written, which remembers the content of model files.
     """
-    task = stage_task("report", config, set, data)
+    task = chosen.task()
     site = open_site(task)
     if export is not None:
         from pipeline.browse.export import export_pairs

@@ -7,8 +7,6 @@ step.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +14,13 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import (
-    DEFAULT_CONFIGURATION,
-    WITH_FILE,
-    ConfigOption,
-    DataOption,
+    Chosen,
     JsonOption,
     RoundOption,
-    SetOption,
     refuse_options,
+    with_configuration,
 )
-from pipeline.cli.runs import stage_task
+from pipeline.cli.printing import add_row, console, print_json, table
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import STDIN, source_name
 from pipeline.core.record_io import iterate_records
@@ -41,8 +36,10 @@ EXACT_JUDGE = (
 )
 
 
+@with_configuration
 def calibrate(
     context: typer.Context,
+    chosen: Chosen,
     judged: Annotated[
         Path | None,
         typer.Argument(
@@ -50,25 +47,19 @@ def calibrate(
         ),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="reference verdicts on the same steps")] = None,
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
     round: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a judge with a file of reference verdicts, or with the closed world's truth."""
+    """Compare a judge with reference verdicts, or with the closed world's truth."""
     if (judged is None) != (truth is None):
         raise InputError(
             "name both files of verdicts (FILE --truth FILE), or neither and a --config"
         )
     if judged is not None and truth is not None:
-        refuse_options(context, ("config", "set", "data", "round"), WITH_FILE)
+        names = ("config", "variant", "set", "data", "round")
+        refuse_options(context, names, "with FILE, which runs no stage; remove one of them")
     else:
-        overrides = set or []
-        tasks = [
-            stage_task("judge", config, [*overrides, *judges], data, round)
-            for judges in ((), EXACT_JUDGE)
-        ]
+        tasks = [chosen.task("judge", round, judges) for judges in ((), EXACT_JUDGE)]
         from tasks.run import run
 
         judged, truth = (run(task) / "verdicts.parquet" for task in tasks)
@@ -105,19 +96,16 @@ def _distinct(path: Path | str) -> Iterator[Verdict]:
 def show(rows: Sequence[Calibration], *, as_json: bool) -> None:
     """Print calibrations."""
     if as_json:
-        print(json.dumps([row.as_json() for row in rows], indent=1))
+        print_json([row.as_json() for row in rows])
         return
-    from rich.console import Console
-    from rich.table import Table
-
     heads = ("accuracy", "precision", "recall")
     counts = ("true_yes", "false_yes", "true_no", "false_no", "unknown", "undecided")
-    table = Table("search", "n", *heads, *(name.replace("_", " ") for name in counts))
+    made = table(("search", "n", *heads, *(name.replace("_", " ") for name in counts)))
     for row in rows:
         figures = (_percent(getattr(row, name)) for name in heads)
         numbers = (f"{getattr(row, name):,}" for name in counts)
-        table.add_row(row.kind, f"{row.n:,}", *figures, *numbers)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+        add_row(made, row.kind, f"{row.n:,}", *figures, *numbers)
+    console().print(made)
 
 
 def _percent(value: float | None) -> str:

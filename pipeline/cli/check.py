@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.cli.options import (
-    DEFAULT_CONFIGURATION,
-    ConfigOption,
-    DataOption,
+    Chosen,
     JsonOption,
     MachineOption,
-    SetOption,
     refuse_options,
+    with_configuration,
 )
 from pipeline.cli.plan_table import plan_json, print_plan
-from pipeline.cli.runs import stage_task
-from pipeline.cli.training_check import check_training
-from pipeline.core.text import visible
+from pipeline.cli.printing import print_json, print_lines
+from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.base import StageTask
 
 
+@with_configuration
 def check(
     context: typer.Context,
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
     machine: MachineOption = None,
     training: Annotated[
         bool,
@@ -41,7 +38,7 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a run before it starts: settings, files, models, packages, devices, memory and disk.
+    """Check settings, files, models, packages, devices, memory and disk before a run.
 
     Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
     plan is printed. Nothing is written. The network is used only to ask the hub whether it gives the models that are to be
@@ -49,34 +46,62 @@ def check(
     """
     if training:
         refuse_options(context, ("machine",), "with --training; remove it")
-        check_training(stage_task("report", config, set, data), round, as_json)
+        _check_training(chosen.task(), round, as_json)
         return
     refuse_options(context, ("round",), "without --training; add it")
     from tasks.checks.collect import check_run
     from tasks.checks.machine import machine_of
 
-    faults = [_no_directory(data)] if data is not None and not data.is_dir() else []
-    root = None if data is None else str(data.absolute())
-    checked = check_run(config, tuple(set or ()), root, machine_of(machine))
+    faults = []
+    try:
+        root = chosen.root
+    except InputError as error:  # one of several faults
+        faults, root = [str(error)], str(chosen.data)
+    checked = check_run(chosen.config, chosen.overrides, root, machine_of(machine))
     faults += [line for fault in checked.faults for line in fault.splitlines()]
-    for fault in faults:
-        typer.echo(visible(fault), err=True)
+    print_lines(faults, err=True)
     if as_json:
-        found = {
-            "faults": faults,
-            "notes": list(checked.notes),
-            "downloads": dict(checked.downloads),
-            "plan": plan_json(checked.plan),
-        }
-        typer.echo(json.dumps(found, indent=2))
+        print_json(
+            {
+                "faults": faults,
+                "notes": list(checked.notes),
+                "downloads": dict(checked.downloads),
+                "plan": plan_json(checked.plan),
+            }
+        )
     elif checked.plan is not None and not faults:
         typer.echo("no faults")
         print_plan(checked.plan, checked.downloads)
-        for note in checked.notes:
-            typer.echo(visible(note))
+        print_lines(checked.notes)
     if faults:
         raise typer.Exit(2)
 
 
-def _no_directory(data: Path) -> str:
-    return f"{data}: no such directory; --data (DATA=) takes the directory of the data files"
+def _check_training(task: StageTask, round: int | None, as_json: bool) -> None:
+    """Print a table for each round; each fault is one line on standard error, with exit status 2."""
+    from pipeline.training.preflight import table as lines_of
+    from tasks.preflight import checked_data
+
+    found = checked_data(task, round)
+    faults = [
+        f"{each.label}: {check.fault}"
+        for each in found
+        for check in each.checks
+        if check.verdict == "FAULT"
+    ]
+    print_lines(faults, err=True)
+    if as_json:
+        stages = [
+            {"stage": each.label, "directory": str(each.source), **each.figures} for each in found
+        ]
+        print_json({"faults": faults, "data": stages})
+    else:
+        for each in found:
+            count = each.figures["records"]
+            typer.echo(f"{each.label}: {count:,} {each.figures['data']} of {each.source}")
+            print_lines(f"  {line}".rstrip() for line in lines_of(each.checks))
+        total = sum(len(each.checks) for each in found)
+        verdict = f"{len(faults)} of {total} checks are beyond a limit of preflight"
+        typer.echo(f"verdict: {verdict if faults else 'no faults'}")
+    if faults:
+        raise typer.Exit(2)

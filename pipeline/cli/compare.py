@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli import options
-from pipeline.core.atomic import json_text, text_output
+from pipeline.cli.options import JsonOption
+from pipeline.cli.printing import add_row, console, print_json
+from pipeline.core.atomic import text_output
 
 if TYPE_CHECKING:
     from pipeline.evaluation.comparison_tables import Table
@@ -26,7 +26,7 @@ def compare(
         str,
         typer.Option(help="data set, single-hop, multi-hop, or all: the average over data sets"),
     ] = "all",
-    as_json: options.JsonOption = False,
+    as_json: JsonOption = False,
     output: Annotated[
         str | None,
         typer.Option(
@@ -36,7 +36,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare finished runs: EM, F1, steps and tokens by round, their spread over seeds, paired tests.
+    """Compare finished runs by round, with their spread over seeds and paired tests.
 
     Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
     """
@@ -52,22 +52,20 @@ def compare(
         with text_output(output) as write:
             write(text)
     if as_json:
-        typer.echo(json_text(comparison.to_json(), indent=2, allow_nan=False))
+        print_json(comparison.to_json())
     elif output != "-":
         _print(shown)
 
 
 def _print(shown: Sequence[Table]) -> None:
-    from rich.console import Console
     from rich.table import Table as Grid
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
     for table in shown:
         grid = Grid(title=Text(table.title), caption=Text(table.note), title_justify="left")
         grid.caption_justify = "left"
         for name in table.header:
             grid.add_column(Text(name))
         for row in table.rows:
-            grid.add_row(*map(Text, row))
-        console.print(grid)
+            add_row(grid, *row)
+        console().print(grid)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli import completion, options
+from pipeline.cli import options
+from pipeline.cli.printing import print_json
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -19,26 +20,30 @@ app = typer.Typer(
 )
 
 
+def _complete_settings(incomplete: str) -> list[str]:
+    """Dotted names of settings that are not in lists."""
+    from pipeline.config.lookup import all_names
+
+    return sorted(name for name in all_names() if name.startswith(incomplete))
+
+
 @app.command()
+@options.with_configuration
 def show(
-    config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
-    set: options.SetOption = None,
-    data: options.DataOption = None,
+    chosen: options.Chosen,
     changed: Annotated[
         bool, typer.Option("--changed", help="only what differs from the defaults or the base file")
     ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Print the resolved configuration as YAML; comments mark what differs from base and default."""
-    from pipeline.config import load
     from pipeline.config.reading import load_base
     from pipeline.config.writing import ABSENT, as_text, entries
 
-    root = None if data is None else str(data.absolute())
-    settings = load(config, tuple(set or ()), root)
-    base = load_base(config, root)
+    settings = chosen.load()
+    base = load_base(chosen.config, chosen.root)
     found = entries(settings, None if base is None else base[1])
-    chosen = [entry for entry in found if entry.changed or not changed]
+    shown = [entry for entry in found if entry.changed or not changed]
     if as_json:
         differing = [
             {
@@ -51,40 +56,37 @@ def show(
             if entry.changed
         ]
         values = {"settings": settings.model_dump(mode="json"), "changed": differing}
-        typer.echo(json.dumps(values, indent=2))
+        print_json(values)
         return
     differ = sum(entry.changed for entry in found)
     compared = "the defaults" if base is None else f"the defaults or the base {base[0]}"
-    typer.echo(f"# {config}: {differ} of {len(found)} settings differ from {compared}")
-    typer.echo(as_text(chosen), nl=False)
+    typer.echo(f"# {chosen.config}: {differ} of {len(found)} settings differ from {compared}")
+    typer.echo(as_text(shown), nl=False)
 
 
 @app.command()
+@options.with_configuration
 def explain(
+    chosen: options.Chosen,
     key: Annotated[
         str,
         typer.Argument(
-            help="setting or block, such as sampling.samples", autocompletion=completion.settings
+            help="setting or block, such as sampling.samples", autocompletion=_complete_settings
         ),
     ],
-    config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
-    set: options.SetOption = None,
-    data: options.DataOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say what a setting is: its values, default, meaning, the stages that read it, and its kind."""
-    from pipeline.config import load
     from pipeline.config.lookup import find_field
 
     field = find_field(key)
-    root = None if data is None else str(data.absolute())
-    settings = load(config, tuple(set or ()), root)
+    settings = chosen.load()
     if field.round is not None:
         settings.check_round(field.round)
         settings = settings.of_round(field.round)
     facts = _facts(field, settings)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     typer.echo(f"{facts['key']}: {facts['description']}")
     for name in ("values", "default", "here", "read by", "change"):
@@ -158,7 +160,7 @@ def schema(
 
 
 def schema_text() -> str:
-    """The text of the shipped schema, which ``make settings-reference`` writes."""
+    """The text of the shipped schema, which ``make reference-pages`` writes."""
     from pipeline.config.schema import file_schema
 
     return json.dumps(file_schema(), indent=1, ensure_ascii=False) + "\n"

@@ -15,9 +15,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.input_records import File, Record, parse_view, read_input
 from pipeline.cli.options import Output, Source
-from pipeline.cli.trajectory_input import StepView, TrajectoryView
+from pipeline.cli.records import File, Record, StepView, TrajectoryView, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import iterate_records, write_jsonl
@@ -61,7 +60,7 @@ def failures(
         ),
     ] = None,
 ) -> None:
-    """Add why each trajectory fails: format, stopping, decomposition, retrieval or reading."""
+    """Add why trajectories fail: format, stopping, decomposition, retrieval, reading."""
     counts = add_failure_modes(source, output, questions=questions)
     typer.echo(", ".join(f"{n} {mode.value}" for mode, n in counts.items()), err=True)
 

@@ -1,7 +1,8 @@
-"""``steep init``: copy a shipped configuration to start from, or list the shipped configurations."""
+"""``steep init`` and ``steep data``: a configuration to start from, and the official data sets."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import stat
@@ -10,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import completion
-from pipeline.cli.options import DEFAULT_CONFIGURATION
+from pipeline.cli.options import DEFAULT_CONFIGURATION, JsonOption, complete_configurations
+from pipeline.cli.printing import print_json, print_lines
 from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import (
@@ -21,6 +22,8 @@ from pipeline.core.shipped import (
     configuration_names,
     shipped_configuration,
 )
+from pipeline.corpus.fetch import fetch
+from pipeline.corpus.official import DATASETS, OFFICIAL
 
 _BASE = re.compile(r"^base: *(\S+)", re.MULTILINE)
 
@@ -29,7 +32,7 @@ def init(
     name: Annotated[
         str,
         typer.Argument(
-            help="shipped configuration; see --list", autocompletion=completion.configurations
+            help="shipped configuration or variant", autocompletion=complete_configurations
         ),
     ] = DEFAULT_CONFIGURATION,
     output: Annotated[
@@ -37,25 +40,21 @@ def init(
         typer.Option("--output", "-o", help="file to write; default: NAME.yaml; - is stdout"),
     ] = None,
     list_names: Annotated[
-        bool, typer.Option("--list", help="list the shipped configurations instead")
+        bool, typer.Option("--list", help="list configurations and variants instead")
     ] = False,
 ) -> None:
-    """Copy a shipped configuration, with its comments, to edit and run."""
+    """Copy a shipped configuration or a variant, with its comments, to edit and run."""
     if list_names:
         _print_names()
         return
-    source = shipped_configuration(name)
-    if source is None:
-        from pipeline.config.base import shown
-
-        raise ConfigError(f"no shipped configuration {shown(name)}; steep init --list shows them")
-    target = output or Path(source.name)
+    text = _text(name)
+    target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
     through = str(target) == STDOUT or _is_special(target)
-    steps = _next_steps(configuration_name(source), target)
+    steps = _next_steps(name, target)
     with text_output(target) as write:
         if not through:
             write(f"# yaml-language-server: $schema={SCHEMA}\n")  # for editors
-        write(_with_shipped_base(source))
+        write(text)
     if not through:
         typer.echo(f"wrote {target}")
         typer.echo(steps)
@@ -73,8 +72,27 @@ def _is_special(target: Path) -> bool:
     return True
 
 
-def _with_shipped_base(source: Path) -> str:
-    """The text of a configuration whose ``base:`` is a shipped name, which resolves anywhere."""
+def _text(name: str) -> str:
+    """The text of a configuration or a variant, whose ``base:`` is a shipped name, which resolves anywhere.
+
+    Raises ConfigError for an unknown name.
+    """
+    from pipeline.config.base import shown
+    from pipeline.config.per_round import merged
+    from pipeline.config.variants import variants
+    from pipeline.config.writing import yaml_text
+
+    source = shipped_configuration(name)
+    if source is None and (variant := variants().get(name)):
+        base = variant.base
+        settings = dict(variant.settings)
+        while below := variants().get(base):  # a copy names no variant
+            settings, base = merged(below.settings, settings), below.base
+        return f"# {variant.about}.\n" + yaml_text(
+            {"base": f"{base}.yaml", "name": name, **settings}
+        )
+    if source is None:
+        raise ConfigError(f"no shipped configuration {shown(name)}; steep init --list shows them")
 
     def renamed(match: re.Match[str]) -> str:
         base = (source.parent / match.group(1)).resolve()
@@ -88,7 +106,7 @@ def _next_steps(name: str, target: Path) -> str:
 
     data = "" if load(name).data.closed_world else " --data DIR"
     file = shlex.quote(str(target))
-    if name.startswith("recall/"):
+    if load(name).name.startswith("recall-"):
         return f"Edit it, then measure retrieval with:\n  steep recall --config {file}{data}"
     return (
         f"Edit it, then run it and see what is done with:\n"
@@ -98,8 +116,38 @@ def _next_steps(name: str, target: Path) -> str:
 
 
 def _print_names() -> None:
-    names = configuration_names()
-    width = max(map(len, names))
-    for name in names:
+    from pipeline.config.variants import variants
+
+    listed = {}
+    for name in configuration_names():
         first = (CONFIGURATIONS / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
-        typer.echo(f"{name:<{width}}  {first.removeprefix('#').strip()}")
+        listed[name] = first.removeprefix("#").strip()
+    listed |= {name: variant.about for name, variant in variants().items()}
+    width = max(map(len, listed))
+    for name, about in listed.items():
+        typer.echo(f"{name:<{width}}  {about}")
+
+
+def data(
+    data: Annotated[
+        Path, typer.Option("--data", help="directory of the data sets, DATA of the configurations")
+    ],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"data set: {', '.join(DATASETS)}; repeatable [default: all]", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download and verify the data sets that the published configurations read."""
+    unknown = [name for name in dataset or () if name not in DATASETS]
+    if unknown:
+        raise InputError(f"--dataset {unknown[0]}: expected one of {', '.join(DATASETS)}")
+    chosen = [file for file in OFFICIAL if not dataset or file.dataset in dataset]
+    done, faults = fetch(chosen, data, lambda line: typer.echo(line, err=as_json))
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in done])
+    print_lines((f"error: {fault}" for fault in faults), err=True)
+    if faults:
+        raise typer.Exit(2)

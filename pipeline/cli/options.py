@@ -1,91 +1,163 @@
-"""Options and arguments that several commands share, and checks on which of them are given."""
+"""Options and arguments that several commands share, the configuration that they name, and its stages.
+
+Input: the words of a command line. Output: a `Chosen` configuration, and the values that shells complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli import completion
 from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from pipeline.config import Config
+    from tasks.base import StageTask
 
 DEFAULT_CONFIGURATION = "embedded"
 
 
-def _configuration(panel: str | None = None) -> Any:
-    """The option ``--config``, which stands in ``panel`` of a command's help."""
-    return typer.Option(
-        "--config",
-        "-c",
-        help="configuration file, or name of a shipped one",
-        autocompletion=completion.configurations,
-        rich_help_panel=panel,
-    )
+def complete_configurations(incomplete: str) -> list[str]:
+    """Names of shipped configurations."""
+    from pipeline.core.shipped import configuration_names
+
+    return [name for name in configuration_names() if name.startswith(incomplete)]
 
 
-ConfigOption = Annotated[str, _configuration()]
-SetOption = Annotated[list[str] | None, typer.Option("--set", help="key.key=value; repeatable")]
-DataOption = Annotated[Path | None, typer.Option("--data", help="directory of the data files")]
+def complete_variants(incomplete: str) -> list[str]:
+    """Names of variants."""
+    from pipeline.config.variants import variants
+
+    return [name for name in variants() if name.startswith(incomplete)]
+
+
+def complete_stages(incomplete: str) -> list[str]:
+    """Stages that ``steep run`` takes."""
+    from tasks.base import STAGES
+
+    return [name for name, kind in STAGES.items() if kind.named and name.startswith(incomplete)]
+
+
+StageArgument = Annotated[
+    str,
+    typer.Argument(help="stage, with everything that it needs", autocompletion=complete_stages),
+]
 RoundOption = Annotated[
     int | None, typer.Option("--round", help="round from 1, for stages of a round")
 ]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="stages run at once")]
-ForceOption = Annotated[bool, typer.Option("--force", help="run this stage again, even if done")]
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="start without the checks of steep check")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 Source = Annotated[str, typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin")]
-Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is standard output")]
-
-STAGE_PANEL = "Options of the stage (without FILE)"
-FILE_PANEL = "Options with FILE"
-FROM_PANEL = "Options that look at a run without running anything"
-
-# `steep score` and `steep pair` run a stage, or with FILE a command on that file.
 OptionalSource = Annotated[
     str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="JSONL or Parquet file; - is stdin; without it the stage runs",
-        show_default=False,
-    ),
+    typer.Argument(metavar="FILE", help="JSONL or Parquet file; - is stdin", show_default=False),
 ]
-StageConfigOption = Annotated[str, _configuration(STAGE_PANEL)]
-StageSetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="key.key=value; repeatable", rich_help_panel=STAGE_PANEL),
-]
-StageDataOption = Annotated[
-    Path | None,
-    typer.Option("--data", help="directory of the data files", rich_help_panel=STAGE_PANEL),
-]
-StageRoundOption = Annotated[
-    int | None, typer.Option("--round", help="round from 1", rich_help_panel=STAGE_PANEL)
-]
-StageWorkersOption = Annotated[
-    int | None,
-    typer.Option("--workers", help="stages run at once", rich_help_panel=STAGE_PANEL),
-]
-StageForceOption = Annotated[
-    bool,
-    typer.Option("--force", help="run this stage again, even if done", rich_help_panel=STAGE_PANEL),
-]
-StageNoCheckOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-check", help="start without the checks of steep check", rich_help_panel=STAGE_PANEL
-    ),
-]
-FileOutput = Annotated[
-    str,
-    typer.Option(
-        "--output", "-o", help="JSONL file; - is standard output", rich_help_panel=FILE_PANEL
-    ),
-]
-STAGE_OPTIONS = ("config", "set", "data", "round", "workers", "force", "no_check")
+Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is standard output")]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The configuration that a command line names; ``given`` says whether it names a file or a variant."""
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    data: Path | None = None
+    given: bool = True
+
+    @property
+    def root(self) -> str | None:
+        """The directory of the data files. Raises InputError when it is no directory."""
+        if self.data is None:
+            return None
+        if not self.data.is_dir():
+            raise InputError.at(
+                self.data,
+                None,
+                "no such directory; --data (DATA=) takes the directory of the data files",
+            )
+        return str(self.data.absolute())
+
+    def load(self) -> Config:
+        """The configuration. Raises ConfigError with what is wrong in it."""
+        from pipeline.config import load
+
+        return load(self.config, self.overrides, self.root)
+
+    def task(
+        self, stage: str = "report", round: int | None = None, overrides: Sequence[str] = ()
+    ) -> StageTask:
+        """The Luigi task of a stage, with further overrides.
+
+        Relative paths in a configuration, such as ``runs_dir``, are below the current directory.
+        Raises ConfigError for an unknown stage or an impossible round.
+        """
+        from tasks.run import task_for
+
+        return task_for(stage, self.config, (*self.overrides, *overrides), self.root, round)
+
+
+def _chosen(
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help=f"configuration file, or name of a shipped one (default: {DEFAULT_CONFIGURATION})",
+            autocompletion=complete_configurations,
+        ),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            help="ablation or baseline, in place of --config; steep init --list",
+            autocompletion=complete_variants,
+        ),
+    ] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", help="key.key=value; repeatable")
+    ] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="directory of the data files")] = None,
+) -> Chosen:
+    if variant is not None:
+        from pipeline.config.variants import check_variant
+
+        check_variant(variant)
+        if config is not None:
+            raise InputError(
+                f"--variant {variant} is a configuration of its own; leave out --config {config}"
+            )
+    name = variant or config
+    return Chosen(name or DEFAULT_CONFIGURATION, tuple(set or ()), data, name is not None)
+
+
+_CHOICE = inspect.signature(_chosen, eval_str=True).parameters
+
+
+def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``command`` with --config, --variant, --set and --data in place of its parameter ``chosen``."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [one for one in signature.parameters.values() if one.name != "chosen"]
+    parameters += _CHOICE.values()
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        chosen = _chosen(**{name: values.pop(name) for name in _CHOICE})
+        return command(chosen=chosen, **values)
+
+    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    run.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in keywords}
+    return run
 
 
 def refuse_options(context: typer.Context, names: Sequence[str], reason: str) -> None:
@@ -103,10 +175,6 @@ def refuse_options(context: typer.Context, names: Sequence[str], reason: str) ->
         raise InputError(f"steep {context.info_name}: {', '.join(used)} cannot be used {reason}")
 
 
-WITHOUT_FILE = "without FILE; name a file (- is standard input)"
-WITHOUT_FROM = "without --from; name the directory of a run"
-WITH_FROM = "with --from, which runs no stage; remove one of them"
-WITH_FILE = "with FILE, which runs no stage; remove one of them"
 MachineOption = Annotated[
     str | None,
     typer.Option(

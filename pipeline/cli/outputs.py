@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.input_records import (
+from pipeline.cli.options import Output, Source
+from pipeline.cli.records import (
     File,
     Record,
     check_spans,
     parse_view,
     read_input,
 )
-from pipeline.cli.options import Output, Source
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD

@@ -1,4 +1,4 @@
-"""``steep pair``: preference pairs of the scored trajectories of a file, or the stage ``pair``.
+"""``steep pair``: preference pairs of the scored trajectories of a file, or of a run with ``--from``.
 
 Input: JSONL or Parquet with the fields of `ScoredView`. Output: one pair per line (TeaRAG eq. 14), with
 the fields of `Pair` and both totals.
@@ -9,20 +9,25 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
-import tempfile
-from array import array
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli import options, runs
 from pipeline.cli import pair_preview as preview
-from pipeline.cli.input_records import File, check_spans, parse_view, read_input
+from pipeline.cli.options import (
+    Chosen,
+    OptionalSource,
+    Output,
+    refuse_options,
+    with_configuration,
+)
+from pipeline.cli.records import File, check_spans, parse_view, read_input
 from pipeline.core.atomic import check_distinct, json_text, text_output
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, Span, Stop
@@ -81,100 +86,74 @@ class SingleRewardView(ScoredView):
     rewards: SingleReward | None = None  # type: ignore[assignment]
 
 
+@with_configuration
 def pair(
     context: typer.Context,
-    source: options.OptionalSource = None,
-    output: options.FileOutput = "-",
+    chosen: Chosen,
+    source: OptionalSource = None,
+    output: Output = "-",
     funnel: Annotated[
-        str | None,
-        typer.Option(
-            help="file for the pairing outcome of every trajectory",
-            rich_help_panel=options.FILE_PANEL,
-        ),
+        str | None, typer.Option(help="file for the pairing outcome of every trajectory")
     ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="configuration (stage: embedded); with FILE its thresholds replace the paper's, and its "
-            "system message begins the prompts",
-        ),
-    ] = None,
-    set: options.StageSetOption = None,
-    data: options.StageDataOption = None,
-    round: options.StageRoundOption = None,
-    workers: options.StageWorkersOption = None,
-    force: options.StageForceOption = False,
-    no_check: options.StageNoCheckOption = False,
     from_run: Annotated[
         Path | None,
         typer.Option(
             "--from",
             metavar="RUN",
-            help="directory of a run whose scored trajectories of --round are paired with the --set of "
-            "pairs.* and of weights of rewards; the counts are shown beside the run's own, and --output "
-            "and --funnel work",
-            rich_help_panel=options.FROM_PANEL,
+            help="in place of FILE: directory of a run whose scored trajectories of --round are paired "
+            "with the --set of pairs.* and of weights of rewards; the counts stand beside the run's own",
         ),
     ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="print JSON", rich_help_panel=options.FROM_PANEL),
-    ] = False,
+    round: Annotated[int, typer.Option(help="with --from: the round")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="with --from: print JSON")] = False,
 ) -> None:
-    """Select preference pairs among the scored trajectories of FILE; without FILE run stage pair.
+    """Select preference pairs among scored trajectories of FILE, or of a run (--from).
 
-    The stage selects the pairs of a round, with everything that it needs. With --from nothing runs.
+    With FILE a configuration replaces the paper's thresholds, and its system message begins the prompts.
     """
     if from_run is not None:
-        options.refuse_options(context, ("source", "workers", "force"), options.WITH_FROM)
+        refuse_options(context, ("source",), "with --from; remove one of them")
         given = context.get_parameter_source("output")
-        preview.show(
-            preview.preview(
-                from_run,
-                1 if round is None else round,
-                config=config,
-                overrides=set or (),
-                data=None if data is None else str(data.absolute()),
-                output=output if given and given.name == "COMMANDLINE" else None,
-                funnel=funnel,
-            ),
-            as_json=as_json,
+        result = preview.preview(
+            from_run,
+            round,
+            config=chosen.config if chosen.given else None,
+            overrides=chosen.overrides,
+            data=chosen.root,
+            output=output if given and given.name == "COMMANDLINE" else None,
+            funnel=funnel,
         )
+        preview.show(result, as_json=as_json)
         return
-    options.refuse_options(context, ("as_json",), options.WITHOUT_FROM)
+    refuse_options(context, ("as_json", "round"), "without --from; name the directory of a run")
     if source is None:
-        options.refuse_options(context, ("output", "funnel"), options.WITHOUT_FILE)
-        config = config or options.DEFAULT_CONFIGURATION
-        runs.run("pair", config, set, data, round, workers, force, no_check)
-        return
-    stage_only = [name for name in options.STAGE_OPTIONS if name != "config"]
-    options.refuse_options(context, stage_only, options.WITH_FILE)
-    pair_file(source, output, funnel=funnel, config=config)
+        raise InputError(
+            "steep pair: name a FILE (- is standard input) or --from RUN; steep run pair runs the stage"
+        )
+    if chosen.overrides and not chosen.given:
+        raise InputError("steep pair: --set with FILE needs --config or --variant; add one")
+    pair_file(source, output, funnel=funnel, config=chosen if chosen.given else None)
 
 
 def pair_file(
-    source: File, output: File, *, funnel: File | None = None, config: str | None = None
+    source: File, output: File, *, funnel: File | None = None, config: Chosen | None = None
 ) -> int:
     """Write the preference pairs of all questions; returns how many.
 
-    ``funnel`` is a file for the pairing outcome of every trajectory. ``config`` names a configuration
-    whose ``pairs`` thresholds replace the paper's, and whose system message begins the prompts.
+    ``funnel`` is a file for the pairing outcome of every trajectory. The thresholds of ``config``
+    replace the paper's, and its system message begins the prompts.
     """
     from pipeline.pairs.select import PAPER
 
     check_distinct(output, funnel)
     thresholds, system = PAPER, ""
     if config is not None:
-        from pipeline.config import load
-
-        settings = load(config)
+        settings = config.load()
         thresholds, system = settings.pairs, settings.prompt.system
-    with _Spool() as spool, ExitStack() as stack:
-        _read_trajectories(source, spool)
+    questions = _read_trajectories(source)
+    with ExitStack() as stack:
         write = None if funnel is None else stack.enter_context(text_output(funnel))
-        return write_jsonl(output, _pairs(source, spool, thresholds, system, write))
+        return write_jsonl(output, _pairs(source, questions, thresholds, system, write))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,57 +165,13 @@ class _Scored:
     rewards: dict[str, Any]
 
 
-class _Spool:
-    """Trajectories in a temporary file, grouped by question.
-
-    Those of a question need not be adjacent in the input, and standard input can be read only once.
-    Memory holds one question, and eight bytes for every trajectory.
-    """
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        self._places: dict[str, array[int]] = {}
-
-    def __enter__(self) -> _Spool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def add(self, trajectory: _Scored) -> None:
-        """Write a trajectory. Raises StoreError when the file cannot be written."""
-        with _named_as_full():
-            place = self._file.tell()
-            pickle.dump(trajectory, self._file, pickle.HIGHEST_PROTOCOL)
-        self._places.setdefault(trajectory.view.question_id, array("q")).append(place)
-
-    def questions(self) -> Iterator[tuple[str, list[_Scored]]]:
-        """(question id, its trajectories), in the order of the input."""
-        with _named_as_full():
-            self._file.flush()
-        for question_id, places in self._places.items():
-            yield question_id, [self._read(place) for place in places]
-
-    def _read(self, place: int) -> _Scored:
-        self._file.seek(place)
-        trajectory: _Scored = pickle.load(self._file)
-        return trajectory
-
-
-@contextmanager
-def _named_as_full() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"the temporary file of the trajectories cannot be written: {error.strerror}; free disk space, "
-            "or set TMPDIR to a directory with more"
-        ) from None
+# The trajectories of a question need not be adjacent in a file, so all are held, each compressed.
+_Questions = dict[str, list[bytes]]
 
 
 def _pairs(
     source: File,
-    spool: _Spool,
+    held: _Questions,
     thresholds: Pairs,
     system: str,
     write: Callable[[str], None] | None,
@@ -248,7 +183,8 @@ def _pairs(
     by_id: dict[str, _Scored] = {}  # the trajectories of the question that is being paired
 
     def candidates() -> Iterator[tuple[str, list[Candidate]]]:
-        for question_id, trajectories in spool.questions():
+        for question_id, packed in held.items():
+            trajectories: list[_Scored] = [pickle.loads(zlib.decompress(one)) for one in packed]
             by_id.clear()
             by_id.update((scored.candidate.id, scored) for scored in trajectories)
             yield (
@@ -289,12 +225,13 @@ def _whole(pair: CandidatePair, by_id: dict[str, _Scored], system: str) -> Pair:
     return pair_of(first, second, pair.kind, prompt, (chosen.rewards, rejected.rewards), round=0)
 
 
-def _read_trajectories(source: File, spool: _Spool) -> None:
-    """Fill the spool; raises InputError for malformed records and repeated trajectory ids."""
+def _read_trajectories(source: File) -> _Questions:
+    """The trajectories by question; raises InputError for malformed records and repeated ids."""
     from pipeline.core.content_cache import digest
     from pipeline.methods import candidate_terms
     from pipeline.pairs.select import Candidate
 
+    held: _Questions = {}
     seen: set[bytes] = set()
     for line, record in read_input(source):
         rewards = record.get("rewards")
@@ -322,4 +259,6 @@ def _read_trajectories(source: File, spool: _Spool) -> None:
             problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
             raise InputError.at(source_name(source), line, problem)
         seen.add(key)
-        spool.add(_Scored(candidate, view, rewards or {}))
+        packed = pickle.dumps(_Scored(candidate, view, rewards or {}), pickle.HIGHEST_PROTOCOL)
+        held.setdefault(view.question_id, []).append(zlib.compress(packed, 1))
+    return held

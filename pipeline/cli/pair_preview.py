@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from pipeline.cli.printing import add_row, console, print_json, table
 from pipeline.core.atomic import STDOUT, check_distinct
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
+from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.core.record_io import iterate_records, write_jsonl, write_parquet
 from pipeline.core.records import Pair, Trajectory
 
@@ -30,39 +29,6 @@ if TYPE_CHECKING:
     from pipeline.config import Config
 
 PairIds = tuple[str, str, str]  # chosen, rejected, kind
-
-
-@dataclass(frozen=True)
-class KindCounts:
-    """Numbers of pairs of one kind; None where the run has no pairs of this round.
-
-    ``added`` are pairs that the run does not have, ``removed`` those that only the run has.
-    """
-
-    run: int | None
-    now: int
-    added: int | None
-    removed: int | None
-
-
-@dataclass(frozen=True)
-class BinCounts:
-    """Numbers of trajectories in one bin of the funnel; None as in `KindCounts`."""
-
-    run: int | None
-    now: int
-
-
-@dataclass(frozen=True)
-class Preview:
-    """The pairs of a round beside those of the run; ``changed`` has the old and the new value."""
-
-    run: str
-    round: int
-    settings: dict[str, Any]
-    changed: dict[str, tuple[Any, Any]]
-    kinds: dict[str, KindCounts]
-    bins: dict[str, BinCounts]
 
 
 def preview(
@@ -74,7 +40,7 @@ def preview(
     data: str | None = None,
     output: str | None = None,
     funnel: str | None = None,
-) -> Preview:
+) -> dict[str, Any]:
     """Form the pairs of round ``number`` of a run with the overrides of ``pairs`` and of weights.
 
     ``config`` names the configuration whose trajectories are read; None is the one in the directory.
@@ -115,14 +81,15 @@ def preview(
             _combine(score.directory / FILE, scored / FILE, own.settings, settings)
         run(_context(settings, number, scored, Path(name)))
         now = Path(name) / "output"
-        result = Preview(
-            run=str(directory),
-            round=number,
-            settings=settings.pairs.model_dump(),
-            changed=_changed(own.settings, settings),
-            kinds=_kinds(own.directory if own.complete() else None, now),
-            bins=_bins(own.directory if own.complete() else None, now),
-        )
+        before = own.directory if own.complete() else None
+        result = {
+            "run": str(directory),
+            "round": number,
+            "settings": settings.pairs.model_dump(),
+            "changed": _changed(own.settings, settings),
+            "kinds": _kinds(before, now),
+            "bins": _bins(before, now),
+        }
         if output is not None:
             write_jsonl(output, iterate_records(now / "pairs.parquet", Pair))
         if funnel is not None:
@@ -154,8 +121,7 @@ def _for_round(override: str, number: int, settings: Config) -> str:
     own = f"per_round.{number}."
     key = override.partition("=")[0].strip().removeprefix(own)
     kind = settings.rewards.kind
-    block = f"rewards.{kind.replace('-', '_')}"
-    weights = [f"{block}.{name}" for name in method(kind).weights]
+    weights = [f"{_block(settings)}.{name}" for name in method(kind).weights]
     if key.partition(".")[0].strip() != "pairs" and key not in weights:
         raise InputError(
             f"--set {key} cannot be used with --from, which changes the settings of pairs (such as "
@@ -200,31 +166,36 @@ def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
 
 
 def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    block = before.rewards.kind.replace("-", "_")
-    changed = {}
-    for key, old, new in (
-        ("pairs", before.pairs, after.pairs),
-        (f"rewards.{block}", getattr(before.rewards, block), getattr(after.rewards, block)),
-    ):
-        values = new.model_dump()
-        for name, value in old.model_dump().items():
-            if value != values[name]:
-                changed[f"{key}.{name}"] = (value, values[name])
-    return changed
+    """The settings of pairs and of the reward that differ, with the old and the new value."""
+    old, new = (dict(leaves(config.model_dump(mode="json"))) for config in (before, after))
+    return {
+        key: (old.get(key), value)
+        for key, value in new.items()
+        if key.startswith(("pairs.", f"{_block(before)}.")) and value != old.get(key)
+    }
 
 
-def _kinds(own: Path | None, now: Path) -> dict[str, KindCounts]:
-    """Counts by kind, and those of all kinds under ``all``."""
+def _block(config: Config) -> str:
+    """The block with the weights of the configuration's reward."""
+    return f"rewards.{config.rewards.kind.replace('-', '_')}"
+
+
+def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
+    """Numbers of pairs by kind, and of all kinds under ``all``; None where the run has no pairs.
+
+    ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
+    """
     new, old = _pairs(now), None if own is None else _pairs(own)
     counts = {}
     for kind in [*dict.fromkeys(key[2] for key in (*(old or ()), *new)), "all"]:
-        of_new = _of_kind(new, kind)
-        if old is None:
-            counts[kind] = KindCounts(None, of_new.total(), None, None)
-            continue
-        of_old = _of_kind(old, kind)
-        added, removed = of_new - of_old, of_old - of_new
-        counts[kind] = KindCounts(of_old.total(), of_new.total(), added.total(), removed.total())
+        after = _of_kind(new, kind)
+        before = None if old is None else _of_kind(old, kind)
+        counts[kind] = {
+            "run": None if before is None else before.total(),
+            "now": after.total(),
+            "added": None if before is None else (after - before).total(),
+            "removed": None if before is None else (before - after).total(),
+        }
     return counts
 
 
@@ -234,48 +205,38 @@ def _pairs(directory: Path) -> Counter[PairIds]:
 
 
 def _of_kind(pairs: Counter[PairIds], kind: str) -> Counter[PairIds]:
-    if kind == "all":
-        return pairs
-    return Counter({key: count for key, count in pairs.items() if key[2] == kind})
+    return Counter({key: count for key, count in pairs.items() if kind in (key[2], "all")})
 
 
-def _bins(own: Path | None, now: Path) -> dict[str, BinCounts]:
-    """Counts of the bins that hold a trajectory here or in the run."""
+def _bins(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
+    """Numbers of trajectories in the bins that hold one here or in the run."""
     new = read_json(now / "funnel.json")["bins"]
-    old = None if own is None else read_json(own / "funnel.json")["bins"]
+    old = {} if own is None else read_json(own / "funnel.json")["bins"]
     return {
-        name: BinCounts(None if old is None else old.get(name, 0), new.get(name, 0))
-        for name in dict.fromkeys((*new, *(old or ())))
-        if new.get(name) or (old or {}).get(name)
+        name: {"run": None if own is None else old.get(name, 0), "now": new.get(name, 0)}
+        for name in dict.fromkeys((*new, *old))
+        if new.get(name) or old.get(name)
     }
 
 
-def show(result: Preview, *, as_json: bool) -> None:
+def show(result: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a preview as two tables, or as JSON."""
     if as_json:
-        print(json.dumps(asdict(result), indent=1))
+        print_json(result)
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    for name, (old, new) in result.changed.items():
+    for name, (old, new) in result["changed"].items():
         print(f"{name}: {old} -> {new}")
-    kinds = Table("kind", title=f"pairs of round {result.round}")
-    for head in ("run", "now", "added", "removed"):
-        kinds.add_column(head, justify="right")
-    for kind, pairs in result.kinds.items():
-        if kind == "all":
-            kinds.add_section()
-        kinds.add_row(kind, *map(_number, (pairs.run, pairs.now, pairs.added, pairs.removed)))
-    bins = Table("bin", title="trajectories")
-    for head in ("run", "now"):
-        bins.add_column(head, justify="right")
-    for name, trajectories in result.bins.items():
-        bins.add_row(name, _number(trajectories.run), _number(trajectories.now))
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    console.print(kinds)
-    console.print(bins)
-    if result.kinds["all"].run is None:
+    kinds = table(("kind",), ("run", "now", "added", "removed"))
+    kinds.title = f"pairs of round {result['round']}"
+    bins = table(("bin",), ("run", "now"))
+    bins.title = "trajectories"
+    for made, rows in ((kinds, result["kinds"]), (bins, result["bins"])):
+        for name, counts in rows.items():
+            if name == "all":
+                made.add_section()
+            add_row(made, name, *map(_number, counts.values()))
+    console(100).print(kinds, bins, sep="\n")
+    if result["kinds"]["all"]["run"] is None:
         print("The run has no pairs of this round with its own settings to compare with.")
 
 

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from pipeline.cli.options import (
-    DEFAULT_CONFIGURATION,
-    ConfigOption,
-    DataOption,
+    Chosen,
     JsonOption,
     MachineOption,
     RoundOption,
-    SetOption,
+    StageArgument,
+    with_configuration,
 )
 from pipeline.cli.plan_table import plan_json, print_plan
-from pipeline.cli.runs import stage_task
+from pipeline.cli.printing import print_json
 from pipeline.core.errors import SteepError
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
 
 
+@with_configuration
 def plan(
-    stage: Annotated[str, typer.Argument(help="stage to plan, with everything that it needs")] = (
-        "report"
-    ),
-    config: ConfigOption = DEFAULT_CONFIGURATION,
-    set: SetOption = None,
-    data: DataOption = None,
+    chosen: Chosen,
+    stage: StageArgument = "report",
     round: RoundOption = None,
     machine: MachineOption = None,
     as_json: JsonOption = False,
@@ -46,12 +41,12 @@ def plan(
     from tasks.planning.plan import make_plan
     from tasks.planning.sizes import sizes_of
 
-    task = stage_task(stage, config, set, data, round)
+    task = chosen.task(stage, round)
     running, unknown = _running(task)
     made = make_plan(running, sizes_of(task.run_settings), machine_of(machine).gpus)
     if as_json:
         labels = [needed.label for needed in running]
-        typer.echo(json.dumps({"running": labels, "unknown": unknown, "plan": plan_json(made)}))
+        print_json({"running": labels, "unknown": unknown, "plan": plan_json(made)})
         return
     if unknown is not None:
         typer.echo(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pipeline.core.text import visible
+from pipeline.cli.printing import add_row, console, print_lines, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,16 +45,13 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
 
 def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -> None:
     """Print the table of a plan, and below it what the table leaves out."""
-    from rich.console import Console
-
     from tasks.planning.plan import summary
 
     if not plan.stages:
         return
     typer.echo("memory in GiB at the peak of each stage, disk and GPU hours of all its rounds")
-    Console(width=None if sys.stdout.isatty() else 200).print(_table(plan))
-    for line in summary(plan, downloads):
-        typer.echo(visible(line))
+    console(200).print(_table(plan))
+    print_lines(summary(plan, downloads))
     unknown = sorted({model for stage in plan.stages for model in stage.unknown})
     if unknown:
         typer.echo(f"left out of the plan, because their shapes are unknown: {', '.join(unknown)}")
@@ -63,17 +59,11 @@ def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -
 
 def _table(plan: Plan) -> Table:
     """One row for each stage."""
-    from rich.table import Table
-    from rich.text import Text
-
     from tasks.planning.memory import gib
 
     on_gpus = plan.gpu is not None
-    table = Table("stage")
-    for heading in (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk"):
-        table.add_column(heading, justify="right")
-    if on_gpus:
-        table.add_column("parts on each GPU")
+    amounts = (*(("GPUs", "on each", "GPU hours") if on_gpus else ()), "RAM", "disk")
+    made = table(("stage",), amounts, ("parts on each GPU",) if on_gpus else ())
     for stage in plan.stages:
         cells = [stage.stage]
         if on_gpus:
@@ -87,5 +77,5 @@ def _table(plan: Plan) -> Table:
         if on_gpus:
             parts = [f"{part.name} {gib(part.size)}" for part in stage.device]
             cells.append(", ".join([*parts, *stage.notes]))
-        table.add_row(*map(Text, cells))
-    return table
+        add_row(made, *cells)
+    return made

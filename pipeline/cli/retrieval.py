@@ -1,4 +1,4 @@
-"""Commands that rank retrieved items of a file: ``steep kag`` and ``steep hyper``.
+"""Commands of retrieval: ``steep kag``, ``hyper``, ``recall`` and ``serve-retrieval``.
 
 ``kag`` runs PageRank over a knowledge association graph (TeaRAG, arXiv 2511.05385, 4.1), ``hyper``
 ranks hyperedges by informativeness (ProGraph-R1, eq. 6 to 10). Both read JSONL or Parquet and add
@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
 
-from pipeline.cli.input_records import Record, View, parse_view, read_input
-from pipeline.cli.options import Output, Source
+import typer
+
+from pipeline.cli.options import Chosen, JsonOption, Output, Source, with_configuration
+from pipeline.cli.printing import print_json
+from pipeline.cli.records import Record, View, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import write_jsonl
@@ -71,7 +76,7 @@ class HyperView:
 
 
 def kag(source: Source, output: Output = "-") -> None:
-    """Add ranking, the PageRank of all chunks and triplets of a step, and the selected ids."""
+    """Add the PageRank of all chunks and triplets of a step, and the selected ids."""
     write_jsonl(output, _ranked(source, RetrievedView, _rank_nodes))
 
 
@@ -159,3 +164,64 @@ def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
         (ids[edge], score)
         for edge, score in best_edges(touched, scores, lambda edge: ids[edge], view.k)
     ]
+
+
+@with_configuration
+def recall(
+    chosen: Chosen,
+    corpus: Annotated[list[Path] | None, typer.Option(help="documents; repeatable")] = None,
+    questions: Annotated[Path | None, typer.Option(help="questions with gold passages")] = None,
+    triplets: Annotated[
+        Path | None, typer.Option(help="OpenIE results (.json) or annotations (.jsonl)")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="musique, hotpotqa, 2wiki, ...; inferred from the fields")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="first questions only")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure recall, tokens and seconds for every kind of retrieval.
+
+    The default configuration is real-passages.
+    """
+    from pipeline.core.shipped import find_configuration
+    from pipeline.recall import run, table
+
+    documents = tuple(path.absolute() for path in corpus or ())
+    files = run.InputFiles(documents, _absolute(questions), _absolute(triplets), dataset)
+    run.silence_model_loading()
+    measured = run.run_recall(
+        find_configuration(chosen.config if chosen.given else "real-passages"),
+        files,
+        overrides=chosen.overrides,
+        data=_absolute(chosen.data),
+        limit=limit,
+    )
+    if as_json:
+        print_json([measured.as_json()])
+    else:
+        table.print_table([measured])
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.absolute() if path else None
+
+
+@with_configuration
+def serve_retrieval(
+    chosen: Chosen,
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8765,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a name by which clients reach the service; IP addresses, localhost and the names "
+            "of this machine are allowed (repeatable)"
+        ),
+    ] = None,
+) -> None:
+    """Serve the index over HTTP, for samplers that set retrieval.service."""
+    task = chosen.task("index")
+    from tasks.serve import serve_retrieval as serve
+
+    serve(task, host, port, allow_host or ())

@@ -1,4 +1,4 @@
-"""``steep score``: rewards of the trajectories of a file, or the stage ``score`` of a run.
+"""``steep score``: rewards of the trajectories of a file.
 
 Input: JSONL or Parquet with the fields of `TrajectoryView`, `JudgedTrajectoryView` or `ProGraphView`.
 Output: the records with ``rewards``: TeaRAG eq. 5 to 13, HiPRAG eq. 1, ProGraph-R1 eq. 11 to 15, or
@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli import options, runs
-from pipeline.cli.input_records import File, Record, parse_view, read_input
-from pipeline.cli.trajectory_input import (
+from pipeline.cli.options import Output, Source
+from pipeline.cli.records import (
+    File,
     JudgedTrajectoryView,
+    Record,
     TrajectoryView,
+    parse_view,
+    read_input,
     scorable_trajectory,
 )
 from pipeline.core.errors import InputError
@@ -39,45 +42,17 @@ _LEXICAL = "lexical"
 
 
 def score(
-    context: typer.Context,
-    source: options.OptionalSource = None,
-    output: options.FileOutput = "-",
-    reward: Annotated[
-        str,
-        typer.Option(help=f"the method: {listed_methods()}", rich_help_panel=options.FILE_PANEL),
-    ] = DEFAULT_METHOD,
+    source: Source,
+    output: Output = "-",
+    reward: Annotated[str, typer.Option(help=f"the method: {listed_methods()}")] = DEFAULT_METHOD,
     similarity: Annotated[
-        str,
-        typer.Option(
-            help="lexical, or a configuration with reranker and weights",
-            rich_help_panel=options.FILE_PANEL,
-        ),
+        str, typer.Option(help="lexical, or a configuration with reranker and weights")
     ] = _LEXICAL,
     verdicts: Annotated[
-        str | None,
-        typer.Option(
-            help="hiprag: file of verdicts, for steps without one",
-            rich_help_panel=options.FILE_PANEL,
-        ),
+        str | None, typer.Option(help="hiprag: file of verdicts, for steps without one")
     ] = None,
-    config: options.StageConfigOption = options.DEFAULT_CONFIGURATION,
-    set: options.StageSetOption = None,
-    data: options.StageDataOption = None,
-    round: options.StageRoundOption = None,
-    workers: options.StageWorkersOption = None,
-    force: options.StageForceOption = False,
-    no_check: options.StageNoCheckOption = False,
 ) -> None:
-    """Add the rewards to the trajectories of FILE; without FILE run stage score.
-
-    The stage scores the sampled trajectories of a round, with everything that it needs.
-    """
-    if source is None:
-        file_only = ("output", "reward", "similarity", "verdicts")
-        options.refuse_options(context, file_only, options.WITHOUT_FILE)
-        runs.run("score", config, set, data, round, workers, force, no_check)
-        return
-    options.refuse_options(context, options.STAGE_OPTIONS, options.WITH_FILE)
+    """Add the rewards to the trajectories of FILE."""
     score_file(source, output, reward=reward, similarity=similarity, verdicts=verdicts)
 
 

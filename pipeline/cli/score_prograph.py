@@ -7,8 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.cli.input_records import File, Record, check_spans, parse_view, read_input
-from pipeline.cli.trajectory_input import ItemView
+from pipeline.cli.records import File, ItemView, Record, check_spans, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from pipeline.cli import options
-from pipeline.cli.runs import stage_task
+from pipeline.cli.options import Chosen, refuse_options, with_configuration
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import read_jsonl
+from pipeline.core.input_files import iterate_parquet, read_jsonl
 from pipeline.core.records import HopType, PairKind, Stop
 from pipeline.core.text import one_line
 
@@ -23,8 +22,10 @@ Stage = Literal["pair", "sample", "score", "evaluate-policy"]
 _FILES = ("pairs.parquet", "trajectories.parquet")
 
 
+@with_configuration
 def view(
     context: typer.Context,
+    chosen: Chosen,
     source: Annotated[
         Path | None,
         typer.Argument(
@@ -39,7 +40,7 @@ def view(
     ] = "pair",
     ids: Annotated[
         list[str] | None,
-        typer.Option("--id", help="question or trajectory to show; repeatable"),
+        typer.Option("--id", help="question or trajectory, or the beginning of its id; repeatable"),
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -59,9 +60,6 @@ def view(
         Path | None,
         typer.Option(help="directory of the tokenizer of pairs; default: the base model's"),
     ] = None,
-    config: options.ConfigOption = options.DEFAULT_CONFIGURATION,
-    set: options.SetOption = None,
-    data: options.DataOption = None,
     round: Annotated[
         int | None,
         typer.Option(
@@ -70,7 +68,7 @@ def view(
         ),
     ] = None,
 ) -> None:
-    """Show preference pairs or trajectories: trained text in color, observation text dimmed.
+    """Show preference pairs or trajectories, with trained text in color.
 
     Without FILE the pairs of a round are shown. The options that choose records can be combined.
     """
@@ -80,9 +78,9 @@ def view(
     _check("--stop", stop, get_args(Stop))
     of_file = source is not None
     if source is None:
-        source = _output(stage, config, set, data, round)
+        source = _output(chosen, stage, round)
     else:
-        options.refuse_options(context, ("data", "stage"), options.WITH_FILE)
+        refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
         if str(source) == "-":  # the first record is read twice
             raise InputError("steep view does not read standard input; name a file")
         source = _record_file(source)
@@ -102,9 +100,7 @@ def view(
     if _holds_pairs(source):
         if keep.datasets or keep.hops:
             keep = replace(keep, questions=_questions(source, keep), datasets=(), hops=())
-        count = view_pairs(
-            source, limit, tokenizer=tokenizer or _base_model(config, set), keep=keep
-        )
+        count = view_pairs(source, limit, tokenizer=tokenizer or _base_model(chosen), keep=keep)
     else:
         count = view_trajectories(source, limit, keep=keep)
     if keep and not count:
@@ -123,22 +119,13 @@ def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> No
             )
 
 
-def _output(
-    stage: Stage, config: str, set: list[str] | None, data: Path | None, round: int | None
-) -> Path:
+def _output(chosen: Chosen, stage: Stage, round: int | None) -> Path:
     """The file of records of a complete stage."""
     number = 0 if stage == "evaluate-policy" and round is None else round
-    task = stage_task(stage, config, set, data, number)
+    task = chosen.task(stage, number)
     if not task.complete():
-        # The stage of one policy has no command; `evaluate` runs it for every policy.
-        missing = (
-            "evaluate" if stage == "evaluate-policy" else f"{stage} --round {task.round_number}"
-        )
-        words = shlex.split(missing)
-        given = [word for setting in set or () for word in ("--set", setting)]
-        given += ["--data", str(data)] if data else []
-        command = shlex.join(["steep", words[0], "--config", config, *words[1:], *given])
-        raise StoreError(f"{task.label} is not done; run: {command}")
+        command = ["steep", "run", stage, "--round", str(task.round_number), *task.options]
+        raise StoreError(f"{task.label} is not done; run: {shlex.join(command)}")
     return _record_file(task.directory)
 
 
@@ -148,7 +135,6 @@ def _questions(file: Path, keep: Selection) -> frozenset[str]:
     A pair does not hold them, so they are read from the trajectories that the pairs were made of. Raises
     InputError when these are not in the same store.
     """
-    from pipeline.core.input_files import iterate_parquet
     from pipeline.run.store import read_manifest
 
     try:
@@ -186,13 +172,12 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    if source.suffix == ".parquet":
-        fields = _columns(source)
-    else:
-        _, first = next(read_jsonl(source), (0, None))
-        if first is None:
-            raise InputError.at(source, None, "the file has no records")
-        fields = list(first)
+    parquet = source.suffix == ".parquet"
+    fields = next(
+        iterate_parquet(source) if parquet else (row for _, row in read_jsonl(source)), None
+    )
+    if fields is None:
+        raise InputError.at(source, None, "the file has no records")
     if "chosen_ids" in fields:
         return True
     if "output" not in fields:
@@ -205,24 +190,7 @@ def _holds_pairs(source: Path) -> bool:
     return False
 
 
-def _columns(source: Path) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not source.is_file():
-        missing = not source.exists()
-        problem = "no such file" if missing else "not a regular file, which Parquet needs"
-        raise InputError.at(source, None, problem)
-    try:
-        names: list[str] = pq.read_schema(source).names
-    except (pa.ArrowException, OSError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError.at(source, None, f"not a readable Parquet file: {cause}") from None
-    return names
-
-
-def _base_model(config: str, overrides: list[str] | None) -> Path:
-    from pipeline.config import load
+def _base_model(chosen: Chosen) -> Path:
     from pipeline.core.shipped import find_model
 
-    return Path(find_model(load(config, tuple(overrides or ())).model.base))
+    return Path(find_model(chosen.load().model.base))

@@ -3,11 +3,12 @@
 Input: the path of a file, and overrides ``a.b=value`` of single keys. Output: a `Config`. A file may
 name another as its ``base:`` and then holds only the settings that differ: blocks are merged, values
 and mappings by number of hops are replaced; ``per_round`` is merged round by round. Errors name file,
-key, value, bound and remedy.
+key, value, bound and remedy. The name of a variant (`pipeline.config.variants`) is read as a file.
 """
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import stat
@@ -20,6 +21,7 @@ from pipeline.config.base import shown
 from pipeline.config.explain import explain
 from pipeline.config.per_round import merged
 from pipeline.config.run import Config
+from pipeline.config.variants import variants
 from pipeline.config.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import find_configuration, shipped_configuration
@@ -79,6 +81,19 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
         )
     if len(seen) > _MOST_BASES:
         raise ConfigError(f"{path}: is base number {len(seen)} of a chain; shorten the chain")
+    values, base = _read_file(path, seen)
+    if base is None:
+        return values
+    below = _read_with_base(base, (*seen, identity))
+    below.pop("name", None)
+    return merged(below, values)
+
+
+def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path | None]:
+    """The settings of one file or variant, and the file or variant that it names as its base."""
+    if not os.path.lexists(path) and (variant := variants().get(str(path))):
+        values = copy.deepcopy({"name": str(path), **variant.settings})
+        return values, find_configuration(variant.base)
     if not os.path.lexists(path):
         named = "" if not seen else f", which {seen[-1]} names as its base"
         raise ConfigError(
@@ -94,19 +109,12 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(executor := values.get("execution"), str):
         values["execution"] = {"kind": executor}
     if base is None:
-        return values
+        return values, None
     if not isinstance(base, str) or not base or not base.isprintable():
         raise ConfigError(f"{path}: base is {shown(base)}; set it to the name of a YAML file")
-    below = _read_with_base(_base_file(path, base), (*seen, identity))
-    below.pop("name", None)
-    return merged(below, values)
-
-
-def _base_file(path: Path, base: str) -> Path:
-    """The file that ``path`` calls ``base``: beside it, else the shipped one of that name."""
     beside = path.parent / base
     shipped = None if os.path.lexists(beside) else shipped_configuration(base)
-    return shipped or beside
+    return values, shipped or beside
 
 
 def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
@@ -114,12 +122,8 @@ def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] 
 
     Arguments are those of `load`.
     """
-    path = find_configuration(path)
-    base = read_yaml(path).get("base")
-    if base is None:
-        return None
-    file = _base_file(path, base)
-    return file, load(file, (), data)
+    _, base = _read_file(find_configuration(path), ())
+    return None if base is None else (base, load(base, (), data))
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

@@ -134,7 +134,8 @@ def differing_settings(
     for entry in entries(config, before):
         old = entry.default if before is None else entry.base
         compared = entry.default if old is ABSENT else old
-        if compared == entry.value or not _decides(entry.key):
+        listed_elsewhere = entry.key in ("name", "per_round")
+        if compared == entry.value or listed_elsewhere or not decides(entry.key):
             continue
         row = {"key": entry.key, "value": entry.value}
         rows.append(row if old is ABSENT else {**row, "before": old})
@@ -149,10 +150,8 @@ def _reference(path: Path, data: str | None) -> tuple[str, Config | None]:
     return DEFAULTS, None
 
 
-def _decides(key: str) -> bool:
-    """Whether a setting can decide results, and is not listed elsewhere on the page."""
-    if key in ("name", "per_round"):
-        return False
+def decides(key: str) -> bool:
+    """Whether a setting can decide results."""
     return kind_of(find_field(key).info) != "execution"
 
 

@@ -14,11 +14,12 @@ INSTALLED = (_PACKAGE / "shipped").is_dir()
 ROOT = _PACKAGE / "shipped" if INSTALLED else _PACKAGE.parent
 CONFIGURATIONS = ROOT / "configs"
 SCHEMA = CONFIGURATIONS / "schema.json"  # of configuration files, for editors
+VARIANTS = CONFIGURATIONS / "variants.yaml"  # many configurations (`pipeline.config.variants`)
 
 
 def configuration_names() -> list[str]:
     """Names of the shipped configurations, such as ``embedded`` or ``recall/musique``."""
-    files = sorted(CONFIGURATIONS.rglob("*.yaml"))
+    files = sorted(set(CONFIGURATIONS.rglob("*.yaml")) - {VARIANTS})
     top_level_first = sorted(files, key=lambda file: file.parent != CONFIGURATIONS)
     return [configuration_name(file) for file in top_level_first]
 

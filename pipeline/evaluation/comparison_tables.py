@@ -161,7 +161,11 @@ def pairs_table(comparison: Comparison) -> Table:
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     """The tests of all rows, without those of policies that differ in no question."""
-    differing = {(test["after"], test["policy"]) for test in tests if any(test["interval"] or [1])}
+    differing = {
+        (test["after"], test["policy"])
+        for test in tests
+        if test["difference"] or test["interval"] or test["n"] < 2
+    }
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
@@ -170,7 +174,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
             "" if test["interval"] is None else " to ".join(
                 _signed(bound, test["measure"]) for bound in test["interval"]
             ),
-            "< 0.001" if test["p"] < 0.001 else f"{test['p']:.3f}",
+            "" if test["p"] is None else "< 0.001" if test["p"] < 0.001 else f"{test['p']:.3f}",
         ]
         for test in shown
     ]  # fmt: skip
@@ -179,8 +183,8 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         "Paired tests",
         ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
         rows,
-        "per question, averaged over seeds, so that every question has equal weight; p of a sign-flip "
-        "permutation test (McNemar's exact test for EM of one seed), not corrected for multiple tests; it "
+        "per question, averaged over seeds, so that every question has equal weight; p of a two-sided "
+        "paired t-test, not corrected for multiple tests; it "
         f"covers other questions, and not other seeds{left_out if len(shown) < len(tests) else ''}",
     )
 

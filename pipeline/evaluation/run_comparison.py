@@ -19,7 +19,7 @@ import numpy as np
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, hop_count_name
 from pipeline.core.atomic import json_text
 from pipeline.core.errors import InputError
-from pipeline.evaluation.compare import compare_paired
+from pipeline.evaluation.compare import paired_test
 from pipeline.evaluation.metrics import MEASURES, Outcome
 from pipeline.evaluation.policy_names import in_order
 
@@ -45,6 +45,8 @@ class RunResults:
         rows: rows as in ``metrics.json``.
         outcomes: the outcomes of every policy, by question id.
         pairs: the preference pairs of every round that the policies were trained on.
+        configured: settings that decide results in the configuration that the run was last started
+            with; empty where it is not known.
     """
 
     name: str
@@ -55,6 +57,7 @@ class RunResults:
     rows: Sequence[Mapping[str, Any]]
     outcomes: Mapping[str, Mapping[str, Outcome]]
     pairs: PairsByRound = field(default_factory=dict)
+    configured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,7 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
         same = grouped.setdefault(json_text(_without_seeds(run.settings), sort_keys=True), [])
         for twin in same:
             if _seeds(twin.settings) == _seeds(run.settings):
-                raise InputError(
-                    f"runs {twin.name} and {run.name} have the same settings and the same seed "
-                    f"({run.seed}); name one of them"
-                )
+                raise InputError(_equal(twin, run))
         same.append(run)
     groups = list(grouped.values())
     for other in groups[1:]:
@@ -120,6 +120,22 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
             row for group in groups[1:] for row in shared_rows(_pairs(groups[0]), _pairs(group))
         ],
     )
+
+
+def _equal(first: RunResults, other: RunResults) -> str:
+    """Why two runs with the same recorded settings are not compared.
+
+    A stage whose inputs have the same content as in another run is that run's output, with its
+    settings. So the recorded settings may be equal although the configurations differ.
+    """
+    names = {*first.configured, *other.configured} if first.configured and other.configured else ()
+    differing = [
+        name for name in sorted(names) if first.configured.get(name) != other.configured.get(name)
+    ]
+    runs = f"runs {first.name} and {other.name}"
+    if not differing:
+        return f"{runs} have the same settings and the same seed ({first.seed}); name one of them"
+    return f"{runs} have the same outputs; their settings differ in {', '.join(differing)}, which changed nothing"
 
 
 def _pairs(group: Sequence[RunResults]) -> tuple[str, list[PairsByRound]]:
@@ -224,10 +240,11 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
                 )
                 # Means over the seeds of a group differ by rounding where they are equal.
                 difference[np.abs(difference) < 1e-12] = 0
+                test = paired_test(np.zeros_like(difference), difference)
                 yield {
                     "before": _label(first), "after": _label(other), "policy": policy,
                     "dataset": dataset, "measure": measure, "n": len(units),
-                    **compare_paired(difference),
+                    **{name: test[name] for name in ("difference", "interval", "p")},
                 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ _FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "roun
 class Selection:
     """What records must have; an empty field asks for nothing, and so does an empty selection.
 
-    ``ids`` are of questions or trajectories. ``questions`` are ids of questions, in addition to ``ids``.
+    ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of questions, in addition to ``ids``.
     ``contains`` is looked for in question and output, in any case.
     """
 
@@ -68,7 +68,8 @@ class Selection:
 
     def keeps(self, kind: type[Any], record: Mapping[str, Any]) -> bool:
         """Whether it keeps a record of ``kind``, given as JSON values."""
-        if self.ids and not any(record.get(name) in self.ids for name in IDS[kind]):
+        begins = tuple(self.ids)
+        if begins and not any(str(record.get(name)).startswith(begins) for name in IDS[kind]):
             return False
         if self.questions is not None and record.get("question_id") not in self.questions:
             return False

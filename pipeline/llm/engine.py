@@ -171,5 +171,5 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
     if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
         raise InputError(
             f"{directory} has no weights (expected model.safetensors); download or train the model "
-            f"(`make tiny-reader` for the tiny reader), or point {key} at a complete directory"
+            f"(`python -m benchmarks.tiny_reader.train` for the tiny reader), or point {key} at a complete directory"
         )

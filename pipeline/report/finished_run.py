@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import load
+from pipeline.config.writing import decides, entries
 from pipeline.core.content_cache import digest
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RoundPairs, RunResults, compare_runs
@@ -97,7 +99,20 @@ def read_run(directory: Path, name: str) -> RunResults:
         rows=read_json(evaluation / _METRICS, list),
         outcomes=outcomes,
         pairs=_pairs(manifests, outputs),
+        configured=_configured(directory),
     )
+
+
+def _configured(directory: Path) -> dict[str, Any]:
+    """The settings that decide results in the configuration of the run; none where it is not readable."""
+    file = directory / "config.yaml"
+    if not file.is_file():
+        return {}
+    try:
+        found = entries(load(file), None)
+    except SteepError:
+        return {}
+    return {entry.key: entry.value for entry in found if decides(entry.key) and entry.key != "name"}
 
 
 def _evaluation(directory: Path) -> Path:
@@ -151,9 +166,7 @@ def _pairs(
     for manifest in manifests:
         if manifest["key"]["stage"] == "pair":
             number, output = manifest["key"]["round"], outputs[manifest["fingerprint"]]
-            remedy = (
-                f"make it again with `steep pair --round {number} --force` and its configuration"
-            )
+            remedy = f"make it again with `steep run pair --round {number} --force` and its configuration"
             _check(output, remedy)
             kinds, chosen = Counter[str](), set[str]()
             try:

@@ -17,7 +17,7 @@ from pipeline.browse.queries import Queries
 from pipeline.browse.site import RunEntry, Site
 from pipeline.browse.steps import StepView, first_difference
 from pipeline.cli.browse import open_site
-from pipeline.cli.runs import stage_task
+from pipeline.cli.options import Chosen
 from pipeline.core.records import ContextItem, Step
 from tests.browse.stored_run import NAME, write_stored_run
 
@@ -264,9 +264,7 @@ def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> 
     first = RunEntry(NAME, write_stored_run(tmp_path) / "store")
     config = {"runs_dir": str(tmp_path), "name": NAME, "cache_dir": str(tmp_path / "cache")}
     opened = open_site(
-        stage_task(
-            "report", "embedded", [f"{name}={value}" for name, value in config.items()], None
-        )
+        Chosen("embedded", tuple(f"{name}={value}" for name, value in config.items())).task()
     )
     assert opened.names == [first.name]
     with TestClient(create_app(opened), base_url="http://localhost") as client:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import app
-from tasks.run import STAGES
+from tasks.base import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,17 +143,9 @@ def test_a_file_of_the_user_comes_before_a_shipped_configuration(tmp_path):
     refused(steep("status", "--config", "absent", cwd=tmp_path), "absent: no such", "init --list")
 
 
-@pytest.mark.parametrize("stage", ["score", "pair"])
-def test_without_a_file_score_and_pair_run_their_stage(tmp_path, stage):
-    no_data = ("--config", "musique-sample", "--data", tmp_path)
-    refused(steep(stage, "--round", 1, *no_data, cwd=tmp_path), "no such file")
-    refused(steep(stage, "--round", 0, cwd=tmp_path), "round is 0; rounds count from 1")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("corpus", "--round", 2),
         ("run", "hyper-index", "--round", 2),
         ("run", "--round", 2),
         ("status", "--why", "corpus:2"),
@@ -166,23 +157,22 @@ def test_a_round_of_a_stage_without_rounds_is_refused(tmp_path, arguments):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_status_refuses_a_round_that_it_would_not_use(tmp_path):
-    refused(steep("status", "--round", 2, cwd=tmp_path), "--round is 2 without --why")
+def test_a_round_of_status_is_a_number(tmp_path):
     refused(steep("status", "--why", "pair:two", cwd=tmp_path), "--why is 'pair:two'; expected")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pair", "-", "--round", 2), "steep pair: --round cannot be used with FILE"),
+        (("pair", "-", "--round", 2), "steep pair: --round cannot be used without --from"),
+        (("pair",), "steep pair: name a FILE (- is standard input) or --from RUN"),
+        (("pair", "-", "--set", "seed=1"), "--set with FILE needs --config or --variant"),
+        (("evaluate",), "steep evaluate: name --policy, --questions or both"),
         (
-            ("score", "-", "--force", "--set", "a=1"),
-            "score: --set, --force cannot be used with FILE",
+            ("status", "--variant", "hiprag-lamda-0.2"),
+            "no variant 'hiprag-lamda-0.2'; did you mean hiprag-lambda-0.2, ",
         ),
-        (("score", "-", "--config", "embedded"), "--config cannot be used with FILE"),
-        (("pair", "--funnel", "f.jsonl"), "steep pair: --funnel cannot be used without FILE"),
-        (("score", "--reward", "tearag"), "steep score: --reward cannot be used without FILE"),
-        (("score", "-o", "f.jsonl"), "steep score: --output cannot be used without FILE"),
+        (("status", "--variant", "zero-shot", "-c", "embedded"), "leave out --config embedded"),
         (
             ("calibrate", "a.jsonl", "--truth", "b.jsonl", "--round", 1),
             "steep calibrate: --round cannot be used with FILE",
@@ -195,10 +185,20 @@ def test_options_of_the_other_use_are_refused_in_one_sentence(tmp_path, argument
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_every_stage_has_a_command():
-    stages = "world corpus graph index sft-data sft sample judge score pair train evaluate report"
-    assert set(stages.split()) <= app.STAGES.keys()
-    assert set(STAGES) == app.STAGES.keys()
+def test_a_variant_is_run_under_its_name(tmp_path):
+    done = steep("status", "--json", "--variant", "hiprag-lambda-0.2", cwd=tmp_path)
+    assert "runs/hiprag-lambda-0.2/store/sft/" in done.stdout
+
+
+def test_the_stages_are_listed():
+    listed = [line.split()[0] for line in steep("run", "--list").stdout.splitlines()]
+    assert listed == [name for name, kind in STAGES.items() if kind.named]
+
+
+def test_the_help_fits_one_screen():
+    lines = steep("--help").stdout.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
 
 
 def test_mask_exits_with_1_where_text_and_tokens_differ(tmp_path):

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from pipeline import compare_runs
+from pipeline.config import load
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
+from tasks.resolved import write_resolved
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
 from tests.report.test_report_page import Page
@@ -88,9 +90,9 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "| row | round | pairs | easy | format |" in lines
     assert "| all | 1 | 4 ± 1 | 4 ± 1 | 1 ± 0 |" in lines
     assert "| few | 1 | 2 | 1 | 1 |" in lines
-    # By question: two differences of -1 and one of -1/2, so p = 2/8.
+    # By question: -1, -1, -1/2 and three times 0: t = -2.08 with 5 degrees of freedom.
     [em] = [line for line in lines if line.startswith("| few | all | round-1 | EM | 6 | -41.7 |")]
-    assert em.endswith("| 0.250 |")
+    assert em.endswith("| 0.093 |")
     assert not [line for line in lines if line.startswith("| few | all | sft |")]
     assert "policies that answer every question alike are left out" in "\n".join(lines)
 
@@ -226,7 +228,7 @@ def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
     status, _, complaint = steep(["compare", "few"])
     assert (status, complaint.count("\n")) == (2, 1)
     assert str(Path(*file.parts[-6:-1])) in complaint
-    assert "`steep pair --round 1 --force` and its configuration" in complaint
+    assert "`steep run pair --round 1 --force` and its configuration" in complaint
 
 
 def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_path: Path) -> None:
@@ -243,3 +245,13 @@ def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_pa
     status, _, complaint = steep(["compare", "all", "few"])
     assert status == 2
     assert "few has no complete evaluation" in complaint
+
+
+def test_runs_with_equal_outputs_are_told_apart_by_their_configurations(runs: list[str]) -> None:
+    """A reward weight that changes no reward leaves the outputs, and the settings that they record."""
+    shutil.copytree("runs/all", "runs/twin")
+    for name, overrides in (("all", ()), ("twin", ("rewards.tearag.summary=0.4",))):
+        write_resolved(load("embedded", (f"name={name}", "rounds=1", *overrides)))
+    status, _, complaint = steep(["compare", "all", "twin"])
+    assert status == 2
+    assert "have the same outputs; their settings differ in rewards.tearag.summary" in complaint

@@ -17,7 +17,7 @@ def config(*arguments: str) -> tuple[int, str, str]:
     return steep(["config", *arguments])
 
 
-@pytest.mark.parametrize("name", ["embedded", "hiprag-qwen2.5-7b", "ablations/tearag-eta-0"])
+@pytest.mark.parametrize("name", ["embedded", "hiprag-qwen2.5-7b", "tearag-eta-0"])
 def test_what_is_shown_reads_back_as_the_same_configuration(name: str, tmp_path: Path) -> None:
     status, printed, _ = config("show", "-c", name, "--set", "data.root=/data")
     assert status == 0

@@ -69,9 +69,7 @@ def test_the_table_shows_every_policy_its_test_and_where_it_is(finished: StageTa
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--json"], "--json cannot be used without --policy and --questions"),
-        (["--limit", "4"], "--limit cannot be used without --policy and --questions"),
-        (["--policy", "sft", "--round", "2"], "--round cannot be used with --policy"),
+        (["--limit", "4"], "name --policy, --questions or both; steep run evaluate runs"),
         (["--policy", "2", "--set", "rounds=1"], "--policy names round-2, and rounds is 1"),
         (["--policy", "x"], "--policy is 'x', and there is no such directory; expected base, sft"),
     ],

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.config import load
+from pipeline.config.variants import variants
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import configuration_names
 
@@ -18,7 +19,7 @@ def steep(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["embedded", "tearag-llama3-8b", "ablations/tearag-eta-0", "recall/musique"]
+    "name", ["embedded", "tearag-llama3-8b", "prograph-neither", "recall/musique"]
 )
 def test_a_copy_has_the_settings_of_the_shipped_configuration(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,8 +63,8 @@ def test_a_base_beside_the_copy_comes_before_the_shipped_one(
 def test_the_list_gives_every_configuration_with_its_first_comment() -> None:
     lines = dict(line.split(maxsplit=1) for line in steep("init", "--list").splitlines())
     assert lines["embedded"].startswith("The whole TeaRAG method on a laptop")
-    assert lines["ablations/hiprag-lambda-0.2"].startswith("lambda_p 0.2")
-    assert list(lines) == configuration_names()
+    assert lines["hiprag-lambda-0.2"].startswith("lambda_p 0.2")
+    assert list(lines) == [*configuration_names(), *variants()]
 
 
 def test_an_unknown_name_is_refused() -> None:

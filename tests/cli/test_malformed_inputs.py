@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
+from pipeline.run.store import MANIFEST
+from tasks.run import task_for, walk
+from tests.cli import malformed_manifests
 from tests.cli.malformed_inputs import Case, cases, check, steep
 from tests.cli.valid_records import COMMANDS
+from tests.tasks.small_run import commit
 
 COUNT, GROUPS = 480, 8
 
@@ -45,28 +50,49 @@ def test_cases_of_a_seed_are_the_same() -> None:
     assert list(map(identity, cases(3, 50))) == list(map(identity, cases(3, 50)))
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_malformed_manifest_is_a_sentence_in_every_command(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files, options = {}, ["--set", "rounds=1", "--set", "shards=1"]
+    for task in walk(task_for("report", "embedded", ("rounds=1", "shards=1"))):
+        commit(task)
+        files[task.label] = task.directory / MANIFEST
+    manifests = {label: json.loads(file.read_text()) for label, file in files.items()}
+    problems = [
+        f"{case.name}: {' '.join(case.command)}: {problem}"
+        for case in malformed_manifests.cases(seed, 80, manifests)
+        if (problem := malformed_manifests.check(case, files[case.label], options))
+    ]
+    assert problems == []
+
+
 WITH_SETTINGS = [
-    ["run", "--until", "corpus"], ["plan"], ["status"], ["check"], ["verify"], ["gc"], ["browse"],
-    ["ask", "who?"], ["show", "pair", "x"], ["view"], ["config", "show"], ["config", "show", "--changed"],
-    ["config", "explain", "judges"], ["evaluate"], ["pair"], ["score"], ["recall"], ["calibrate", "x"],
-    ["clean-tmp"], ["serve-retrieval"], ["report"],
+    ["run", "corpus"], ["plan"], ["status"], ["check"], ["verify"], ["gc"], ["browse"], ["ask", "who?"],
+    ["view"], ["config", "show"], ["config", "show", "--changed"], ["config", "explain", "judges"],
+    ["evaluate", "--policy", "base"], ["pair", "absent.jsonl"], ["recall"], ["calibrate"], ["clean-tmp"],
+    ["serve-retrieval"],
 ]  # fmt: skip
 KEY = "sk-secret-Abc0123456789"
 ENDPOINT = "{backend: openai, endpoint: {base_url: 'http://x/v1', model: m, extra: {%s}}}"
 
 
-@pytest.mark.parametrize("command", WITH_SETTINGS, ids=" ".join)
 def test_no_command_repeats_or_records_a_key_in_a_configuration(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for setting in (f"judges.over={KEY}", "judges.over=" + ENDPOINT % f"api_key: {KEY}"):
-        status, printed, complaint = steep([*command, "-c", "embedded-hiprag", "--set", setting])
-        assert status == 2, printed
-        assert "secret" not in printed + complaint
     file = tmp_path / "own.yaml"
     file.write_text(f"base: embedded-hiprag.yaml\njudges: {{over: {ENDPOINT % f'user: {KEY}'}}}\n")
-    status, printed, complaint = steep([*command, "-c", str(file)])
-    assert status == 2, printed
-    assert "secret" not in printed + complaint
+    name = ("-c", "embedded-hiprag", "--set")
+    for options in (
+        (*name, f"judges.over={KEY}"),
+        (*name, "judges.over=" + ENDPOINT % f"api_key: {KEY}"),
+        ("-c", str(file)),
+    ):
+        for command in WITH_SETTINGS:
+            status, printed, complaint = steep([*command, *options])
+            assert status == 2, (command, printed)
+            assert "Usage" not in complaint, command
+            assert "secret" not in printed + complaint, command
     assert [found.name for found in tmp_path.rglob("*")] == ["own.yaml"]

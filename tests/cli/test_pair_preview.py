@@ -70,7 +70,7 @@ def refused(*arguments: object) -> str:
 
 def run_pairs() -> Path:
     """Run the stage ``pair`` of round 2 with the run's own settings, in this process."""
-    status, printed, complaint = steep(["pair", "--round", "2", *own_options()])
+    status, printed, complaint = steep(["run", "pair", "--round", "2", *own_options()])
     assert status == 0, complaint
     return Path(printed.splitlines()[-1])
 
@@ -147,7 +147,7 @@ def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -
     limit = ("--set", "per_round.2.pairs.limit=1")
     output = directory.parent / "pairs.jsonl"
     preview("--from", directory, "--round", 2, *thresholds, *limit, "-o", output)
-    options = ["pair", "--round", "2", *own_options(), *thresholds, *limit]
+    options = ["run", "pair", "--round", "2", *own_options(), *thresholds, *limit]
     status, printed, complaint = steep(options)
     assert status == 0, complaint
     stage = Path(printed.splitlines()[-1])
@@ -202,7 +202,6 @@ def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path:
         ): "has no directory store; --from takes the directory",
         (*look, "-o", "-"): "--from prints counts to standard output; name a file",
         (*look, "-o", "x", "--funnel", "x"): "is named for two outputs",
-        (*look, "--force", "--workers", 2): "--workers, --force cannot be used with --from",
         ("file.jsonl", *look): "steep pair: FILE cannot be used with --from",
         ("--json",): "--json cannot be used without --from; name the directory of a run",
     }.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline.cli.status_view import notes_of, view
+from pipeline.cli.run import notes_of, view
 from tasks.status import StageState
 from tests.waiting import LIMIT
 

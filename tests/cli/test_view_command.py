@@ -79,7 +79,7 @@ def test_a_round_without_pairs_names_the_command_that_makes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StoreError, match="run: steep pair --config embedded --round 2"):
+    with pytest.raises(StoreError, match="run: steep run pair --round 2 --config embedded"):
         steep("view", "--round", 2)
 
 

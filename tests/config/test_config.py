@@ -230,7 +230,7 @@ def test_tearag_needs_a_graph_and_has_no_steps_from_memory(override, message):
 
 
 def test_evaluated_policies_can_have_other_judges_than_the_rounds():
-    noisy = load(CONFIGS / "ablations/hiprag-noisy-judges.yaml")
+    noisy = load("hiprag-noisy-judges")
     exact = load(CONFIGS / "embedded-hiprag.yaml")
     assert noisy.judges != exact.judges
     assert noisy.evaluation_judges == exact.evaluation_judges == exact.judges

@@ -70,6 +70,6 @@ def test_policy_0_is_called_by_what_the_run_starts_from() -> None:
 
 
 def test_the_outcome_baseline_rewards_the_answer_alone() -> None:
-    config = load(EMBEDDED.parent / "baselines/search-r1-outcome.yaml")
+    config = load("search-r1-outcome")
     assert (config.grammar, config.rewards.search_r1.format) == ("search-r1", 0)
     assert not config.rewards.judged

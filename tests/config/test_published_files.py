@@ -22,7 +22,7 @@ def listed() -> set[str]:
 
 def named(name: str) -> set[str]:
     """The files of documents and questions that a configuration reads."""
-    settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+    settings = config.load(name, ("data.root=/data",))
     data = settings.data
     splits = (data.sft, data.sampling, data.validation, data.test)
     files = {str(file.path) for split in splits for file in split}
@@ -49,22 +49,22 @@ def test_the_table_of_docs_is_that_of_the_list() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_configurations_weigh_the_sft_term_as_it_is_printed(name: str) -> None:
     """The embedded ones weigh TRL's mean by the mean number of trained tokens instead."""
-    dpo = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",)).dpo
+    dpo = config.load(name, ("data.root=/data",)).dpo
     assert (dpo.eta_of, dpo.eta) == ("sum", (1.0, 0.5, 0.25))
     embedded = config.load(ROOT / "configs/embedded.yaml").dpo
     assert (embedded.eta_of, embedded.eta) == ("mean", (130.0,))
 
 
 def of_file(name: str) -> config.Config:
-    return config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+    return config.load(name, ("data.root=/data",))
 
 
 def test_hiprag_has_the_models_of_its_tables() -> None:
     """Table 1's HiPRAG-3B starts from the base model, the main experiment of 4.3 from the instruct model."""
     models = {
         "hiprag-qwen2.5-3b": "Qwen/Qwen2.5-3B-Instruct",
-        "ablations/hiprag-qwen2.5-3b-base": "Qwen/Qwen2.5-3B",
-        "ablations/hiprag-llama3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
+        "hiprag-qwen2.5-3b-base": "Qwen/Qwen2.5-3B",
+        "hiprag-llama3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
         "hiprag-qwen2.5-7b": "Qwen/Qwen2.5-7B-Instruct",
     }
     assert {name: str(of_file(name).model.base) for name in models} == models
@@ -98,7 +98,7 @@ def test_tearag_retrieves_as_section_5_1_3_says(name: str) -> None:
 
 def test_hiprag_is_evaluated_at_the_default_temperature_of_its_models() -> None:
     for name in ("hiprag-qwen2.5-3b", "hiprag-qwen2.5-7b"):
-        settings = config.load(ROOT / f"configs/{name}.yaml", ("data.root=/data",))
+        settings = config.load(name, ("data.root=/data",))
         evaluated = settings.for_evaluation()
         assert (evaluated.evaluation.temperature, evaluated.sampling.top_p) == (0.7, 0.8)
         assert settings.sampling.top_p == 1

@@ -35,9 +35,8 @@ def test_a_file_of_the_current_directory_comes_first(empty_folder: Path) -> None
 
 
 def test_a_dot_in_a_name_is_no_suffix() -> None:
-    assert "ablations/hiprag-lambda-0.2" in configuration_names()
-    file = find_configuration("ablations/hiprag-lambda-0.2")
-    assert file.name == "hiprag-lambda-0.2.yaml"
+    assert "tearag-qwen2.5-14b" in configuration_names()
+    assert find_configuration("tearag-qwen2.5-14b").name == "tearag-qwen2.5-14b.yaml"
 
 
 @pytest.mark.parametrize("name", ["absent", "../setup.py", "/etc/passwd", "", "configs"])

@@ -15,7 +15,9 @@ from typer.main import get_command
 
 from pipeline.cli.app import app
 from pipeline.config.lookup import find_field
+from pipeline.config.variants import variants
 from pipeline.core.errors import ConfigError
+from tasks.run import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 # The log describes earlier versions, and commands.md is generated.
@@ -50,7 +52,7 @@ def words(command: str) -> list[str]:
 @cache
 def targets() -> set[str]:
     phony = (ROOT / "Makefile").read_text().partition(".PHONY:")[2].partition("\n\n")[0]
-    return set(phony.replace("\\", "").split())
+    return {*phony.replace("\\", "").split(), *STAGES}
 
 
 def unknown(command: list[str]) -> set[str]:
@@ -91,6 +93,9 @@ def wrong_values(command: list[str]) -> Iterator[str]:
         shipped = config.startswith("configs/") and not PLACEHOLDER.search(config)
         if shipped and not (ROOT / config).is_file():
             yield config
+    for variant in after(command, "--variant", "VARIANT="):
+        if not PLACEHOLDER.search(variant) and variant not in variants():
+            yield variant
 
 
 def test_commands_are_found_in_the_pages() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.variants import variants
 from pipeline.core.errors import InputError
 from tasks.base import StageTask
 from tasks.named_policies import find_policy
 from tasks.run import task_for, walk
 
 ROOT = Path(__file__).resolve().parents[2]
-BASELINES = ROOT / "configs/baselines"
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_an_index_that_only_evaluation_needs_is_part_of_the_run() -> None:
 
 def test_a_run_that_searches_nothing_builds_no_index() -> None:
     knowledge = {"corpus", "graph", "index"}
-    assert not knowledge & set(stages(config=str(BASELINES / "zero-shot.yaml")))
+    assert not knowledge & set(stages(config="zero-shot"))
     without = stages("rounds=1", "evaluation.retrieval.variant=none")
     assert not knowledge & set(without["evaluate-policy-1"].inputs)
     assert knowledge < set(without["sample-1"].inputs)
@@ -105,11 +105,15 @@ def test_policy_0_is_named_by_what_the_run_starts_from() -> None:
         find_policy(report, "sft")
 
 
-@pytest.mark.parametrize("file", sorted(BASELINES.glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_baseline_is_a_run_of_its_own_name(file: Path) -> None:
-    """Those of the closed world; the others need models and data sets that are not here."""
-    settings = task_for("report", str(file)).run_settings
-    assert settings.name == file.stem
-    if settings.data.closed_world is not None:
-        labels = {task.label for task in walk(task_for("report", str(file)))}
-        assert ("sft" in labels) == (settings.start == "sft")
+BASELINES = [
+    name for name, variant in variants().items() if variant.settings.get("start") == "base"
+]
+
+
+def test_no_untrained_baseline_has_a_cold_start() -> None:
+    """Baselines of the closed world; the others need models and data sets that are not here."""
+    reports = [task_for("report", name) for name in BASELINES]
+    closed = [report for report in reports if report.run_settings.data.closed_world is not None]
+    assert len(closed) == 4
+    for report in closed:
+        assert "sft" not in {task.label for task in walk(report)}

@@ -58,9 +58,6 @@ def test_an_objective_that_cannot_be_trained_is_refused(
         _ = train(*overrides).settings
 
 
-ABLATIONS = EMBEDDED.parent / "ablations"
-
-
 @pytest.mark.parametrize(
     ("ablation", "shared", "apart"),
     [
@@ -75,11 +72,9 @@ def test_ablations_of_prograph_share_the_stages_that_they_do_not_change(
     ablation: str, shared: str, apart: str
 ) -> None:
     both, other = (
-        {task.label: task.key for task in walk(task_for("train", str(path)))}
-        for path in (
-            EMBEDDED.with_name("embedded-prograph.yaml"), ABLATIONS / f"prograph-{ablation}.yaml"
-        )
-    )  # fmt: skip
+        {task.label: task.key for task in walk(task_for("train", name))}
+        for name in ("embedded-prograph", f"prograph-{ablation}")
+    )
     rounds = {label.partition("-1")[0]: label for label in both}
     assert other[rounds[shared]] == both[rounds[shared]]
     assert other[rounds[apart]] != both[rounds[apart]]

@@ -25,7 +25,7 @@ def dotted(place: str, name: str) -> str:
 
 
 def test_the_page_is_current() -> None:
-    """`make settings-reference` writes it again."""
+    """`make reference-pages` writes it again."""
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == page()
 
 

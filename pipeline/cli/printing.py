@@ -1,0 +1,55 @@
+"""What commands print: tables as wide as the terminal, JSON, and plain lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pipeline.core.atomic import json_text
+from pipeline.core.text import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_WIDTH = 160  # outside a terminal
+
+
+def console(width: int = _WIDTH) -> Console:
+    """A console as wide as the terminal, or ``width`` outside one."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else width)
+
+
+def table(left: Iterable[str], right: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
+    """A table with headings, of which those of ``right`` are aligned to the right."""
+    from rich.table import Table
+
+    made = Table(*left)
+    for heading in right:
+        made.add_column(heading, justify="right")
+    for heading in last:
+        made.add_column(heading)
+    return made
+
+
+def add_row(to: Table, *cells: object) -> None:
+    """Add a row of plain texts, in which brackets are no markup."""
+    from rich.text import Text
+
+    to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """Print a value as JSON. Raises ValueError for numbers that JSON does not have."""
+    typer.echo(json_text(value, indent=indent, allow_nan=False))
+
+
+def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print lines, without the control characters of what they quote."""
+    for line in lines:
+        typer.echo(visible(line), err=err)

@@ -1,0 +1,237 @@
+"""``steep run`` and ``steep status``: the stages of a configuration, run or shown.
+
+The end of a run is plain lines, the same in a terminal and in a file: EM of every policy, what the
+reward does, and where to look next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.cli.options import (
+    Chosen,
+    JsonOption,
+    NoCheckOption,
+    RoundOption,
+    StageArgument,
+    WorkersOption,
+    complete_stages,
+    with_configuration,
+)
+from pipeline.cli.printing import add_row, console, print_json, print_lines, table
+from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from tasks.status import StageState
+
+_COLORS = {
+    "done": "green", "reused": "green", "running": "cyan", "missing": "dim", "stale": "yellow", "failed": "red",
+    "damaged": "red",
+}  # fmt: skip
+_AROUND = 5  # lines of a terminal beside the rows: borders, the heading and the prompt
+
+
+@with_configuration
+def run(
+    chosen: Chosen,
+    stage: StageArgument = "report",
+    round: RoundOption = None,
+    workers: WorkersOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="run this stage again, even if done")
+    ] = False,
+    no_check: NoCheckOption = False,
+    list_stages: Annotated[bool, typer.Option("--list", help="list the stages instead")] = False,
+) -> None:
+    """Run a stage and everything that it needs, except what is done.
+
+    The end of a whole run is its result: EM of every policy, and where to look next.
+    """
+    if list_stages:
+        from tasks.base import STAGES
+
+        for name, listed in STAGES.items():
+            if listed.named:
+                typer.echo(f"{name:<20}  {listed.help}")
+        return
+    task = chosen.task(stage, round)
+    from tasks.run import run as run_task
+
+    directory = run_task(task, workers=workers, force=force, keep_config=True, check=not no_check)
+    if stage != "report":
+        typer.echo(str(directory))
+        return
+    print_lines(result_lines(task.settings.run_dir))
+
+
+def result_lines(run_dir: Path) -> Iterator[str]:
+    """The lines of a run with a report. Raises StoreError when a file of the report is broken."""
+    from pipeline.report.data import read_json
+
+    rows: list[dict[str, Any]] = read_json(run_dir / "metrics.json")
+    figures = read_json(run_dir / "report.json")
+    if rows:
+        yield from _results(rows)
+    for sentence in (figures["verdict"], *figures["constant_judges"]):
+        if sentence:
+            yield sentence
+    yield f"report:  {run_dir / 'report.html'}"
+    yield f"browser: steep browse --config {run_dir / 'config.yaml'}"
+
+
+def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """EM of every policy with its interval; cover EM too where steps were judged, as HiPRAG reports it."""
+    from pipeline.core.answer_metrics import ALL, is_average
+    from pipeline.evaluation.policy_names import policy_title
+
+    split = rows[0]["split"]
+    main = [row for row in rows if row["split"] == split]
+    averages = [row for row in main if row["dataset"] == ALL]
+    datasets = {row["dataset"] for row in main if not is_average(row["dataset"])}
+    measures = {"em": "EM"}
+    if any(row["osr"] is not None or row["usr"] is not None for row in averages):
+        measures["cem"] = "cover EM"
+    width = max(len("policy"), *(len(policy_title(row["policy"])) for row in averages))
+    yield f"{'policy':<{width}}" + "".join(
+        f"  {title:>8}  95 % interval" for title in measures.values()
+    )
+    for row in averages:
+        cells = "".join(f"  {100 * row[m]:8.1f}  {_interval(row['ci'][m]):<13}" for m in measures)
+        yield f"{policy_title(row['policy']):<{width}}{cells}".rstrip()
+    yield (
+        f"{averages[0]['n']:,} questions of {split}, average over {len(datasets)} data "
+        f"{'set' if len(datasets) == 1 else 'sets'}"
+    )
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return "" if bounds is None else f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
+
+
+@with_configuration
+def status(
+    chosen: Chosen,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            "--why", help="stage to explain, such as sample:2", autocompletion=complete_stages
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="show it again each second, until Ctrl-C")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the state of every stage; with --why, the reason that one would run."""
+    from tasks import status as states
+
+    if watch and (as_json or why is not None):
+        other = "--json" if as_json else "--why"
+        raise InputError(f"--watch cannot be used with {other}; remove one of them")
+    if why is not None:
+        lines = states.why(chosen.task(*_stage_and_round(why)))
+        print_json(lines, indent=None) if as_json else print_lines(lines)
+        return
+    task = chosen.task()
+    if watch:
+        _watch(lambda: states.status(task))
+        return
+    rows = states.status(task)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in rows])
+        return
+    console().print(_table(rows))
+    print_lines(notes_of(rows))
+
+
+def _stage_and_round(why: str) -> tuple[str, int | None]:
+    """The stage and the round of ``sample:2``. Raises InputError when no number follows the colon."""
+    stage, colon, number = why.partition(":")
+    if colon and not number.isdecimal():
+        raise InputError(
+            f"--why is {why!r}; expected a stage, or a stage and round such as sample:2"
+        )
+    return stage, int(number) if colon else None
+
+
+def _watch(read: Callable[[], Sequence[StageState]], seconds: float = 1.0) -> None:
+    """Show what ``read`` returns, again after ``seconds``, until Ctrl-C.
+
+    Raises InputError outside a terminal.
+    """
+    from rich.live import Live
+
+    if not sys.stdout.isatty():
+        raise InputError(
+            "--watch needs a terminal; leave it out (`steep status`), or call `steep status --json` again "
+            "and again"
+        )
+    terminal = console()
+    with Live(console=terminal, auto_refresh=False) as live:
+        terminal.show_cursor(True)  # so that a kill leaves the terminal as it was
+        try:
+            while True:
+                live.update(view(read(), terminal), refresh=True)
+                time.sleep(seconds)
+        except KeyboardInterrupt:
+            return
+
+
+def view(rows: Sequence[StageState], console: Console) -> RenderableType:
+    """Table and notes; stages that are done are left out from the top where the terminal is too low."""
+    from rich.console import Group
+    from rich.text import Text
+
+    notes = notes_of(rows)
+    room = max(1, console.height - _AROUND - len(notes))
+    kept = list(rows)
+    while len(kept) > room and kept[0].state in ("done", "reused"):
+        del kept[0]
+    if hidden := len(rows) - len(kept):
+        notes = [f"{hidden} stages above these are done", *notes]
+    return Group(_table(kept), *map(Text, notes))
+
+
+def _table(rows: Sequence[StageState]) -> Table:
+    """One row for each stage: state, seconds, rows or what is known of its progress, directory."""
+    from rich.text import Text
+
+    made = table(("stage", "state", "seconds", "rows", "directory"))
+    for row in rows:
+        counts = ", ".join(f"{value:,} {name}" for name, value in row.counts.items())
+        message = "" if row.state == "failed" else row.message or ""  # it is told below the table
+        seconds = "" if row.wall_seconds is None else f"{row.wall_seconds:.0f}"
+        state = "damaged" if row.damage else row.state
+        color = Text(state, _COLORS.get(state, ""))
+        add_row(made, row.label, color, seconds, counts or message, os.path.relpath(row.directory))
+    return made
+
+
+def notes_of(rows: Sequence[StageState]) -> list[str]:
+    """One line for each failure, each damaged file and each command that makes an output again.
+
+    Stages that failed for the same reason share a line.
+    """
+    notes = []
+    failed: dict[str, list[str]] = {}
+    for row in rows:
+        if row.state == "failed" and row.message:
+            failed.setdefault(row.message, []).append(row.label)
+    for message, labels in failed.items():
+        notes.append(f"{', '.join(labels)} failed: {message}")
+    for row in rows:
+        notes += [f"{row.label} is damaged: {line}" for line in row.damage]
+        if row.remake:
+            notes.append(f"{row.label}: make it again: {row.remake}")
+    return notes

@@ -1,0 +1,125 @@
+"""``steep verify``, ``gc`` and ``clean-tmp``: whether outputs are whole, and which are not needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli.options import Chosen, JsonOption, with_configuration
+from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.core.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.gc import Collection
+
+
+@with_configuration
+def verify(chosen: Chosen, as_json: JsonOption = False) -> None:
+    """Check the files of finished stages by their hashes; exit status 1 for damage."""
+    from tasks.status import verify as verify_outputs
+
+    rows = verify_outputs(chosen.task())
+    damaged = [row for row in rows if row.damage]
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in rows])
+    else:
+        for row in rows:
+            for line in row.damage:
+                typer.echo(f"{row.label} is damaged: {row.directory}: {line}")
+            if row.remake:
+                typer.echo(f"{row.label}: make it again: {row.remake}")
+        typer.echo(f"{len(rows)} outputs checked, {len(damaged)} damaged")
+    if damaged:
+        raise typer.Exit(1)
+
+
+@with_configuration
+def gc(
+    chosen: Chosen,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="further configuration or variant whose outputs are kept; repeatable"),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="examine all runs below this directory, by the config.yaml of each"),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="remove what is listed")] = False,
+    recent: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="minutes in which other settings must not have written to a store, as they may "
+            "still be running",
+        ),
+    ] = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """List outputs that no configuration names; with --remove, remove them."""
+    if runs is not None and not runs.is_dir():
+        raise InputError.at(runs, None, "no such directory; --runs takes the directory of runs")
+    named = chosen.given or runs is None or chosen.overrides or chosen.data
+    choices = [chosen] if named else []
+    choices += [dataclasses.replace(chosen, config=name) for name in also or ()]
+    from tasks.gc import collect
+
+    reports = [choice.task() for choice in choices]
+    found = collect(reports, runs, removing=remove, recent_minutes=recent)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in found.rows])
+    else:
+        _print(found, remove)
+    for line in found.left:
+        typer.echo(f"left: {line}", err=as_json)
+
+
+def _print(found: Collection, removing: bool) -> None:
+    from rich.filesize import decimal
+
+    if found.rows:
+        removed = ["removed"] if removing else []
+        made = table(("stage", "size", "age", "directory", "why", *removed))
+        for row in found.rows:
+            done = ["yes" if row.removed else "no"] if removing else []
+            place = os.path.relpath(row.directory)
+            add_row(
+                made, row.stage, decimal(row.bytes), _age(row.age_seconds), place, row.reason, *done
+            )
+        console().print(made)
+    for path, size in found.caches.items():
+        typer.echo(f"cache {os.path.relpath(path)}: {decimal(size)}, used by all runs and kept")
+    rows = [row for row in found.rows if row.removed] if removing else found.rows
+    total = decimal(sum(row.bytes for row in rows))
+    if removing:
+        typer.echo(f"{len(rows)} of {len(found.rows)} directories removed, {total}")
+    elif not rows:
+        typer.echo("every output is named by a configuration")
+    else:
+        typer.echo(f"{len(rows)} directories, {total}; --remove removes them")
+
+
+def _age(seconds: int) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+@with_configuration
+def clean_tmp(chosen: Chosen) -> None:
+    """Remove incomplete outputs, unused checkpoints and unused merged models."""
+    task = chosen.task()
+    from pipeline.llm.merged_adapter import merged_models, remove_unused
+    from tasks.run import clean
+
+    cleaning = clean(task)
+    removed = [*cleaning.removed, *remove_unused(merged_models(task.settings.cache_dir))]
+    for path in removed:
+        typer.echo(f"removed {path}")
+    for line in cleaning.left:
+        typer.echo(f"left: {line}")
+    typer.echo(f"{len(removed)} directories and files removed")

@@ -1,0 +1,44 @@
+"""Variants of configurations: ablations, baselines and other rows of the papers' tables.
+
+Input: ``configs/variants.yaml``, where a variant names its base, a configuration or another variant, and
+the settings that differ. `pipeline.config.load` reads the name of a variant as that of a configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.yaml_files import read_yaml
+from pipeline.core.errors import ConfigError
+from pipeline.core.shipped import VARIANTS
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What ``about`` says is changed: ``settings`` of ``base``, in blocks as in a configuration."""
+
+    about: str
+    base: str
+    settings: Mapping[str, Any]
+
+
+@functools.cache
+def variants() -> dict[str, Variant]:
+    """All variants by name, in the order of the file."""
+    return {
+        name: Variant(row["about"], row["base"], row.get("settings", {}))
+        for name, row in read_yaml(VARIANTS)["variants"].items()
+    }
+
+
+def check_variant(name: str) -> str:
+    """``name``; raises ConfigError, which lists names like it, when no variant has it."""
+    if name not in variants():
+        close = difflib.get_close_matches(name, variants(), n=5, cutoff=0.4)
+        those = f"did you mean {', '.join(close)}? " if close else ""
+        raise ConfigError(f"no variant {name[:80]!r}; {those}steep init --list shows all")
+    return name
