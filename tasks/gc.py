@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
-from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
+from pipeline.run.removal import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import StageTask
 from tasks.resolved import RESOLVED
