@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 import luigi
 
-from pipeline.run.content import holds_checkpoints
-from pipeline.run.store import Store
+from pipeline.run.store import Store, holds_checkpoints
 from tasks.base import StageTask
+
+_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
 
 
 class DivisibleTask(StageTask):
@@ -103,9 +104,6 @@ class ShardTask(DivisibleTask):
 
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
-
-
-_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
 
 
 def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:

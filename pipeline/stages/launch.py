@@ -11,6 +11,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import socket
@@ -32,15 +33,40 @@ from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
 from pipeline.run.fork_server import ForkServer
-from pipeline.run.machines import ENDED, Machines, machines_here
 from pipeline.run.worker import call_stage
 from pipeline.training.lora import pick_device
 
+ENDED = "ended"  # the file that tells the other machines that the stage has ended
+_MACHINES = "STEEP_MACHINES"
 _JOB = "job.json"
 _RESULT = "result.json"
 _PLAN = "launch.json"
 _ACCELERATE = "accelerate.json"
 _LOOK = 0.2  # seconds between two looks for the plan
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines of a stage that trains on several.
+
+    ``count`` is their number and ``rank`` that of this machine, from 0. ``folder`` is a shared directory of this
+    attempt, and ``address`` a name or IP address of this machine that the others can reach.
+    """
+
+    count: int
+    rank: int
+    folder: str
+    address: str
+
+    def as_environment(self) -> dict[str, str]:
+        """The environment variable with which a process reads it (`machines_here`)."""
+        return {_MACHINES: json.dumps(asdict(self))}
+
+
+def machines_here() -> Machines | None:
+    """The machines of the stage of this process; None when it has only this one."""
+    text = os.environ.get(_MACHINES)
+    return None if text is None else Machines(**json.loads(text))
 
 
 def write_job(context: StageContext, entry: str) -> Path:

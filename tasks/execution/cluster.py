@@ -27,11 +27,11 @@ from pipeline.core.cpu_threads import VARIABLES, thread_variables
 from pipeline.core.errors import StoreError
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
-from pipeline.run.machines import ENDED, Machines
 from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
+from pipeline.stages.launch import ENDED, Machines
 from tasks.execution.start import StageRun
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

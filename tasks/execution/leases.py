@@ -2,7 +2,10 @@
 
 Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
 of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
-runs on one machine devices are leased by locks (`tasks.execution.leases`).
+runs on one machine devices are leased by locks on files, one for each device. The kernel releases a lock when its
+process ends, so a kill leaves nothing behind. The files are in ``/run/lock``, the machine's directory for locks,
+which is always on a local file system and is the same for every user and checkout; ``STEEP_LOCK_DIR`` names
+another one, for example where containers share GPUs.
 """
 
 from __future__ import annotations
