@@ -36,6 +36,7 @@ from pipeline.core.matrix_kernels import kernel_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 
+LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 
 
@@ -238,9 +239,6 @@ def _acquire(
     for descriptor in free.values():
         stack.callback(os.close, descriptor)
     return {name: files[name] for name in free}
-
-
-LOCK_DIR = "STEEP_LOCK_DIR"
 
 
 def lock_dir() -> Path:
