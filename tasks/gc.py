@@ -1,9 +1,10 @@
 """Outputs that no configuration names: which they are and why, and their removal.
 
-An output is named when a stage of a configuration has its fingerprint, or resolves to its directory. The
-shards of a stage are named until the stage is complete, as it holds what it has joined. The
-configurations are those given, and the resolved one that each run leaves as ``config.yaml``. A store is
-left as it is while what its runs name is unknown, or a process with other settings may be using it.
+An output is named when a stage of a configuration has its fingerprint, or resolves to its
+directory. The shards of a stage are named until the stage is complete, as it holds what it has
+joined. The configurations are those given, and the resolved one that each run leaves as
+``config.yaml``. A store is left as it is while what its runs name is unknown, or a process with
+other settings may be using it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Names:
     joined: set[tuple[str, str]] = field(default_factory=set)  # shards of complete stages
 
     def add(self, report: StageTask) -> None:
-        """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
+        """Add all outputs of a configuration. Raises SteepError when a file that it needs is
+        missing."""
         needed = list(walk(report, elsewhere=True))
         for task in needed:
             self._add(task)

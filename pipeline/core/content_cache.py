@@ -2,9 +2,10 @@
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so that several
-processes can read and write at once. Write-ahead mode needs memory that the processes share. A cache on a
-network file system therefore has a rollback journal, which needs only locks between its machines.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so that
+several processes can read and write at once. Write-ahead mode needs memory that the processes
+share. A cache on a network file system therefore has a rollback journal, which needs only locks
+between its machines.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class ContentCache:
 
 
 def _close_to_others(path: Path) -> None:
-    """Create the file for its owner alone, or make it so; SQLite gives its other files the same mode."""
+    """Create the file for its owner alone, or make it so; SQLite gives its other files the same
+    mode."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         with suppress(FileNotFoundError):
@@ -150,7 +152,8 @@ def _set_journal(connection: sqlite3.Connection, *, shared: bool) -> None:
 
 
 def on_network(path: Path) -> bool:
-    """Whether ``path``, which need not exist, is on a network file system, by the table of mounts."""
+    """Whether ``path``, which need not exist, is on a network file system, by the table of
+    mounts."""
     try:
         lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:

@@ -1,17 +1,17 @@
 """The processes that vLLM starts: end them with their parent, and notice and explain their end.
 
-With vLLM's multi-process engine, the default on GPUs, the model is not in the process of the stage: vLLM
-starts ``VLLM::EngineCore``, and that starts a worker for each GPU of a tensor-parallel group. After a
-kill of the stage they would go on, keep the memory of the GPU, and so make the rerun fail.
+With vLLM's multi-process engine, the default on GPUs, the model is not in the process of the stage:
+vLLM starts ``VLLM::EngineCore``, and that starts a worker for each GPU of a tensor-parallel group.
+After a kill of the stage they would go on, keep the memory of the GPU, and so make the rerun fail.
 
-Input: the functions that vLLM starts as processes. Inside `ending_with_parent` these processes watch
-their parent from their start, before they import vLLM, and end with SIGKILL. They also write why they could
-not start to a file (`pipeline.llm.start_error`). The kernel could send a signal instead
-(``PR_SET_PDEATHSIG``), but also would when only the thread ends that had opened the engine.
+Input: the functions that vLLM starts as processes. Inside `ending_with_parent` these processes
+watch their parent from their start, before they import vLLM, and end with SIGKILL. They also write
+why they could not start to a file (`pipeline.llm.start_error`). The kernel could send a signal
+instead (``PR_SET_PDEATHSIG``), but also would when only the thread ends that had opened the engine.
 
-vLLM 0.32 waits forever after its engine process was killed, for example by the kernel because memory ran out:
-its own monitor closes the sockets, and nothing wakes the thread that waits for tokens or for the answer to a
-call. `EngineWatch` wakes it with an error.
+vLLM 0.32 waits forever after its engine process was killed, for example by the kernel because
+memory ran out: its own monitor closes the sockets, and nothing wakes the thread that waits for
+tokens or for the answer to a call. `EngineWatch` wakes it with an error.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _LOOK = 0.05  # seconds between two looks at it
 def ending_with_parent(names: Names, cause: str) -> Iterator[None]:
     """Let the processes that vLLM starts from a static method end with this process.
 
-    Applies to processes that are started inside the context. ``cause`` is the file for the message of the
-    first exception that they log. Raises AttributeError when the installed vLLM has no such method.
+    Applies to processes that are started inside the context. ``cause`` is the file for the message
+    of the first exception that they log. Raises AttributeError when the installed vLLM has no such
+    method.
     """
     owner, original = _find(names)
     setattr(owner, names[2], staticmethod(_Target(names, original, cause)))
@@ -138,7 +139,8 @@ class EngineWatch:
     def reason(self) -> str | None:
         """How an ended process ended, as the end of a sentence; None while all of them run.
 
-        vLLM may report a failure just before its process ends, so this waits some seconds for the end.
+        vLLM may report a failure just before its process ends, so this waits some seconds for the
+        end.
         """
         deadline = time.monotonic() + (_REAPED if self._processes else 0.0)
         while time.monotonic() < deadline:
@@ -168,7 +170,8 @@ class EngineWatch:
 
 
 def explain_end(status: int | None) -> str:
-    """How a process with this exit status ended, and the remedy; negative for a signal, as in `multiprocessing`."""
+    """How a process with this exit status ended, and the remedy; negative for a signal, as in
+    `multiprocessing`."""
     if status is None or status >= 0:
         ended = f"ended with exit status {'unknown' if status is None else status}"
     else:

@@ -1,10 +1,10 @@
 """Removal from a store: what killed stages left, and outputs that nothing names.
 
-Input: a store, and the names of its stages and outputs. Output: what was removed, and what was left with the
-reason. Only names that the store itself gives are removed, below the folders of known stages, no symbolic links, and
-only under the stage's lock. Lock files stay: removing one while another process waits for it would let two
-processes hold it. An output is renamed before its files are removed, so that a kill leaves no output
-that looks complete.
+Input: a store, and the names of its stages and outputs. Output: what was removed, and what was left
+with the reason. Only names that the store itself gives are removed, below the folders of known
+stages, no symbolic links, and only under the stage's lock. Lock files stay: removing one while
+another process waits for it would let two processes hold it. An output is renamed before its files
+are removed, so that a kill leaves no output that looks complete.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Stored:
 def stored(store: Store, stages: Collection[str]) -> Iterator[Stored | str]:
     """Everything of the known stages that is complete, and checkpoints.
 
-    A directory with the manifest of another output gives a line that says so. Other incomplete files are
-    left out (`clean`).
+    A directory with the manifest of another output gives a line that says so. Other incomplete
+    files are left out (`clean`).
     """
     for stage, path, kind in _entries(store, stages):
         fingerprint = path.name[:16]
@@ -135,8 +135,8 @@ def size_of(path: Path) -> int:
 def in_use(store: Store, stages: Collection[str], named: Named, seconds: float) -> str | None:
     """Why a process that runs other settings may be reading this store; None if there is no sign.
 
-    The inputs of such a process cannot be known. Signs are the lock of an output that ``named`` lacks,
-    and such an output or its checkpoints written within the last ``seconds``.
+    The inputs of such a process cannot be known. Signs are the lock of an output that ``named``
+    lacks, and such an output or its checkpoints written within the last ``seconds``.
     """
     for stage, path, kind in _entries(store, stages):
         fingerprint = path.name[:16]

@@ -3,14 +3,14 @@
 ``runs/<run>/store/<stage>/<fingerprint>/`` is complete if and only if it holds a ``manifest.json``,
 which is written last, before one rename. The fingerprint is a hash of the stage's version, the
 slice of the configuration that it declares, the content of the raw files and models it reads, and
-the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records the
-size and the hash of every file (`pipeline.run.file_hashes`), and `problems` compares them. A process that
-writes, discards or removes output or checkpoints of a stage holds the stage's lock.
+the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records
+the size and the hash of every file (`pipeline.run.file_hashes`), and `problems` compares them. A
+process that writes, discards or removes output or checkpoints of a stage holds the stage's lock.
 
-A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs, so it is known
-once the inputs are complete. Outputs with one content key are the same: a stage whose inputs were made again with
-the same bytes need not run (a constructive trace, "Build Systems à la Carte", Mokhov, Mitchell and Peyton
-Jones, 2018).
+A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs,
+so it is known once the inputs are complete. Outputs with one content key are the same: a stage
+whose inputs were made again with the same bytes need not run (a constructive trace, "Build Systems
+à la Carte", Mokhov, Mitchell and Peyton Jones, 2018).
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.failed.json"
 
     def in_use(self, key: StageKey) -> bool:
-        """Whether a process holds the stage's lock: one of this machine, or of any that shares the file
-        system where that locks between machines (``docs/executors.md``).
+        """Whether a process holds the stage's lock: one of this machine, or of any that shares the
+        file system where that locks between machines (``docs/executors.md``).
 
-        The test takes a shared lock for an instant. A process that starts the stage then tries again
-        within its ``timeout``.
+        The test takes a shared lock for an instant. A process that starts the stage then tries
+        again within its ``timeout``.
         """
         try:
             descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
@@ -281,7 +281,8 @@ def differences(
     current: StageKey,
     manifest: Mapping[str, Any],
 ) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream stages."""
+    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream
+    stages."""
     old = manifest["key"]
     lines = []
     if old["version"] != current.version:
