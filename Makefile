@@ -221,7 +221,7 @@ docs: $(STAMP) ## build the documentation into site/; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 screenshots: $(STAMP) ## take the pictures of docs/images/ from a finished run (CONFIG SET)
-	@$(VENV)/bin/python -m docs_tools.screenshots $(OPTIONS)
+	@$(VENV)/bin/python -m benchmarks.screenshots $(OPTIONS)
 
 settings-reference: $(STAMP) ## write docs/settings.md and configs/schema.json
 	$(VENV)/bin/python -m tasks.settings_reference > docs/settings.new.md
@@ -229,7 +229,7 @@ settings-reference: $(STAMP) ## write docs/settings.md and configs/schema.json
 	@$(STEEP) config schema -o configs/schema.json
 
 commands-page: $(STAMP) ## write docs/commands.md, the list of all commands and options
-	$(VENV)/bin/python -m docs_tools.commands_page > docs/commands.new.md
+	$(VENV)/bin/python -m benchmarks.commands_page > docs/commands.new.md
 	@mv docs/commands.new.md docs/commands.md
 
 tables-page: $(STAMP) ## write docs/tables.md from docs/tables.yaml

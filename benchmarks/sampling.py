@@ -36,8 +36,8 @@ from pipeline.llm.memory import DTYPE_BYTES
 from pipeline.retrieval.base import Query
 from pipeline.rollout import sampler
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
+from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import SupportsRetrieve, roll_out
-from pipeline.rollout.settings import RolloutSettings
 from pipeline.run.context import StageContext
 
 MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"

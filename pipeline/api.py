@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, parse_json, read_json
-from pipeline.core.matrix_kernels import choose_kernels
+from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict

@@ -22,10 +22,10 @@ import luigi
 
 from pipeline import config as configuration
 from pipeline.config import Config
-from pipeline.config.dtypes import Resolved, resolve_dtypes
+from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core import shipped
 from pipeline.core.errors import SteepError, StoreError
-from pipeline.core.malloc import MALLOC
+from pipeline.core.process_variables import MALLOC
 from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
 from pipeline.run.process import die_with_parent

@@ -14,7 +14,7 @@ from typing import Any
 
 import luigi
 
-from pipeline.config.processes import fewer_processes
+from pipeline.config.machine_choices import fewer_processes
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import FailureRecord

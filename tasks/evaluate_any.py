@@ -9,7 +9,7 @@ from pathlib import Path
 import luigi
 
 from pipeline.config import Config
-from pipeline.core.policy_files import adapter_directory
+from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate import EvaluatePolicy
 from tasks.knowledge import searched

@@ -254,7 +254,7 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
 
 
 def _caches(folders: Iterable[Path]) -> dict[str, int]:
-    """The sizes of the content caches: SQLite files with their journals."""
+    """The sizes of the content caches, with the journals beside them."""
     files = {file for folder in folders for file in folder.glob("*.sqlite")}
     return {
         str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))

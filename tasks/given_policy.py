@@ -12,7 +12,7 @@ import luigi
 
 from pipeline.config.evaluation import BASE, given_name
 from pipeline.core.errors import InputError
-from pipeline.core.policy_files import adapter_directory
+from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.fingerprint import model_identity
 from tasks.folders import file_name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.config import Config, EngineConfig, Judges, Trainer
-from pipeline.config.processes import on_gpus, processes_on
+from pipeline.config.machine_choices import on_gpus, processes_on
 from tasks.base import StageTask
 from tasks.sharding import ShardedTask
 
@@ -46,7 +46,7 @@ def needs(task: StageTask, gpus: int | None = None) -> Needs:
     """What the stage of ``task`` asks for.
 
     ``gpus`` are those that it can have, and decide in how many processes it trains
-    (`pipeline.config.processes`); None: as many as it asks for. A stage that is divided only joins the outputs
+    (`pipeline.config.machine_choices`); None: as many as it asks for. A stage that is divided only joins the outputs
     of its shards, and loads no model.
     """
     if shards_of(task):

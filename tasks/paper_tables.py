@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.yaml_files import read_yaml
+from pipeline.config.yaml_files import read_yaml
 
 SOURCE = Path(__file__).resolve().parents[1] / "docs" / "tables.yaml"
 _HEAD = """\

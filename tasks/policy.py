@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
-from pipeline.core.policy_files import LINEAGE
+from pipeline.core.model_files import LINEAGE
 from tasks.base import StageTask
 from tasks.given_policy import Start, UntrainedPolicy
 from tasks.sft import Sft

@@ -86,8 +86,7 @@ def _of_file(path: Path, choice: QuestionChoice, seed: int) -> tuple[list[Questi
                 f"--dataset is {choice.dataset}, and {path} is a file of steep; remove --dataset"
             )
         return _of_parquet(path, choice, seed), "questions"
-    from pipeline.corpus.questions.guess import dataset_of
-    from pipeline.corpus.questions.load import DATASETS, Notes, load_questions
+    from pipeline.corpus.questions.load import DATASETS, Notes, dataset_of, load_questions
     from pipeline.stages.questions import lines_of
 
     if choice.dataset is not None and choice.dataset not in DATASETS:

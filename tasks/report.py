@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.config.differences import differing_settings
+from pipeline.config.writing import differing_settings
 from tasks.base import StageTask
 from tasks.evaluate import Evaluate, EvaluatePolicy, evaluated_policies
 from tasks.judge import Judge, JudgePolicy

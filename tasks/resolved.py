@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.config.dtypes import DTYPES, Resolved, read_dtypes
+from pipeline.config.machine_choices import DTYPES, Resolved, read_dtypes
 from pipeline.config.writing import as_yaml
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import StoreError

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.config import Config
 from pipeline.config.base import Execution
-from pipeline.config.walk import BlockSettings, Setting, all_blocks
+from pipeline.config.lookup import BlockSettings, Setting, all_blocks
 from tasks.base import StageTask
 from tasks.run import PER_POLICY, PER_SPLIT, STAGES
 

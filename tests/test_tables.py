@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from pipeline.cli.app import app
 from pipeline.config import Config, load
-from pipeline.core.yaml_files import read_yaml
+from pipeline.config.yaml_files import read_yaml
 from tasks.paper_tables import SOURCE, Command, Row, page, rows
 from tasks.run import PER_POLICY, PER_SPLIT, STAGES, task_for, walk
 

@@ -19,7 +19,7 @@ from benchmarks.tiny_reader.curriculum import PHASES, Phase
 from benchmarks.tiny_reader.export import WEIGHTS
 from benchmarks.tiny_reader.training_loop import LOG, RANKS, STATE, train_rank
 from pipeline.core.errors import InputError
-from pipeline.core.malloc import MALLOC
+from pipeline.core.process_variables import MALLOC
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

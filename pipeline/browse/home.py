@@ -14,7 +14,7 @@ from pipeline.browse.figures import curve, share_table, stacked
 from pipeline.browse.rendering import BIN_MEANINGS, FAILURE_MEANINGS, KIND_MEANINGS
 from pipeline.browse.site import OpenRun
 from pipeline.browse.sources import METRICS, TESTS, Group
-from pipeline.core.dataset_averages import ALL
+from pipeline.core.answer_metrics import ALL
 from pipeline.evaluation.policy_names import of_run, policy_title
 from pipeline.stages.report_data import read_json, series
 

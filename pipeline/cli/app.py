@@ -37,7 +37,7 @@ from pipeline.cli import (
     view,
 )
 from pipeline.core.errors import SteepError
-from pipeline.core.matrix_kernels import choose_kernels
+from pipeline.core.process_variables import choose_kernels
 from pipeline.core.text import visible
 
 app = typer.Typer(

@@ -23,7 +23,7 @@ def stages(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Dotted names of settings that are not in lists."""
-    from pipeline.config.walk import all_blocks
+    from pipeline.config.lookup import all_blocks
 
     names = (
         f"{place}.{setting.name}".lstrip(".")

@@ -31,8 +31,8 @@ def show(
 ) -> None:
     """Print the resolved configuration as YAML; comments mark what differs from base and default."""
     from pipeline.config import load
-    from pipeline.config.annotated import ABSENT, as_text, entries
     from pipeline.config.reading import load_base
+    from pipeline.config.writing import ABSENT, as_text, entries
 
     root = None if data is None else str(data.absolute())
     settings = load(config, tuple(set or ()), root)
@@ -97,7 +97,7 @@ def explain(
 
 def _facts(field: Field, settings: Config) -> dict[str, Any]:
     """What is known about a setting, as JSON values."""
-    from pipeline.config.walk import kind_of
+    from pipeline.config.lookup import kind_of
     from tasks.settings_reference import setting_stages
 
     facts: dict[str, Any] = {"key": field.name, "description": field.info.description}

@@ -46,7 +46,7 @@ def init(
         return
     source = shipped_configuration(name)
     if source is None:
-        from pipeline.config.values import shown
+        from pipeline.config.base import shown
 
         raise ConfigError(f"no shipped configuration {shown(name)}; steep init --list shows them")
     target = output or Path(source.name)

@@ -26,6 +26,7 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import as_json, write_jsonl
 from pipeline.core.records import HopType, Message, Pair, Span, Stop
+from pipeline.pairs.candidates import pair_of
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Pairs
@@ -285,28 +286,7 @@ def _whole(pair: CandidatePair, by_id: dict[str, _Scored], system: str) -> Pair:
     prompt = [Message("system", system)] if system else []
     if first.question:
         prompt.append(Message("user", first.question))
-    return Pair(
-        question_id=first.question_id,
-        prompt=prompt,
-        chosen=_answer(first),
-        rejected=_answer(second),
-        chosen_id=first.trajectory_id,
-        rejected_id=second.trajectory_id,
-        kind=pair.kind,
-        chosen_rewards=chosen.rewards,
-        rejected_rewards=rejected.rewards,
-        policy=first.policy,
-        round=0,
-        prompt_ids=first.prompt_ids,
-        chosen_ids=first.token_ids,
-        rejected_ids=second.token_ids,
-        chosen_spans=first.token_spans,
-        rejected_spans=second.token_spans,
-    )
-
-
-def _answer(view: ScoredView) -> list[Message]:
-    return [] if view.output is None else [Message("assistant", view.output)]
+    return pair_of(first, second, pair.kind, prompt, (chosen.rewards, rejected.rewards), round=0)
 
 
 def _read_trajectories(source: File, spool: _Spool) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.dataset_averages import ALL, is_average
+from pipeline.core.answer_metrics import ALL, is_average
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.stages.report_data import read_json
 

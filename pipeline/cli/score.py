@@ -142,7 +142,7 @@ def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
 
         return Rewards(), _SimilarityOnly(Lexical)
     from pipeline.config import load
-    from pipeline.config.dtypes import resolve_dtypes
+    from pipeline.config.machine_choices import resolve_dtypes
     from pipeline.stages.resources import open_similarity
 
     config = resolve_dtypes(load(name)).settings
@@ -188,14 +188,15 @@ def _score_judged(
     source: File, reward: str, config: str, verdicts: File | None
 ) -> Iterator[Record]:
     """Records with HiPRAG's rewards; a configuration replaces the paper's coefficients."""
-    from pipeline.rewards.hiprag import PAPER, HiPragWeights
+    from pipeline.rewards.hiprag import PAPER
     from pipeline.rewards.hiprag import score as score_trajectories
 
     coefficients = PAPER
     if config != _LEXICAL:
         from pipeline.config import load
+        from pipeline.methods.hiprag import weights_of
 
-        coefficients = HiPragWeights(**load(config).rewards.hiprag.model_dump())
+        coefficients = weights_of(load(config).rewards)
     rulings_of = None if verdicts is None else _rulings(verdicts)
     for line, record in read_input(source):
         trajectory = scorable_trajectory(JudgedTrajectoryView, record, source, line, reward)

@@ -297,7 +297,7 @@ def _show_stage(outputs: Mapping[str, Path], id: str, as_json: bool) -> None:
 
 def _stage_lines(label: str, directory: Path, manifest: Mapping[str, Any]) -> Iterator[str]:
     """The manifest of a stage in lines."""
-    from pipeline.core.nested import leaves
+    from pipeline.core.input_files import leaves
 
     key = manifest["key"]
     yield f"{label}: {directory}"

@@ -8,12 +8,13 @@ from pipeline.config.base import (
     Block,
     Endpoint,
     EngineConfig,
+    Positive,
     Prices,
+    Share,
     for_round,
 )
-from pipeline.config.evaluation import Evaluation
+from pipeline.config.evaluation import Evaluation, JudgeModel, Judges, Noise
 from pipeline.config.execution import Executor, Ray, Slurm
-from pipeline.config.judging import JudgeModel, Judges, Noise
 from pipeline.config.knowledge import (
     ClosedWorld,
     Corpus,
@@ -49,7 +50,6 @@ from pipeline.config.policy import (
 from pipeline.config.preflight import Preflight
 from pipeline.config.reading import load
 from pipeline.config.run import Config
-from pipeline.config.values import Positive, Share
 
 __all__ = [
     "Block",

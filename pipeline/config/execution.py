@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.config.base import Block, Execution
-from pipeline.config.values import Few, Items, NotEmpty, Positive
+from pipeline.config.base import Block, Execution, Few, Items, NotEmpty, Positive
 
 _HOST_AND_PORT = re.compile(r"auto|[A-Za-z0-9._-]+:\d{1,5}|\[[0-9A-Fa-f:.]+\]:\d{1,5}")
 _DIRECTIVE = re.compile(r"--[a-z][a-z-]*(=[^\n\r]+)?")

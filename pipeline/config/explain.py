@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.base import shown
 from pipeline.config.evaluation import OVERRIDDEN, Evaluation
 from pipeline.config.per_round import PER_ROUND
 from pipeline.config.run import Config
-from pipeline.config.values import shown
+from pipeline.config.yaml_files import shown_key
 from pipeline.core.text import without_keys
-from pipeline.core.yaml_files import shown_key
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -10,24 +10,22 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import (
+    AtLeastOne,
     Block,
+    Count,
     Endpoint,
     EngineConfig,
     Execution,
     Indirect,
-    Shards,
-    check_one_model,
-)
-from pipeline.config.values import (
-    AtLeastOne,
-    Count,
     Items,
     PathOrName,
     Positive,
     Seconds,
     Seed,
+    Shards,
     Share,
     check_address,
+    check_one_model,
 )
 
 WorldSize = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import InitErrorDetails
 
-from pipeline.config.values import with_numbers_as_keys
-from pipeline.core.yaml_files import shown_key
+from pipeline.config.base import with_numbers_as_keys
+from pipeline.config.yaml_files import shown_key
 
 PER_ROUND = "per_round"
 # Blocks and fields that stages of a round read. Those that every policy of a run shares are not among

@@ -11,30 +11,28 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
-    Block,
-    Endpoint,
-    EngineConfig,
-    Execution,
-    Indirect,
-    Shards,
-    check_one_model,
-)
-from pipeline.config.knowledge import Reranker
-from pipeline.config.values import (
     Above0,
     AtLeastOne,
+    Block,
     Count,
+    Endpoint,
+    EngineConfig,
     Epochs,
+    Execution,
     Few,
+    Indirect,
     NotEmpty,
     PathOrName,
     PathOrTemplate,
     Positive,
+    Shards,
     Share,
     SizesByHops,
     Temperature,
     Weight,
+    check_one_model,
 )
+from pipeline.config.knowledge import Reranker
 from pipeline.core.methods import DEFAULT_METHOD, MethodName
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.config.base import Block, Execution
-from pipeline.config.values import Share
+from pipeline.config.base import Block, Execution, Share
 
 AtLeast1 = Annotated[float, Field(ge=1, le=1e6)]
 

@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.config.base import shown
 from pipeline.config.explain import explain, explain_each
 from pipeline.config.per_round import merged
 from pipeline.config.run import Config
-from pipeline.config.values import shown
+from pipeline.config.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.core.shipped import find_configuration, shipped_configuration
-from pipeline.core.yaml_files import YamlProblem, parse_yaml, read_yaml, shown_key
 
 _MOST_BASES = 20
 

@@ -8,10 +8,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from pipeline.config.base import Block, EngineConfig, Execution, Indirect
-from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation
+from pipeline.config.base import (
+    Block,
+    EngineConfig,
+    Execution,
+    Few,
+    Indirect,
+    Items,
+    PathOrName,
+    Seed,
+    shown,
+)
+from pipeline.config.evaluation import BASE, OVERRIDDEN, Evaluation, Judges
 from pipeline.config.execution import Executor
-from pipeline.config.judging import Judges
 from pipeline.config.knowledge import Corpus, Data, Graph, Hypergraph, Index, Retrieval
 from pipeline.config.per_round import PER_ROUND, PerRound, located, merged
 from pipeline.config.policy import (
@@ -28,7 +37,6 @@ from pipeline.config.policy import (
     Trainer,
 )
 from pipeline.config.preflight import Preflight
-from pipeline.config.values import Few, Items, PathOrName, Seed, shown
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 

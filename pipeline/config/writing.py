@@ -1,17 +1,160 @@
-"""Write a configuration as YAML that `pipeline.config.load` reads back as the same configuration.
+"""Write a configuration as YAML, and list the settings that differ from what it builds on.
 
-Input: a checked `Config`. Output: a text with every setting, defaults included and bases merged. Values
-that YAML 1.1 or 1.2 would read as another type are quoted.
+Input: a checked `Config`, and that of its ``base:`` file. Output: YAML that `pipeline.config.load` reads
+back as the same configuration, with comments on settings that differ from their default or from the base;
+and the differing settings of a run. Those are compared with the file that the configuration names as its
+``base``; a shipped file without one is compared with itself, so that overrides remain; any other file with
+the defaults.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipeline.config.base import Block, shown
+from pipeline.config.lookup import find_field, kind_of
+from pipeline.config.reading import load, load_base
 from pipeline.config.run import Config
-from pipeline.core.yaml_files import RESOLVERS
+from pipeline.config.yaml_files import RESOLVERS
+from pipeline.core.shipped import CONFIGURATIONS, find_configuration
+
+ABSENT: Any = object()  # stands for a default or a base that there is not
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting that is no block, or a block that is null; ``depth`` is the number of blocks above."""
+
+    key: str
+    depth: int
+    value: Any
+    default: Any
+    base: Any
+
+    @property
+    def changed(self) -> bool:
+        """Whether it differs from its default, or from the base file."""
+        return self.marks != ""
+
+    @property
+    def marks(self) -> str:
+        """What it differs from, in words; empty where it does not."""
+        before = [
+            f"{name}: {_words(value)}"
+            for name, value in (("base", self.base), ("default", self.default))
+            if value is not ABSENT and value != self.value
+        ]
+        return "; ".join(before)
+
+
+def entries(config: Config, base: Config | None) -> list[Entry]:
+    """All settings in the order of a file, with defaults and the values of the base file."""
+    return list(_entries(config, ABSENT, ABSENT if base is None else base, "", 0))
+
+
+def _entries(block: Block, defaults: Any, base: Any, above: str, depth: int) -> Iterator[Entry]:
+    for name, field in type(block).model_fields.items():
+        value, key = getattr(block, name), f"{above}{name}"
+        default = ABSENT
+        if isinstance(defaults, Block):
+            default = getattr(defaults, name)
+        elif not field.is_required():
+            default = field.get_default(call_default_factory=True)
+        before = getattr(base, name) if isinstance(base, Block) else ABSENT
+        if isinstance(value, Block):
+            yield from _entries(value, default, before, f"{key}.", depth + 1)
+        else:
+            yield Entry(key, depth, _plain(value), _plain(default), _plain(before))
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it: blocks as mappings, tuples as lists."""
+    if isinstance(value, Block):
+        return {key: _plain(item) for key, item in value.model_dump().items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _words(value: Any) -> str:
+    if (
+        isinstance(value, list)
+        and value
+        and not any(isinstance(item, dict | list) for item in value)
+    ):
+        return f"[{', '.join(map(shown, value))}]"
+    return shown(value)
+
+
+def as_text(chosen: list[Entry]) -> str:
+    """The settings as YAML with a comment on each that differs; the blocks above each are written too."""
+    lines: list[str] = []
+    open_blocks: list[str] = []
+    for entry in chosen:
+        *blocks, name = entry.key.split(".")
+        common = 0
+        while common < min(len(blocks), len(open_blocks)) and blocks[common] == open_blocks[common]:
+            common += 1
+        lines += [f"{_INDENT * depth}{blocks[depth]}:" for depth in range(common, len(blocks))]
+        open_blocks = blocks
+        written = yaml_text({name: entry.value}).splitlines()
+        comment = f"# {entry.marks}" if entry.changed else ""
+        indent = _INDENT * entry.depth
+        if comment and len(written) == 1:
+            written = [f"{written[0]}  {comment}"]
+        elif comment:
+            lines.append(indent + comment)
+        lines += [f"{indent}{line}" if line else "" for line in written]
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+DEFAULTS = "the defaults"
+
+
+def differing_settings(
+    path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None
+) -> dict[str, Any]:
+    """``reference``, a file name or `DEFAULTS`, and ``settings``: ``key``, ``value`` and ``before``.
+
+    Left out are the run's name, settings that only say how work is executed, and ``per_round``. A setting
+    whose block the reference lacks has no ``before``, and is there if it differs from its default.
+    Arguments and errors are those of `load`.
+    """
+    config = load(path, overrides, data)
+    reference, before = _reference(find_configuration(path), data)
+    rows = []
+    for entry in entries(config, before):
+        old = entry.default if before is None else entry.base
+        compared = entry.default if old is ABSENT else old
+        if compared == entry.value or not _decides(entry.key):
+            continue
+        row = {"key": entry.key, "value": entry.value}
+        rows.append(row if old is ABSENT else {**row, "before": old})
+    return {"reference": reference, "settings": rows}
+
+
+def _reference(path: Path, data: str | None) -> tuple[str, Config | None]:
+    if base := load_base(path, data):
+        return base[0].name, base[1]
+    if path.resolve().is_relative_to(CONFIGURATIONS.resolve()):
+        return path.name, load(path, (), data)
+    return DEFAULTS, None
+
+
+def _decides(key: str) -> bool:
+    """Whether a setting can decide results, and is not listed elsewhere on the page."""
+    if key in ("name", "per_round"):
+        return False
+    return kind_of(find_field(key).info) != "execution"
+
 
 _WIDTH = 100
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.core.unicode_forms import nfc
+from pipeline.core.records import HopType
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -26,7 +27,11 @@ def normalize(text: str) -> str:
     Lower-case, delete ASCII punctuation, drop a/an/the, collapse white space; the steps run in this
     order.
     """
-    return " ".join(_ARTICLES.sub(" ", nfc(text).lower().translate(_PUNCTUATION)).split())
+    return " ".join(
+        _ARTICLES.sub(
+            " ", unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
+        ).split()
+    )
 
 
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:
@@ -59,3 +64,25 @@ def _token_f1(predicted: str, gold: str) -> float:
     common = sum((Counter(predicted_tokens) & Counter(gold_tokens)).values())
     # 2 PR / (P + R) as one division, so that 4/5 is the double nearest to 0.8.
     return 2 * common / (len(predicted_tokens) + len(gold_tokens))
+
+
+ALL = "all"
+HOP_AVERAGES: Mapping[HopType, str] = {"single": "single-hop", "multi": "multi-hop"}
+_AVERAGES = frozenset({*HOP_AVERAGES.values(), ALL})
+_HOP_COUNT = re.compile(r"(\d+)-hop")
+
+
+def is_average(dataset: str) -> bool:
+    """Whether this names an average over several data sets."""
+    return dataset in _AVERAGES or hop_count(dataset) is not None
+
+
+def hop_count(dataset: str) -> int | None:
+    """The number of hops of an average such as "2-hop"; None for other names."""
+    found = _HOP_COUNT.fullmatch(dataset)
+    return None if found is None else int(found[1])
+
+
+def hop_count_name(hops: int) -> str:
+    """The name of the average over the questions with this number of hops."""
+    return f"{hops}-hop"

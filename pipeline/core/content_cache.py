@@ -2,10 +2,9 @@
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. `ContentCache` is SQLite in write-ahead mode, so that
-several processes can read and write at once. Write-ahead mode needs memory that the processes
-share. A cache on a network file system therefore has a rollback journal, which needs only locks
-between its machines.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite with its rollback journal, so
+processes of one machine share it, and of several machines whose file system has working locks.
+Write-ahead mode would save half a millisecond per write, but needs memory that machines do not share.
 """
 
 from __future__ import annotations
@@ -16,11 +15,8 @@ import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
-
-from tenacity import retry, retry_if_exception_message, stop_after_delay, wait_random
 
 from pipeline.core.errors import StoreError
 
@@ -28,13 +24,6 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _PER_STATEMENT = 500  # parameters of one SQL statement; old SQLite builds allow 999
 _WAIT_SECONDS = 120.0
-_SWITCH_SECONDS = 10.0
-_MOUNTS = Path("/proc/self/mounts")  # only Linux has it; elsewhere file systems count as local
-_NETWORK = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs",
-     "orangefs", "pvfs2", "panfs", "wekafs", "ocfs2", "gfs2", "9p", "fuse.glusterfs", "fuse.sshfs",
-     "fuse.juicefs", "fuse.s3fs", "fuse.ceph", "fuse.gcsfuse", "fuse.rclone", "fuse.lustre")
-)  # fmt: skip
 
 
 def digest(*parts: str) -> bytes:
@@ -59,12 +48,11 @@ class ContentCache:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if private:
-                _close_to_others(path)
+            if private:  # the journal gets the same mode
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(
                 path, timeout=_WAIT_SECONDS, check_same_thread=False, isolation_level=None
             )
-            _set_journal(self._connection, shared=on_network(path))
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS items (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
             )
@@ -96,6 +84,10 @@ class ContentCache:
         """Forget the values of these keys, so that `put` stores new ones."""
         self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
 
+    def clear(self) -> None:
+        """Remove all values."""
+        self._execute("DELETE FROM items", [()])
+
     def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
         """Execute a statement for every row in one transaction."""
         with self._lock:
@@ -110,10 +102,6 @@ class ContentCache:
             except sqlite3.Error as error:
                 raise self._broken(error) from None
 
-    def clear(self) -> None:
-        """Forget all values."""
-        self._execute("DELETE FROM items", [()])
-
     def close(self) -> None:
         """Close the file; the cache must not be used afterwards."""
         self._connection.close()
@@ -123,48 +111,6 @@ class ContentCache:
             f"{self.path}: cache cannot be used ({error}); check the disk, or delete the file "
             "to rebuild it"
         )
-
-
-def _close_to_others(path: Path) -> None:
-    """Create the file for its owner alone, or make it so; SQLite gives its other files the same
-    mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        with suppress(FileNotFoundError):
-            if file.stat().st_uid == os.geteuid():
-                file.chmod(0o600)
-
-
-@retry(
-    retry=retry_if_exception_message(message="database is locked"),
-    stop=stop_after_delay(_SWITCH_SECONDS),
-    wait=wait_random(0.01, 0.1),
-    reraise=True,
-)
-def _set_journal(connection: sqlite3.Connection, *, shared: bool) -> None:
-    """Switch to a rollback journal where machines share the file, else to write-ahead mode.
-
-    When several processes open a new file, SQLite lets one switch and fails the others at once
-    instead of making them wait, so the switch is retried.
-    """
-    connection.execute(f"PRAGMA journal_mode={'TRUNCATE' if shared else 'WAL'}")
-    connection.execute(f"PRAGMA synchronous={'FULL' if shared else 'NORMAL'}")
-
-
-def on_network(path: Path) -> bool:
-    """Whether ``path``, which need not exist, is on a network file system, by the table of
-    mounts."""
-    try:
-        lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return False
-    real, longest, kind = os.path.realpath(path), "", ""
-    for _, place, name, *_ in (line.split(" ") for line in lines):
-        point = place.replace("\\040", " ")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(longest):  # a later mount hides an earlier one
-            longest, kind = point, name
-    return kind in _NETWORK
 
 
 class LruCache(Generic[K, V]):

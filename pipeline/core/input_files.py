@@ -11,7 +11,7 @@ import json
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -334,3 +334,15 @@ def _all_finite(array: pa.Array) -> bool:
     if is_type.is_fixed_size_list(array.type):
         return _all_finite(array.flatten())
     return True
+
+
+def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) for every value inside nested mappings, in order; tuples become lists.
+
+    ``prefix`` is the name of ``value`` itself. An empty mapping has no values.
+    """
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from leaves(below, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, list(value) if isinstance(value, tuple) else value

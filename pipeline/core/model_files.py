@@ -1,16 +1,25 @@
-"""The files of a model and the hash of their contents.
+"""The files of models and policies: where they are, and the hash of their contents.
 
 All keys that depend on a model (fingerprints of stages, cached embeddings and scores, a policy's
-lineage, a merged model) use this hash, so they all detect the same changes. Input: a model or
-adapter directory. Output: its files, and one hash over their names and contents. The hash does not
-depend on the location of the directory and changes with every file.
+lineage, a merged model) use this hash, so they all detect the same changes. It covers names and
+contents of the files and not the location of the directory. Input: a model as a configuration names
+it (a directory, a hub name, or ``package:NAME``), or the directory of a model, an adapter or a policy
+(``adapter/``, and ``lineage.json``, which names it and its origin). Nothing is loaded, and no network
+is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from pipeline.core.errors import InputError
+from pipeline.core.input_files import read_json
+from pipeline.core.shipped import find_model
 
 TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
 EXPORTED_WEIGHTS = (
@@ -68,3 +77,77 @@ def model_hash(directory: Path, hash_of: Callable[[Path], str] = file_hash) -> s
     for path in model_files(directory):
         digest.update(f"{path.relative_to(directory).as_posix()}\0{hash_of(path)}\n".encode())
     return digest.hexdigest()[:16]
+
+
+PACKAGE = "package:"
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name can only be that of a model on the hub: owner/model."""
+    return not Path(name).is_absolute() and not name.startswith(".") and name.count("/") == 1
+
+
+def is_offline() -> bool:
+    """Whether an environment variable forbids downloads from the hub."""
+    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
+
+
+def local_directory(name: str) -> Path | None:
+    """The directory of a model: its own, that in a package, or that in the cache of the hub.
+
+    The files in it may be incomplete.
+    """
+    if name.startswith(PACKAGE):
+        return _in_package(name.removeprefix(PACKAGE))
+    path = Path(find_model(name))
+    if path.is_dir():
+        return path
+    return _cached(name) if is_hub_name(name) else None
+
+
+def _in_package(package: str) -> Path | None:
+    """The directory of the first model in an installed package."""
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    if spec is None or spec.origin is None:
+        return None
+    root = Path(spec.origin).parent
+    files = sorted(root.rglob("modules.json")) or sorted(root.rglob("config.json"))
+    return min(files, key=lambda path: len(path.parts)).parent if files else None
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError):
+        return None
+
+
+LINEAGE = "lineage.json"
+ADAPTER_SETTINGS = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+UNTRAINED = "untrained"  # the method in the lineage of the base model, which has no adapter
+
+
+def adapter_directory(directory: Path) -> Path:
+    """The adapter of a policy's directory; a bare adapter, as PEFT writes it, is its own directory."""
+    return directory if (directory / ADAPTER_SETTINGS).is_file() else directory / "adapter"
+
+
+def lineage_fields(directory: Path) -> dict[str, Any]:
+    """The content of ``lineage.json``, which names at least the ``policy``.
+
+    Raises InputError when the file is missing, malformed, or names no policy.
+    """
+    path = directory / LINEAGE
+    if not path.exists():
+        raise InputError.at(
+            path, None, "no such file, so the directory holds no policy; train it again"
+        )
+    fields: dict[str, Any] = read_json(path)
+    if not isinstance(fields.get("policy"), str):
+        raise InputError.at(path, None, "malformed lineage of a policy: it names no policy")
+    return fields

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import read_json
-from pipeline.core.local_models import local_directory
+from pipeline.core.model_files import local_directory
 
 CONFIG = "config.json"
 

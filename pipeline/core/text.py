@@ -23,8 +23,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from pipeline.core.unicode_forms import nfkc
-
 WORD = re.compile(r"[^\W_]+")
 # The parenthesis at the end of a title that distinguishes it from others: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
@@ -43,7 +41,7 @@ _ARABIC_SIGNS = range(0x0600, 0x0606)
 
 def tokenize(text: str) -> list[str]:
     """Words of the NFKC-normalized, case-folded text, in order, with repetitions."""
-    return WORD.findall(nfkc(text).casefold())
+    return WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 def fold(word: str) -> str:

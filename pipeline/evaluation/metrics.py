@@ -17,8 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.answer_metrics import cover_exact_match, exact_match, f1
-from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count_name
+from pipeline.core.answer_metrics import (
+    ALL,
+    HOP_AVERAGES,
+    cover_exact_match,
+    exact_match,
+    f1,
+    hop_count_name,
+)
 from pipeline.core.records import HopType, Question, Stop, Trajectory
 from pipeline.evaluation.compare import bootstrap_interval
 from pipeline.evaluation.failures import FailureMode, diagnose

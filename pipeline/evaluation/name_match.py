@@ -10,11 +10,11 @@ form; deletion alone would miss every name before an apostrophe or a dash. Match
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.text import QUALIFIER, WORD
-from pipeline.core.unicode_forms import nfc
 
 _MARKS = re.compile(r"[\W_]+")
 
@@ -68,7 +68,9 @@ def _contains_words(text: str, name: str) -> bool:
 
 
 def _normalized_forms(text: str) -> tuple[str, str]:
-    return normalize(text), normalize(_MARKS.sub(" ", nfc(text)))  # marks may be accents
+    return normalize(text), normalize(
+        _MARKS.sub(" ", unicodedata.normalize("NFC", text))
+    )  # marks may be accents
 
 
 _forms_of_name = lru_cache(maxsize=8192)(_normalized_forms)  # names recur, texts do not

@@ -16,7 +16,7 @@ from typing import Protocol
 from pipeline.core.errors import InputError
 from pipeline.core.methods import METHODS, listed_methods
 from pipeline.core.records import ContextItem, Message, Span, Step, Stop
-from pipeline.grammars.control_tokens import first_control_token
+from pipeline.grammars.sanitize import first_control_token
 
 MAX_STEPS = 5  # TeaRAG (arXiv 2511.05385), 5.1.3
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pipeline.core.records import ContextItem, Message, Span, Step
 from pipeline.grammars.base import Finish, Grammar, NextAction, ParsedOutput
-from pipeline.grammars.control_tokens import control_token_error, first_control_token
+from pipeline.grammars.sanitize import control_token_error, first_control_token
 
 
 @dataclass(frozen=True)

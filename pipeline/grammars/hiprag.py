@@ -27,9 +27,8 @@ from pipeline.grammars.base import (
     Retrieve,
     SingleTurnGrammar,
 )
-from pipeline.grammars.control_tokens import control_token_error, first_control_token
 from pipeline.grammars.document_lines import document_lines, parse_documents, sanitize_documents
-from pipeline.grammars.sanitize import sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
 from pipeline.grammars.spans import covering, pieces
 
 OPENING = "<think>\n<step>\n<reasoning>"

@@ -17,8 +17,7 @@ from typing import ClassVar
 
 from pipeline.core.records import ContextItem, Span, Step
 from pipeline.grammars.base import Finish, NextAction, ParsedOutput, Retrieve, SingleTurnGrammar
-from pipeline.grammars.control_tokens import control_token_error, first_control_token
-from pipeline.grammars.sanitize import sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
 from pipeline.grammars.spans import covering
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

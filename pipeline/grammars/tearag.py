@@ -22,8 +22,7 @@ from pipeline.grammars.base import (
     Retrieve,
     SingleTurnGrammar,
 )
-from pipeline.grammars.control_tokens import control_token_error, first_control_token
-from pipeline.grammars.sanitize import sanitize
+from pipeline.grammars.sanitize import control_token_error, first_control_token, sanitize
 from pipeline.grammars.spans import covering
 
 OPEN, CLOSE = "<Reference>", "</Reference>"

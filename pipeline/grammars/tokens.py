@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from pipeline.core.errors import InputError, model_problem
 from pipeline.core.records import Message, Span
-from pipeline.grammars.control_tokens import escape_tokens, token_patterns
+from pipeline.grammars.sanitize import escape_tokens, token_patterns
 from pipeline.grammars.spans import cover_error, extend
 from pipeline.grammars.tokenizer import Tokenizer, is_markup
 

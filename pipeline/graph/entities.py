@@ -7,9 +7,8 @@ after Unicode NFKC and case folding, with white space collapsed and surrounding 
 
 from __future__ import annotations
 
+import unicodedata
 from functools import lru_cache
-
-from pipeline.core.unicode_forms import nfkc
 
 # Opening quote -> closing quote, after NFKC, which maps full-width quotes to ASCII.
 _QUOTES = {
@@ -40,7 +39,7 @@ def entity_key(surface: str) -> str:
     """
     text = surface
     while True:
-        folded = nfkc(nfkc(text).casefold())
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         stripped = _unquote(display(folded))
         if stripped == text:
             return text

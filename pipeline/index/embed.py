@@ -242,7 +242,7 @@ def open_embedder(
     settings: EmbedderSettings, cache: ContentCache, model: str | None = None
 ) -> Embedder:
     """The embedder of a settings block; ``model`` replaces the model of the settings."""
-    assert settings.dtype != "auto"  # `pipeline.config.dtypes` has replaced it
+    assert settings.dtype != "auto"  # `pipeline.config.machine_choices` has replaced it
     return Embedder(
         model or settings.model,
         query_prefix=settings.query_prefix,

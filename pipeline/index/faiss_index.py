@@ -4,12 +4,16 @@ Finds the candidate chunks and entities of TeaRAG (arXiv 2511.05385), 4.2.3. Inp
 vectors. Output: rows of the nearest vectors with their cosines. Kind ``auto`` is exact search
 (flat) up to 100,000 vectors, HNSW up to two million, and IVF-PQ above. IVF-PQ codes select eight
 candidates per neighbor; their cosines are then computed from the vectors, which stay on disk. The
-search effort of HNSW and IVF-PQ is tuned while building (`index.tuning`). FAISS returns row -1
+search effort of HNSW and IVF-PQ is tuned while building by recall@20 against exact search, with 256 of
+the vectors as queries, themselves excluded: the share of returned neighbors that are at least as near
+as the exact twentieth neighbor. FAISS returns row -1
 where it finds too few neighbors; these rows are removed, because -1 would index the last row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +22,6 @@ from numpy.typing import NDArray
 
 from pipeline.core.errors import ConfigError, DependencyError, StoreError
 from pipeline.index import ivf_pq
-from pipeline.index.tuning import NEIGHBORS, least_effort, recall_probe
 
 Kind = Literal["flat", "ivf-pq", "hnsw", "auto"]
 SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]  # rows and cosines, best first
@@ -69,7 +72,7 @@ class VectorIndex:
         With ``keep`` the build of a compressed index continues where an earlier one was interrupted (`ivf_pq`).
 
         The search effort of an approximate index is tuned to 95 % recall of 20 neighbors
-        (`index.tuning`). Raises ConfigError when the kind does not fit the number of vectors.
+        (`index.faiss_index`). Raises ConfigError when the kind does not fit the number of vectors.
         """
         import faiss
 
@@ -223,3 +226,66 @@ def _on_gpus(faiss: Any, index: Any) -> Any:
         raise DependencyError(
             f"index.gpu is true, but FAISS cannot copy the index to a GPU ({reason}); set it to false"
         ) from None
+
+
+NEIGHBORS = 20  # the candidates of semantic retrieval (TeaRAG 4.2.3)
+TARGET_RECALL = 0.95
+_QUERIES = 256
+_BLOCK = 65_536  # vectors compared at once
+_TOLERANCE = 2e-6  # two ways of computing a cosine differ by less
+
+Vectors = NDArray[np.float32]
+Search = Callable[[Vectors, int], Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]]]
+
+
+@dataclass(frozen=True)
+class RecallProbe:
+    """Query vectors drawn from a table, and the cosine of their exact k-th neighbor."""
+
+    rows_Q: NDArray[np.int64]  # rows of the queries in the table
+    query_QD: Vectors
+    kth_Q: NDArray[np.float32]  # cosine of the k-th nearest other vector
+    k: int
+
+    def recall(self, search: Search) -> float:
+        """The share of the k exact neighbors of each query that ``search`` returns, in [0, 1]."""
+        hits = 0
+        results = search(self.query_QD, self.k + 1)
+        for row, kth, (rows, cosines) in zip(self.rows_Q, self.kth_Q, results, strict=True):
+            near = (rows != row) & (cosines >= kth - _TOLERANCE)
+            hits += min(int(near.sum()), self.k)
+        return hits / (self.k * len(self.rows_Q))
+
+
+def recall_probe(vectors_ND: Vectors) -> RecallProbe:
+    """Queries drawn from the vectors [N, D], N > 1, with their exact neighbors."""
+    count = len(vectors_ND)
+    k = min(NEIGHBORS, count - 1)
+    rng = np.random.default_rng(0)
+    rows_Q = np.sort(rng.choice(count, min(_QUERIES, count), replace=False))
+    query_QD = np.ascontiguousarray(vectors_ND[rows_Q])
+    best_QK = np.full((len(rows_Q), k), -np.inf, dtype=np.float32)
+    for start in range(0, count, _BLOCK):
+        block_BD = np.asarray(vectors_ND[start : start + _BLOCK])
+        cosine_QB = query_QD @ block_BD.T
+        in_block = (rows_Q >= start) & (rows_Q < start + len(block_BD))
+        cosine_QB[in_block, rows_Q[in_block] - start] = -np.inf  # a query is not its own neighbor
+        both = np.concatenate([best_QK, cosine_QB], axis=1)
+        best_QK = -np.partition(-both, k - 1, axis=1)[:, :k]
+    return RecallProbe(rows_Q, query_QD, best_QK.min(axis=1), k)
+
+
+def least_effort(
+    probe: RecallProbe, search: Search, efforts: Sequence[int], apply: Callable[[int], None]
+) -> tuple[int, float]:
+    """The first effort that reaches `TARGET_RECALL`, else the last one, and its recall.
+
+    ``apply`` sets an effort on the index, which keeps the returned one.
+    """
+    effort, recall = efforts[0], 0.0
+    for effort in efforts:
+        apply(effort)
+        recall = probe.recall(search)
+        if recall >= TARGET_RECALL:
+            break
+    return effort, round(recall, 4)

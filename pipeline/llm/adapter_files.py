@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.core.errors import InputError, model_problem
 from pipeline.core.input_files import read_json
-from pipeline.core.policy_files import ADAPTER_SETTINGS, ADAPTER_WEIGHTS
+from pipeline.core.model_files import ADAPTER_SETTINGS, ADAPTER_WEIGHTS
 
 # numpy has no bfloat16: its bits are read as whole numbers.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

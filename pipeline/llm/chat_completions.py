@@ -17,7 +17,7 @@ from pipeline.core.http_body import HttpReply
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Message
 from pipeline.core.text import one_line
-from pipeline.grammars.control_tokens import escape_all
+from pipeline.grammars.sanitize import escape_all
 from pipeline.llm.chat import Finish, Reply
 
 # Control tokens of common chat templates. The tokenizer of an endpoint is unknown, so a control token

@@ -35,13 +35,18 @@ def decision_scorer(weights: HiPragWeights) -> Scorer:
     return scorer
 
 
+def weights_of(settings: Rewards) -> HiPragWeights:
+    """The weights of eq. 1 in a configuration."""
+    return HiPragWeights(**settings.hiprag.model_dump())
+
+
 def _combined(terms: Mapping[str, Any], _: str, settings: Rewards) -> Mapping[str, Any]:
-    weights = HiPragWeights(**settings.hiprag.model_dump())
-    return {**terms, **combined(terms["answer"], terms["format"], terms["steps"], weights)}
+    answer, format, steps = terms["answer"], terms["format"], terms["steps"]
+    return {**terms, **combined(answer, format, steps, weights_of(settings))}
 
 
 def _scorer(settings: Rewards, inputs: ScoreInputs) -> Scorer:
-    return decision_scorer(HiPragWeights(**settings.hiprag.model_dump()))
+    return decision_scorer(weights_of(settings))
 
 
 def _build_step(

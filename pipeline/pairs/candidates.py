@@ -1,4 +1,4 @@
-"""The values by which a trajectory is selected for pairs, read from its reward terms.
+"""The values by which a trajectory is selected for pairs, and the record of a pair.
 
 Two kinds of reward are known: one with separate outcome and process terms (TeaRAG, arXiv 2511.05385,
 eq. 5, 6 and 13), and one whose terms add up to a single number that is compared by a margin (HiPRAG,
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from pipeline.core.errors import InputError
+from pipeline.core.records import Message, Pair, PairKind
 
 
 class CandidateTerms(TypedDict, total=False):
@@ -63,3 +64,36 @@ def _number(terms: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InputError(f"rewards.{name} is {value!r}; expected a finite number")
     return float(value)
+
+
+def pair_of(
+    chosen: Any,
+    rejected: Any,
+    kind: PairKind,
+    prompt: list[Message],
+    rewards: tuple[dict[str, Any], dict[str, Any]],
+    round: int,
+) -> Pair:
+    """The pair of two trajectories, or of views with the same fields, whose ``output`` may be None."""
+    return Pair(
+        question_id=chosen.question_id,
+        prompt=prompt,
+        chosen=_answer(chosen.output),
+        rejected=_answer(rejected.output),
+        chosen_id=chosen.trajectory_id,
+        rejected_id=rejected.trajectory_id,
+        kind=kind,
+        chosen_rewards=rewards[0],
+        rejected_rewards=rewards[1],
+        policy=chosen.policy,
+        round=round,
+        prompt_ids=chosen.prompt_ids,
+        chosen_ids=chosen.token_ids,
+        rejected_ids=rejected.token_ids,
+        chosen_spans=chosen.token_spans,
+        rejected_spans=rejected.token_spans,
+    )
+
+
+def _answer(output: str | None) -> list[Message]:
+    return [] if output is None else [Message("assistant", output)]

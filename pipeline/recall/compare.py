@@ -32,8 +32,13 @@ from pipeline.grammars.tearag import TeaRag
 from pipeline.index.embed import Embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.recall.build import BuiltStages
-from pipeline.recall.metrics import DocumentOf, ranked_documents, recall_at
-from pipeline.recall.questions import RecallQuery, RecallQuestions
+from pipeline.recall.questions import (
+    DocumentOf,
+    RecallQuery,
+    RecallQuestions,
+    ranked_documents,
+    recall_at,
+)
 from pipeline.retrieval.base import ChunkRetriever, Query, ScoredChunk
 from pipeline.retrieval.bm25 import Bm25Retrieval, FusedRetrieval
 from pipeline.retrieval.rerank import BiEncoder

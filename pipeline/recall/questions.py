@@ -11,12 +11,12 @@ documents of its title. A passage that matches several documents counts as retri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import Chunk, Question
+from pipeline.core.records import Chunk, ContextItem, Question
 from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.load import read_questions
 from pipeline.corpus.questions.passages import gold_passages, guess_dataset, hop_passages
@@ -106,3 +106,26 @@ def _matching_documents(passage: Document, locator: Locator) -> GoldPassage:
         or same_title
     )
     return frozenset(chunk.doc_id for chunk in chunks)
+
+
+DocumentOf = Callable[[ContextItem], str]  # maps a retrieved item to its document id
+
+
+# The ranking of documents is the order in which they first appear among the items. A chunk counts for
+# its document, and a triplet or hyperedge for the document of the chunk that it was extracted from (its
+# provenance). Strict ranking uses chunks only, that is, passages that the model can read.
+#     recall@k = |gold passages among the first k documents| / |gold passages|
+
+
+def ranked_documents(
+    items: Sequence[ContextItem], document_of: DocumentOf, *, strict: bool = False
+) -> list[str]:
+    """Ids of the distinct documents of ``items``, in order of first appearance."""
+    counted = [item for item in items if item.kind == "chunk" or not strict]
+    return list(dict.fromkeys(document_of(item) for item in counted))
+
+
+def recall_at(ranking: Sequence[str], gold: Sequence[GoldPassage], k: int) -> float:
+    """Share of gold passages among the first ``k`` documents, from 0 to 1."""
+    top = set(ranking[:k])
+    return sum(not top.isdisjoint(passage) for passage in gold) / len(gold)

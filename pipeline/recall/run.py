@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
-from pipeline.config.dtypes import resolve_dtypes
+from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
@@ -32,8 +32,7 @@ from pipeline.recall.compare import (
     measure_retrievers,
     retriever_variants,
 )
-from pipeline.recall.metrics import DocumentOf
-from pipeline.recall.questions import RecallQuestions, read_recall_questions
+from pipeline.recall.questions import DocumentOf, RecallQuestions, read_recall_questions
 
 _TIMED_QUERIES = 32
 

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipeline.core.records import ContextItem
 
 
@@ -118,3 +121,14 @@ class HyperedgeRetriever(Protocol):
     def retrieve(self, queries: Sequence[Query]) -> list[list[ScoredHyperedge]]:
         """The hyperedges of each query, best first."""
         ...
+
+
+def top_positions(scores_N: NDArray[np.floating], k: int) -> NDArray[np.int64]:
+    """Positions of the k highest scores [N], best first, ties by position."""
+    if len(scores_N) > 4 * k:
+        threshold = np.partition(scores_N, len(scores_N) - k)[len(scores_N) - k]
+        kept = np.flatnonzero(scores_N >= threshold)
+    else:
+        kept = np.arange(len(scores_N))
+    order: NDArray[np.int64] = kept[np.argsort(-scores_N[kept], kind="stable")][:k]
+    return order

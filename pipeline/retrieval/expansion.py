@@ -20,8 +20,7 @@ from pipeline.graph.entities import entity_key
 from pipeline.graph.names import NameIndex
 from pipeline.index.embed import Embedder, Vectors, passage_text
 from pipeline.index.faiss_index import DECIMALS
-from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet
-from pipeline.retrieval.ranking import top_positions
+from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet, top_positions
 from pipeline.retrieval.rerank import Reranker, score_candidates
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves
 
 if TYPE_CHECKING:
     from pipeline.config.knowledge import Retrieval

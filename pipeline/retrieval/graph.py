@@ -17,8 +17,7 @@ from pipeline.core.columns import Columns
 from pipeline.graph.adjacency import Adjacency
 from pipeline.index.embed import Embedder, Vectors, passage_text
 from pipeline.index.faiss_index import DECIMALS, VectorIndex
-from pipeline.retrieval.base import Query, ScoredTriplet
-from pipeline.retrieval.ranking import top_positions
+from pipeline.retrieval.base import Query, ScoredTriplet, top_positions
 from pipeline.retrieval.rerank import Reranker, score_candidates
 
 HEAD, TAIL = 1, 3  # positions among the triplets' columns

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pipeline.core.columns import Columns
 from pipeline.index.embed import Embedder, passage_text
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.base import ScoredChunk
-from pipeline.retrieval.ranking import top_positions
+from pipeline.retrieval.base import ScoredChunk, top_positions
 from pipeline.retrieval.rerank import Reranker, score_candidates
 
 

@@ -11,9 +11,10 @@ seed derived from it. Trajectories are therefore independent of the number in fl
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -26,8 +27,7 @@ from pipeline.grammars.tokens import observation_ids, prompt_ids
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
 from pipeline.retrieval.base import Query
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
-from pipeline.rollout.settings import RolloutSettings
-from pipeline.rollout.truncation import fit_items
+from pipeline.rollout.policy import RolloutSettings
 
 Retrieved = list[ContextItem] | None  # None: retrieval failed
 MOST_CHARACTERS = 50_000  # of a passage that is inserted; the rest is cut
@@ -279,3 +279,42 @@ def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
         entities=[question], subquery=question, search=question, query=question, context=items,
         summary=answer, conclusion=answer,
     )  # fmt: skip
+
+
+# Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from the
+# last items and never touches the closing tag of the observation.
+
+
+def truncate_items(items: Sequence[ContextItem], characters: int) -> list[ContextItem]:
+    """The items up to ``characters`` characters of their texts in all; at least one item.
+
+    A word that the limit would split is removed too, unless it is the only word of its item.
+    """
+    kept: list[ContextItem] = []
+    for item in items:
+        text = item.text
+        if len(text) > characters:
+            splits_word = not (text[:characters][-1:].isspace() or text[characters].isspace())
+            text = text[: max(characters, 1)]
+            if splits_word and len(text.split()) > 1:
+                text = text.rsplit(maxsplit=1)[0]
+        if characters > 0 or not kept:
+            kept.append(replace(item, text=text))
+        characters -= len(item.text)
+        if characters <= 0:
+            break
+    return kept
+
+
+def fit_items(
+    items: list[ContextItem], limit: int, token_count: Callable[[list[ContextItem]], int]
+) -> list[ContextItem]:
+    """The items truncated so that ``token_count`` of them is at most ``limit``.
+
+    Where even one character exceeds the limit, that one character is kept.
+    """
+    lengths = range(1, 1 + sum(len(item.text) for item in items))
+    fitting = bisect.bisect_left(
+        lengths, True, key=lambda length: token_count(truncate_items(items, length)) > limit
+    )
+    return items if fitting == len(lengths) else truncate_items(items, fitting)

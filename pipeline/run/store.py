@@ -32,8 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import read_json
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves, read_json
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import (
     FileRecord,

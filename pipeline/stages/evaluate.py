@@ -19,8 +19,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.answer_metrics import ALL
 from pipeline.core.atomic import text_output, write_json
-from pipeline.core.dataset_averages import ALL
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, read_json
 from pipeline.core.progress import Progress

@@ -15,11 +15,9 @@ from typing import Any
 
 from pipeline.core.content_cache import digest
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_json
-from pipeline.core.nested import leaves
-from pipeline.evaluation.pair_comparison import RoundPairs
+from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.evaluation.policy_names import of_run
-from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
+from pipeline.evaluation.run_comparison import Comparison, RoundPairs, RunResults, compare_runs
 from pipeline.run.store import MANIFEST, Depth, problems, read_manifest
 from pipeline.stages.evaluate import read_outcomes
 

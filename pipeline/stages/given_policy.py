@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import shutil
 
-from pipeline.core.model_files import model_hash
-from pipeline.core.policy_files import (
+from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
     LINEAGE,
     UNTRAINED,
     adapter_directory,
+    model_hash,
 )
 from pipeline.llm.adapter_files import check_adapter
 from pipeline.run.context import StageContext

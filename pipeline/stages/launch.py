@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Trainer
-from pipeline.config.processes import fewer_processes, processes_on
+from pipeline.config.machine_choices import fewer_processes, processes_on
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, SteepError, TrainingError
 from pipeline.core.gpus import VISIBLE
@@ -120,7 +120,7 @@ def command(plan: Plan, rank: int = 0) -> list[str]:
 def with_processes(context: StageContext, block: str) -> StageContext:
     """The context whose training block has as many processes as this machine's GPUs allow.
 
-    Where that is fewer than the settings say (`pipeline.config.processes`), the log and the notes
+    Where that is fewer than the settings say (`pipeline.config.machine_choices`), the log and the notes
     tell. A single process is left one GPU: with several, ``Trainer`` would wrap the model in
     ``nn.DataParallel``, which TRL refuses. Call it before this process uses CUDA.
     """

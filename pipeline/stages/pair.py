@@ -20,10 +20,10 @@ from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Message, Pair, PairKind, Trajectory
+from pipeline.core.records import Pair, PairKind, Trajectory
 from pipeline.grammars import grammar
 from pipeline.methods import method
-from pipeline.pairs.candidates import CandidateTerms
+from pipeline.pairs.candidates import CandidateTerms, pair_of
 from pipeline.pairs.card import card
 from pipeline.pairs.funnel import Funnel, PairingOutcome
 from pipeline.pairs.questions import QuestionPairs, by_question, drawn, limited, pair_questions
@@ -164,24 +164,9 @@ class _ScoredFile:
         return [candidate_of(trajectory, self._terms_of) for trajectory in trajectories]
 
     def _pair(self, chosen: Trajectory, rejected: Trajectory, kind: PairKind) -> Pair:
-        return Pair(
-            question_id=chosen.question_id,
-            prompt=self._grammar.messages(self._context.config.prompt.system, chosen.question),
-            chosen=[Message("assistant", chosen.output)],
-            rejected=[Message("assistant", rejected.output)],
-            chosen_id=chosen.trajectory_id,
-            rejected_id=rejected.trajectory_id,
-            kind=kind,
-            chosen_rewards=chosen.rewards or {},
-            rejected_rewards=rejected.rewards or {},
-            policy=chosen.policy,
-            round=self._context.round or 0,
-            prompt_ids=chosen.prompt_ids,
-            chosen_ids=chosen.token_ids,
-            rejected_ids=rejected.token_ids,
-            chosen_spans=chosen.token_spans,
-            rejected_spans=rejected.token_spans,
-        )
+        prompt = self._grammar.messages(self._context.config.prompt.system, chosen.question)
+        rewards = (chosen.rewards or {}, rejected.rewards or {})
+        return pair_of(chosen, rejected, kind, prompt, rewards, round=self._context.round or 0)
 
 
 def candidate_of(

@@ -16,7 +16,7 @@ from pipeline.llm.engine import Engine, open_engine
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.factory import chat_cache
 from pipeline.llm.merged_adapter import merged_models
-from pipeline.rollout.settings import RolloutSettings
+from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_remote_retriever, open_retriever, policy_identity
 

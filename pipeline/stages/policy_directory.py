@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError
-from pipeline.core.policy_files import (
+from pipeline.core.model_files import (
     ADAPTER_SETTINGS,
     ADAPTER_WEIGHTS,
     LINEAGE,
@@ -100,8 +100,9 @@ def _fingerprint(adapter: Path, settings: dict[str, Any], config: Config) -> str
 
     base, sha = _base(config)
     _check_named_base(adapter, settings.get("base_model_name_or_path"), config, base, sha)
-    check_effect(adapter, adapter_tensors(adapter))
-    return policy_fingerprint(adapter, sha)
+    tensors = adapter_tensors(adapter)
+    check_effect(adapter, tensors)
+    return policy_fingerprint(adapter, sha, tensors)
 
 
 def _check_named_base(adapter: Path, named: Any, config: Config, base: Path, sha: str) -> None:

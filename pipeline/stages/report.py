@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
-from pipeline.core.dataset_averages import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.core.dataset_averages import ALL, hop_count_name
+from pipeline.core.answer_metrics import ALL, hop_count_name
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops

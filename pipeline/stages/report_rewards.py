@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.core.answer_metrics import exact_match
-from pipeline.core.dataset_averages import HOP_AVERAGES
+from pipeline.core.answer_metrics import HOP_AVERAGES, exact_match
 from pipeline.core.input_files import iterate_parquet, parse_json
 from pipeline.core.records import HopType
 from pipeline.evaluation import plots

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves
 
 
 def round_settings(config: Config) -> list[dict[str, Any]]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
-from pipeline.core.policy_files import LINEAGE, lineage_fields
+from pipeline.core.model_files import LINEAGE, lineage_fields
 from pipeline.core.record_io import parse_record
-from pipeline.llm.adapter_files import adapter_settings, adapter_tensors
+from pipeline.llm.adapter_files import Tensor, adapter_settings, adapter_tensors
 
 # Settings of adapters from elsewhere that change the output; the stages never set them.
 _SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
@@ -32,7 +33,7 @@ class Lineage:
     has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained" for the base model
     and "given" for an adapter of unknown origin. ``counts`` are the numbers
     of records and tokens of the training run, and ``training`` what it changed: the number of steps,
-    the highest learning rate and the change of the adapter (None before version 0.3).
+    the highest learning rate and the change of the adapter.
     """
 
     policy: str
@@ -65,17 +66,20 @@ def check_base(lineage: Lineage, base_sha: str) -> None:
         )
 
 
-def policy_fingerprint(adapter: Path, base: str) -> str:
+def policy_fingerprint(
+    adapter: Path, base: str, tensors: Mapping[str, Tensor] | None = None
+) -> str:
     """The name of a policy: 16 hexadecimal digits over its adapter's tensors and scale and ``base``.
 
-    ``base`` is the base model's `model_hash`. Raises InputError for an adapter that is missing or damaged.
+    ``base`` is the base model's `model_hash`; ``tensors`` are those of the adapter if they have been
+    read. Raises InputError for an adapter that is missing or damaged.
     """
     config = adapter_settings(adapter)
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]
     if others := {name: config[name] for name in _SCALING if config.get(name)}:
         shape.append(others)
     digest = hashlib.sha256(json.dumps([base, shape]).encode())
-    for name, tensor in adapter_tensors(adapter).items():
+    for name, tensor in (tensors or adapter_tensors(adapter)).items():
         digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
         digest.update(tensor.data)
     return digest.hexdigest()[:16]

@@ -26,7 +26,7 @@ from pipeline.core.errors import (
     model_problem,
 )
 from pipeline.core.input_files import read_json
-from pipeline.core.policy_files import ADAPTER_SETTINGS
+from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.llm.adapter_files import adapter_tensors, check_loaded, does_not_fit

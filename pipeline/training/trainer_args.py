@@ -9,14 +9,14 @@ of NaN losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.config.policy import Trainer
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
-from pipeline.training.adapter_precision import keeping_precision
 from pipeline.training.checkpoints import (
     CHECKPOINTS,
     STATE,
@@ -157,7 +157,7 @@ def sorted_steps(
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
     ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together. The
-    adapter keeps its number format (`pipeline.training.adapter_precision`), and the process trains on one GPU.
+    adapter keeps its number format (`pipeline.training.trainer_args`), and the process trains on one GPU.
     """
 
     class StepSorted(trainer_class):
@@ -224,3 +224,17 @@ def on_main(trainer: TrlTrainer, action: Callable[[], None]) -> None:
     if trainer.is_world_process_zero():
         action()
     trainer.accelerator.wait_for_everyone()
+
+
+# TRL 1.16 casts the trainable weights of a model in 4 or 8 bit to bfloat16 when it builds a trainer.
+# AdamW then writes each update into bfloat16, whose neighboring numbers differ by up to 1/128 of their
+# size. A step of 1e-5 leaves most weights of .01 and above as they were, and nothing carries the rest
+# over to the next step. Adapters over a base that is not quantized are float32.
+@contextmanager
+def keeping_precision(model: PeftModel) -> Iterator[None]:
+    """Undo casts of the trainable weights of ``model`` inside the context; they keep their device."""
+    kept = [(value, value.data) for _, value in model.named_parameters() if value.requires_grad]
+    yield
+    for parameter, before in kept:
+        if parameter.dtype != before.dtype:
+            parameter.data = before.to(parameter.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from pipeline.config import Config
-from pipeline.core.local_models import is_hub_name, is_offline, local_directory
+from pipeline.core.model_files import is_hub_name, is_offline, local_directory
 from pipeline.core.model_shapes import CONFIG
 from tasks.checks.uses import used_models
 

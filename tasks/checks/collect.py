@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.config import Config
-from pipeline.config.dtypes import resolve_dtypes
+from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.config.reading import load_with_faults
 from pipeline.core.errors import SteepError
 from tasks.checks.access import access_faults

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.config import Config, Trainer
-from pipeline.config.processes import on_gpus, processes_on
+from pipeline.config.machine_choices import on_gpus, processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
 from tasks.checks.uses import needed_gpus, trainers, used_models

@@ -8,8 +8,14 @@ from pathlib import Path
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.core.input_files import read_json
-from pipeline.core.local_models import PACKAGE, is_hub_name, is_offline, local_directory
-from pipeline.core.model_files import EXPORTED_WEIGHTS, TORCH_WEIGHTS
+from pipeline.core.model_files import (
+    EXPORTED_WEIGHTS,
+    PACKAGE,
+    TORCH_WEIGHTS,
+    is_hub_name,
+    is_offline,
+    local_directory,
+)
 from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
 from pipeline.core.records import Message
 from pipeline.grammars.tokenizer import model_tokenizer

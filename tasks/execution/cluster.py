@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import Executor
-from pipeline.core.cpu_threads import VARIABLES, thread_variables
 from pipeline.core.errors import StoreError
+from pipeline.core.process_variables import VARIABLES, thread_variables
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import JOB

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.cpu_threads import thread_variables
 from pipeline.core.devices import (
     BY_ADDRESS,
     ORDER,
@@ -33,7 +32,7 @@ from pipeline.core.devices import (
 )
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import VISIBLE
-from pipeline.core.matrix_kernels import kernel_variables
+from pipeline.core.process_variables import kernel_variables, thread_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.config import Config
-from pipeline.config.processes import with_processes_on
+from pipeline.config.machine_choices import with_processes_on
 from pipeline.core.gpus import Gpu
 from tasks.planning.model_memory import Part, gib
 from tasks.planning.sizes import Sizes

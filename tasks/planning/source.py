@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves
 from pipeline.run.store import StageKey
 from tasks.planning.measured import Measured
 

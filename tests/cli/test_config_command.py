@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, load
-from pipeline.config.lookup import all_names
-from pipeline.config.walk import all_blocks
+from pipeline.config.lookup import all_blocks, all_names
 from pipeline.core.shipped import SCHEMA
 from tests.cli.malformed_inputs import steep
 

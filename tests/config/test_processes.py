@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Sft, load
-from pipeline.config.processes import fewer_processes, on_gpus, processes_on
+from pipeline.config.machine_choices import fewer_processes, on_gpus, processes_on
 from pipeline.training.collate import accumulation_steps
 
 

@@ -13,9 +13,9 @@ from pipeline.cli.config import schema_text
 from pipeline.config import Config, load
 from pipeline.config.base import Block
 from pipeline.config.schema import file_schema
+from pipeline.config.yaml_files import parse_yaml, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS, SCHEMA, configuration_names
-from pipeline.core.yaml_files import parse_yaml, read_yaml
 from tests.config.config_cases import SMALL
 from tests.config.settings_walk import Wrap, blocks
 from tests.config.test_setting_ranges import BOOLEAN, NEGATIVE, NUMERIC, TEXTS

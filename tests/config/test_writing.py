@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.config import load
 from pipeline.config.writing import as_yaml
+from pipeline.config.yaml_files import parse_yaml
 from pipeline.core.shipped import configuration_names
-from pipeline.core.yaml_files import parse_yaml
 
 OVERRIDES = {
     "embedded": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipeline.evaluation.pair_comparison import RoundPairs, pair_rows, shared_rows
+from pipeline.evaluation.run_comparison import RoundPairs, pair_rows, shared_rows
 
 
 def pairs(chosen: str, samples: str | None = "0", **kinds: int) -> RoundPairs:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError
+from pipeline.evaluation.compare import compare_paired, sign_flip_test
 from pipeline.evaluation.comparison_tables import measure_tables
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, metrics_rows
-from pipeline.evaluation.paired import compare_paired, sign_flip_test
 from pipeline.evaluation.run_comparison import RunResults, compare_runs
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars.control_tokens import escape_tokens
-from pipeline.grammars.sanitize import sanitize
+from pipeline.grammars.sanitize import escape_tokens, sanitize
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import (
     control_ids,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.judges.base import EquivalenceCase, SoundnessCase
-from pipeline.judges.prompts import judge_prompt, parse_verdict, quote
+from pipeline.judges.llm_judge import judge_prompt, parse_verdict, quote
 from pipeline.llm.chat import Answer
 from pipeline.llm.chat_completions import without_control
 

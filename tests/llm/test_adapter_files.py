@@ -16,19 +16,8 @@ from pipeline.llm.adapter_files import (
 from pipeline.llm.engine import open_engine
 from pipeline.llm.merged_adapter import merge_adapter
 from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, problems
-from tests.llm.small_models import small_adapter, small_model
 
 DEFECTS = [pytest.param(defect, id=defect.name) for defect in (*IGNORED, *BROKEN)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_adapter(model, tmp_path_factory.mktemp("adapter"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])

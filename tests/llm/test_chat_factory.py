@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, Endpoint, Graph, load
-from pipeline.core.content_cache import ContentCache
 from pipeline.llm.chat import Chat
 from pipeline.llm.endpoint_chat import EndpointChat
 from pipeline.llm.engine_chat import EngineChat
@@ -56,30 +55,16 @@ def test_the_identity_covers_numeric_engine_settings_only(
         assert (default.identity == changed.identity) is same
 
 
-def modes(folder: Path) -> set[str]:
-    return {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
-
-
 def test_only_its_owner_can_read_the_cache_of_prompts(tmp_path: Path) -> None:
-    """Also where the umask allows everything, and for a cache of an earlier version."""
-    earlier = os.umask(0)
+    """Also where the umask allows everything."""
+    before = os.umask(0)
     try:
-        old = ContentCache(tmp_path / "chat.sqlite")
-        old.put([(b"key", b"prompt")])
-        assert modes(tmp_path) == {"0o666"} or modes(tmp_path) == {"0o644"}
-        old_and_new = chat_cache(tmp_path)  # beside a process that has it open
-        old_and_new.put([(b"other", b"prompt")])
-        assert len(list(tmp_path.iterdir())) == 3  # with -wal and -shm
-        assert modes(tmp_path) == {"0o600"}
-        old.close()
-        old_and_new.close()
-        new = chat_cache(tmp_path / "new")
-        new.put([(b"key", b"prompt")])
-        assert len(list((tmp_path / "new").iterdir())) == 3
-        assert modes(tmp_path / "new") == {"0o600"}
-        new.close()
+        cache = chat_cache(tmp_path)
+        cache.put([(b"key", b"prompt")])
+        assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {"0o600"}
+        cache.close()
     finally:
-        os.umask(earlier)
+        os.umask(before)
 
 
 def test_an_endpoint_is_opened_without_a_key_or_a_connection(settings: Config) -> None:

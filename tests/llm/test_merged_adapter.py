@@ -13,18 +13,7 @@ from pipeline.config import EngineConfig
 from pipeline.core.errors import ConfigError
 from pipeline.llm.merge_error import MOST_LOST
 from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
-from tests.llm.small_models import small_adapter, small_model
 from tests.waiting import LIMIT
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_adapter(model, tmp_path_factory.mktemp("adapter"))
 
 
 def scaled(adapter: Path, directory: Path, rms: float) -> Path:

@@ -11,19 +11,9 @@ import pytest
 from pipeline.config import EngineConfig
 from pipeline.llm.engine import GenerationRequest, open_engine
 from pipeline.llm.merged_adapter import merge_adapter
-from tests.llm.small_models import small_adapter, small_model
+from tests.llm.small_models import small_adapter
 
 PROMPT = [1, 4, 40, 41, 42, 43]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_adapter(model, tmp_path_factory.mktemp("adapter"))
 
 
 def settings(kind: str, **changes) -> EngineConfig:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline import config
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves
 
 PUBLISHED = (
     "tearag-llama3-8b",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline import config
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves
 from pipeline.core.shipped import CONFIGURATIONS
 from tests.published.replacements import (
     MODELS,

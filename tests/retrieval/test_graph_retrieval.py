@@ -5,9 +5,8 @@ import pytest
 
 from pipeline.graph.adjacency import Adjacency
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.base import Query
+from pipeline.retrieval.base import Query, top_positions
 from pipeline.retrieval.graph import GraphRetrieval, entity_query
-from pipeline.retrieval.ranking import top_positions
 from pipeline.retrieval.rerank import BiEncoder
 from tests.retrieval.small_encoders import BagOfWords
 

@@ -18,8 +18,8 @@ from pipeline.grammars.tokens import mismatch
 from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.rewards.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
+from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import continue_trajectories
-from pipeline.rollout.settings import RolloutSettings
 from pipeline.rollout.turns import before_turn, turns_of
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out

@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from pipeline.core.records import Question, Trajectory
+from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import roll_out
-from pipeline.rollout.settings import RolloutSettings
 
 _SETTINGS = {field.name for field in fields(RolloutSettings)}
 _DEFAULTS: dict[str, Any] = {"system": "S", "policy": "p", "samples": 1, "seed": 0}

@@ -1,7 +1,7 @@
 """Truncation of retrieved items to a number of characters and to a token limit."""
 
 from pipeline.core.records import ContextItem
-from pipeline.rollout.truncation import fit_items, truncate_items
+from pipeline.rollout.sampler import fit_items, truncate_items
 
 
 def test_truncation_removes_whole_items_and_whole_words():

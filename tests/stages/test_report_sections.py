@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.differences import differing_settings
+from pipeline.config.writing import differing_settings
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
 from pipeline.methods import method

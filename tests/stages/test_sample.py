@@ -18,7 +18,7 @@ from pipeline.core.records import Question, Trajectory
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges
-from pipeline.rollout.settings import RolloutSettings
+from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.policy import rollout_settings
 from pipeline.stages.policy_rollout import roll_out_policy

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from pipeline.config.dtypes import DTYPES, Seconds, measured_seconds, resolve_dtypes
+from pipeline.config.machine_choices import DTYPES, Seconds, measured_seconds, resolve_dtypes
 from pipeline.core.errors import InputError, StoreError
 from tasks.base import load_config
 from tasks.resolved import keep_dtypes

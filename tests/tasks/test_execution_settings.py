@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pipeline.config import Config
 from pipeline.config.base import Execution, execution_values
-from pipeline.config.walk import all_blocks
+from pipeline.config.lookup import all_blocks
 from pipeline.run.store import read_manifest
 from tasks.fingerprint import select_execution
 from tasks.run import run, task_for, walk

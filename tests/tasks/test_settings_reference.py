@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.config.base import Block, Execution, Indirect
-from pipeline.config.walk import all_blocks
+from pipeline.config.lookup import all_blocks
 from tasks.run import PER_POLICY, task_for, walk
 from tasks.settings_reference import page, stages_reading
 from tests.config.settings_walk import blocks, parts

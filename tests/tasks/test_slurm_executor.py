@@ -30,7 +30,7 @@ from tasks.planning.memory import memory_plan
 from tasks.planning.published import RUNS
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.run import RunFailed, run
-from tests.docs_tools.test_documented_commands import PAGES, commands
+from tests.docs.test_documented_commands import PAGES, commands
 from tests.tasks.counting_tasks import (
     ROOT,
     Complains,
@@ -358,7 +358,9 @@ def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> 
     job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
     asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
     message = cluster.run_here(asked, "7")["message"]
-    assert re.match(r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message)
+    assert re.match(
+        r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message
+    )
 
 
 FAKE_SQUEUE = """#!/bin/sh

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config import load
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
-from pipeline.core.local_models import local_directory
+from pipeline.core.model_files import local_directory
 from tasks.checks import devices
 from tasks.checks.collect import check_stages
 from tasks.checks.data import data_faults, question_faults

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pipeline.config import load
-from pipeline.config.dtypes import resolve_dtypes
+from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
 from pipeline.index.memory import encoder_activations, index_bytes, is_on_gpu, scratch_bytes

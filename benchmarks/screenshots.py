@@ -1,6 +1,6 @@
 """Take the pictures of ``docs/images/`` from a finished run, in headless Chromium.
 
-``make screenshots`` (``python -m docs_tools.screenshots --config C``) starts ``steep browse``, follows its links as
+``make screenshots`` (``python -m benchmarks.screenshots --config C``) starts ``steep browse``, follows its links as
 a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page that is an error.
 """
 

@@ -1,10 +1,13 @@
-"""What ``dtype: auto`` is: bfloat16 on a GPU, and on a CPU the type in which products of matrices are faster.
+"""Settings that the machine decides: the type of ``dtype: auto``, and the number of training processes.
 
-Input: a configuration, and the file `DTYPES` of its run. Output: the configuration with float32 or bfloat16
-in place of every ``auto``, so that fingerprints and manifests have the type that computes. The faster type
-depends on the processor: with AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types
-that it started with, because another type would be another result. Torch is only imported in a process of its
-own, and only where the run's file does not say the type.
+``dtype: auto`` is bfloat16 on a GPU, and on a CPU the type in which products of matrices are faster: with
+AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types that it started with (file
+`DTYPES` of its directory), because another type would be another result; fingerprints and manifests have
+the type that computes. Torch is only imported in a process of its own.
+
+Each training process has a GPU of its own. With ``device: auto`` a configuration with two processes for two
+CPU cores also trains on one GPU, in one process. The examples of an optimizer step stay ``batch_size``:
+fewer processes accumulate more micro-batches.
 """
 
 from __future__ import annotations
@@ -21,15 +24,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config.base import Block
+from pipeline.config.policy import Trainer
 from pipeline.config.run import Config
 from pipeline.core import shipped
-from pipeline.core.cpu_threads import thread_variables
 from pipeline.core.devices import torch_for_cpus
 from pipeline.core.errors import DependencyError, InputError
 from pipeline.core.gpus import visible_gpus
-from pipeline.core.input_files import parse_json, read_json
-from pipeline.core.matrix_kernels import kernel_variables
-from pipeline.core.nested import leaves
+from pipeline.core.input_files import leaves, parse_json, read_json
+from pipeline.core.process_variables import kernel_variables, thread_variables
 
 Dtype = Literal["float32", "bfloat16"]
 Seconds = Mapping[Dtype, float]
@@ -49,12 +51,31 @@ class Resolved:
     dtypes: Mapping[str, Dtype]
 
 
+@functools.cache
 def measured_seconds() -> Seconds:
     """Seconds of the same products in each type, on one thread of this machine's processor.
 
     Raises DependencyError when torch cannot compute them.
     """
-    return _measured()
+    environment = {
+        **os.environ,
+        **thread_variables(1, os.environ),
+        **kernel_variables(),
+        **({"PYTHONSAFEPATH": "1"} if shipped.INSTALLED else {}),
+    }
+    command = [sys.executable, "-m", "pipeline.config.machine_choices"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    try:
+        seconds: Seconds = parse_json(done.stdout, "torch")
+    except InputError:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise DependencyError(
+            f"dtype is auto, and torch could not time the types of this processor ({reason}); set each dtype "
+            "to float32 or bfloat16"
+        ) from None
+    return seconds
 
 
 def resolve_dtypes(
@@ -127,29 +148,6 @@ def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:
     return value.model_copy(update=changed) if isinstance(value, Block) else {**below, **changed}
 
 
-@functools.cache
-def _measured() -> Seconds:
-    environment = {
-        **os.environ,
-        **thread_variables(1, os.environ),
-        **kernel_variables(),
-        **({"PYTHONSAFEPATH": "1"} if shipped.INSTALLED else {}),
-    }
-    command = [sys.executable, "-m", "pipeline.config.dtypes"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    try:
-        seconds: Seconds = parse_json(done.stdout, "torch")
-    except InputError:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise DependencyError(
-            f"dtype is auto, and torch could not time the types of this processor ({reason}); set each dtype "
-            "to float32 or bfloat16"
-        ) from None
-    return seconds
-
-
 def _time_products() -> dict[Dtype, float]:
     """The shortest of several alternating repeats, summed over the products."""
     import torch
@@ -173,6 +171,49 @@ def _time_products() -> dict[Dtype, float]:
         for name in _NAMES:
             total[name] += min(seconds[name][1:])
     return total
+
+
+def on_gpus(trainer: Trainer, gpus: int) -> bool:
+    """Whether ``trainer`` trains on GPUs where a stage has ``gpus`` of them."""
+    return trainer.device == "cuda" or (trainer.device == "auto" and gpus > 0)
+
+
+def processes_on(trainer: Trainer, gpus: int) -> int:
+    """The training processes that start, over all machines, where each machine has ``gpus`` GPUs for them.
+
+    They are ``trainer.processes`` unless ``device`` is ``auto`` and there are fewer GPUs, but at least one. The
+    number is then the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
+    fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it is never lowered: too few GPUs are then
+    an error where training starts.
+    """
+    wanted = trainer.processes
+    fixed = trainer.device != "auto" or trainer.machines > 1 or trainer.shard_base
+    if fixed or gpus == 0 or gpus >= wanted:
+        return wanted
+    return max(count for count in range(1, gpus + 1) if wanted % count == 0)
+
+
+def with_processes_on(settings: Config, gpus: int) -> Config:
+    """The settings with the processes that start where a stage has ``gpus`` GPUs, in each training block."""
+    blocks = {name: getattr(settings, name) for name in ("sft", "dpo", "grpo")}
+    return settings.model_copy(
+        update={
+            name: trainer.model_copy(update={"processes": processes_on(trainer, gpus)})
+            for name, trainer in blocks.items()
+            if trainer is not None
+        }
+    )
+
+
+def fewer_processes(trainer: Trainer, block: str, gpus: int) -> str:
+    """A sentence that fewer processes start than the settings of ``block`` say."""
+    count = processes_on(trainer, gpus)
+    steps = trainer.batch_size // (trainer.per_device_batch_size * count)
+    return (
+        f"{block}.processes is {trainer.processes}, and {count} start{'s' * (count == 1)} on {gpus} "
+        f"GPU{'s' * (gpus > 1)}; batch_size stays {trainer.batch_size}, in {steps} micro-batches of "
+        f"{trainer.per_device_batch_size} in each process"
+    )
 
 
 if __name__ == "__main__":

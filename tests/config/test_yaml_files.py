@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.yaml_files import YamlProblem, parse_yaml, read_yaml
 from pipeline.core.errors import ConfigError
-from pipeline.core.yaml_files import YamlProblem, parse_yaml, read_yaml
 
 
 @pytest.mark.parametrize(

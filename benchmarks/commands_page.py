@@ -1,6 +1,6 @@
 """The page ``docs/commands.md``: every command with its arguments and options, in the groups of ``steep --help``.
 
-``python -m docs_tools.commands_page > docs/commands.md`` (``make commands-page``) writes it. The text is that of
+``python -m benchmarks.commands_page > docs/commands.md`` (``make commands-page``) writes it. The text is that of
 the command line itself.
 """
 

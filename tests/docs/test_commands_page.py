@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from docs_tools.commands_page import page
+from benchmarks.commands_page import page
 from pipeline.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from docs_tools.screenshots import PICTURES
+from benchmarks.screenshots import PICTURES
 from tests.contrast import low_contrast
 from tests.waiting import LIMIT
 
@@ -107,7 +107,7 @@ def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None
 
 def test_pictures_are_not_taken_of_an_unfinished_run(tmp_path: Path) -> None:
     options = ("--set", f"runs_dir={tmp_path}", "--output", str(tmp_path / "images"))
-    command = [sys.executable, "-m", "docs_tools.screenshots", *options]
+    command = [sys.executable, "-m", "benchmarks.screenshots", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "report.html: no such file; finish the run with steep run" in done.stderr
