@@ -153,9 +153,7 @@ class Watch:
         whole = text[: text.rfind(b"\n") + 1]
         new, self._read = whole[self._read :], len(whole)
         for line in new.splitlines():
-            with suppress(
-                ValueError
-            ):  # a network file system shows blocks that are not written yet
+            with suppress(ValueError):  # a network file system shows blocks that are not there yet
                 report = json.loads(line)
                 self._starts += 1
                 self._reports.send(log=report["log"])
@@ -169,8 +167,7 @@ def failed(message: str, status: int = 2) -> dict[str, Any]:
 
 
 def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
-    """The main function of a driver: report the outcome that ``run`` returns; returns the exit
-    status."""
+    """The main function of a driver: report the outcome of ``run``; returns the exit status."""
     reports = Reports(int(sys.argv[1]))
     job = json.load(sys.stdin)
     job["lock_seconds"] = max(job["lock_seconds"], _LOCK_SECONDS)
@@ -216,7 +213,8 @@ def run_here(
         )
 
     def started(log: Path) -> None:
-        with (Path(request.folder) / _REPORTS).open("a") as stream:
+        reports = Path(request.folder) / _REPORTS
+        with suppress(OSError), reports.open("a") as stream:
             stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
 
     try:
