@@ -1,8 +1,8 @@
 """The base of all stage tasks: fingerprint, directory, and execution.
 
-A task declares its stage's name and version, the settings and raw files that it reads, and the tasks
-that it needs. Its directory follows from those (``pipeline.run.store``). ``run`` starts the stage's
-function in a separate process (``pipeline.run.worker``).
+A task declares its stage's name and version, the settings and raw files that it reads, and the
+tasks that it needs. Its directory follows from those (``pipeline.run.store``). ``run`` starts the
+stage's function in a separate process (``pipeline.run.worker``).
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ class StageTask(luigi.Task):
         }
 
     def facts(self) -> dict[str, Any]:
-        """What the stage's function is told besides its settings, as JSON; no fingerprint has it."""
+        """What the stage's function is told besides its settings, as JSON; no fingerprint has
+        it."""
         return {}
 
     def found(self) -> Output | None:
@@ -237,7 +238,8 @@ class StageTask(luigi.Task):
 
     @property
     def variant(self) -> str | None:
-        """What distinguishes this task from others of its stage, in messages and logs: its round."""
+        """What distinguishes this task from others of its stage, in messages and logs: its
+        round."""
         return None if self.round_number is None else str(self.round_number)
 
     def run(self) -> None:

@@ -1,9 +1,10 @@
 """Outputs that no configuration names: which they are and why, and their removal.
 
-An output is named when a stage of a configuration has its fingerprint, or resolves to its directory. The
-shards of a stage are named until the stage is complete, as it holds what it has joined. The
-configurations are those given, and the resolved one that each run leaves as ``config.yaml``. A store is
-left as it is while what its runs name is unknown, or a process with other settings may be using it.
+An output is named when a stage of a configuration has its fingerprint, or resolves to its
+directory. The shards of a stage are named until the stage is complete, as it holds what it has
+joined. The configurations are those given, and the resolved one that each run leaves as
+``config.yaml``. A store is left as it is while what its runs name is unknown, or a process with
+other settings may be using it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
-from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
+from pipeline.run.removal import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import STAGES, StageTask, walk
 from tasks.evaluate_policy import OfPolicy

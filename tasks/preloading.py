@@ -1,7 +1,7 @@
 """Preload heavy packages once per run, and fork the processes of stages from there.
 
-On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the stages of
-the run need, while the first stages run.
+On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the
+stages of the run need, while the first stages run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tasks.needs import imports_of
 
 @contextlib.contextmanager
 def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
-    """Run a fork server for the stages of ``todo`` that import heavy modules, if this machine allows one."""
+    """Run a fork server for the stages of ``todo`` that import heavy modules, if this machine
+    allows one."""
     tasks = [task for task in todo if imports_of(task)]
     settings = tasks[-1].run_settings if tasks else None
     if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import ConfigError, SteepError, StoreError
-from pipeline.run import litter
+from pipeline.run import removal
 from pipeline.run.failures import explain_os_error
-from pipeline.run.litter import Cleaning
 from pipeline.run.progress import FailureRecord
+from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
 from tasks.base import STAGES, StageTask, aligned, say, walk
@@ -217,7 +217,7 @@ def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except those of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = litter.clean(store, stage_names(StageTask))
+        found = removal.clean(store, stage_names(StageTask))
         cleaning.removed += found.removed
         cleaning.left += found.left
     return cleaning

@@ -1,9 +1,9 @@
 """Stages that several processes or machines can run in shards.
 
-A stage that is divided has one task for each shard, and its own task joins their outputs. A shard is a
-stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The number of
-shards does not change what the joined stage writes, so it is not in the fingerprint of that stage: its
-output stays complete under another number.
+A stage that is divided has one task for each shard, and its own task joins their outputs. A shard
+is a stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The
+number of shards does not change what the joined stage writes, so it is not in the fingerprint of
+that stage: its output stays complete under another number.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 import luigi
 
-from pipeline.run.content import holds_checkpoints
-from pipeline.run.store import Store
+from pipeline.run.store import Store, holds_checkpoints
 from tasks.base import StageTask
+
+_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
 
 
 class DivisibleTask(StageTask):
@@ -25,12 +26,14 @@ class DivisibleTask(StageTask):
 
     @property
     def own_shards(self) -> int | None:
-        """The number of shards that the stage's block of settings asks for; None: that of the run."""
+        """The number of shards that the stage's block of settings asks for; None: that of the
+        run."""
         raise NotImplementedError
 
     @property
     def runs_model(self) -> bool:
-        """Whether the stage runs a model under this configuration; without one it is not divided."""
+        """Whether the stage runs a model under this configuration; without one it is not
+        divided."""
         return True
 
     @property
@@ -63,7 +66,8 @@ class ShardedTask(DivisibleTask):
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
     def requires(self) -> dict[str, StageTask]:
-        """Adds the shards, unless the stage is complete: its output is the same however it was divided."""
+        """Adds the shards, unless the stage is complete: its output is the same however it was
+        divided."""
         return self.needed() if self.complete() else {**self.needed(), **self.shards()}
 
     def start(self) -> None:
@@ -120,7 +124,8 @@ _MOST = 64  # shards; larger numbers are not looked for, because every fingerpri
 
 
 def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
-    """A sentence for each incomplete stage whose work in another number of shards would be made again."""
+    """A sentence for each incomplete stage whose work in another number of shards would be made
+    again."""
     for task in tasks:
         if not isinstance(task, ShardedTask) or task.complete():
             continue
@@ -135,7 +140,8 @@ def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
 
 
 def _divisions(task: ShardedTask) -> dict[int, int]:
-    """The numbers of shards other than the present one, and how many of the shards have work in the store."""
+    """The numbers of shards other than the present one, and how many of the shards have work in the
+    store."""
     found: dict[int, int] = {}
     shards = list(task.shards().values())
     # Checkpoints of a divided stage whose shards are complete are those of the join.

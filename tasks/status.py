@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core.errors import StoreError
-from pipeline.run.content import holds_checkpoints
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
-from pipeline.run.store import MANIFEST, Depth, differences, problems, read_manifest
+from pipeline.run.store import (
+    MANIFEST,
+    Depth,
+    differences,
+    holds_checkpoints,
+    problems,
+    read_manifest,
+)
 from tasks.base import StageTask, walk
 from tasks.outputs import Output, Outputs
 from tasks.run import stage_names
@@ -26,13 +32,13 @@ _NAMED = 2  # upstream stages in the message of a stale stage
 class StageState:
     """One stage as ``steep status`` shows it.
 
-    Reused means that an output made under other settings is this stage's, because its inputs have the
-    same content; stale means done with other settings or inputs.
-    ``progress`` is that of a stage that runs, failed or was stopped. ``message`` is one sentence: how far
-    it is, how it failed, what a stop left, or what has changed.
+    Reused means that an output made under other settings is this stage's, because its inputs have
+    the same content; stale means done with other settings or inputs. ``progress`` is that of a
+    stage that runs, failed or was stopped. ``message`` is one sentence: how far it is, how it
+    failed, what a stop left, or what has changed.
 
-    ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
-    makes the output of a damaged stage again.
+    ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command
+    that makes the output of a damaged stage again.
     """
 
     label: str
@@ -50,8 +56,8 @@ class StageState:
 class Verification:
     """One completed output as ``steep verify`` shows it.
 
-    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged output
-    again.
+    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged
+    output again.
     """
 
     label: str
@@ -61,7 +67,8 @@ class Verification:
 
 
 def status(task: StageTask) -> list[StageState]:
-    """Every stage that ``task`` needs, in running order, and the shards that done stages were joined from."""
+    """Every stage that ``task`` needs, in running order, and the shards that done stages were
+    joined from."""
     outputs = Outputs()
     return [_state(needed, outputs.of(needed)) for needed in _with_shards(task)]
 
@@ -145,7 +152,8 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
 
 
 def verify(task: StageTask) -> list[Verification]:
-    """The check of every completed output that ``task`` needs, contents included, in running order."""
+    """The check of every completed output that ``task`` needs, contents included, in running
+    order."""
     return [_verification(needed) for needed in walk(task) if needed.complete()]
 
 
@@ -158,8 +166,8 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there; each change is told once. For
-    a stage that is done, the settings that would execute it in another way.
+    For a changed upstream stage, the lines below it give the change there; each change is told
+    once. For a stage that is done, the settings that would execute it in another way.
     """
     output = task.found()
     if output is not None:
@@ -209,7 +217,8 @@ def _other_contents(task: StageTask) -> list[str]:
 
 
 def _other_execution(task: StageTask) -> list[str]:
-    """The settings of a stage that change how it is executed, where its output was made with others."""
+    """The settings of a stage that change how it is executed, where its output was made with
+    others."""
     before, now = read_manifest(task.directory)["execution"], task.execution()
     return [
         f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "

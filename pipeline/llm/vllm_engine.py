@@ -24,8 +24,7 @@ from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
-from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
-from pipeline.llm.engine_watch import EngineWatch
+from pipeline.llm.engine_processes import ENGINE_CORE, EngineWatch, ending_with_parent
 from pipeline.llm.memory import BATCH_TOKENS
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.start_error import start_error

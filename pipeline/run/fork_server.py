@@ -1,13 +1,14 @@
 """A process that has imported heavy packages and forks the processes of stages.
 
-Importing vLLM, TRL or sentence-transformers takes ten to twenty seconds of CPU time in a new process, twice
-the work of a small run's stages. The fork server imports them once per run, while other stages run, and a
-process that it forks starts with the packages loaded. Linux only, and only without a GPU: CUDA does not survive a
-fork. The server computes nothing and has a single thread, so that a forked process starts clean.
+Importing vLLM, TRL or sentence-transformers takes ten to twenty seconds of CPU time in a new
+process, twice the work of a small run's stages. The fork server imports them once per run, while
+other stages run, and a process that it forks starts with the packages loaded. Linux only, and only
+without a GPU: CUDA does not survive a fork. The server computes nothing and has a single thread, so
+that a forked process starts clean.
 
-`multiprocessing` has a fork server too. It serves only the process that started it, and Luigi runs each stage in
-a process that it forks. A process of this server ends with the server, and when the connection of its client
-closes.
+`multiprocessing` has a fork server too. It serves only the process that started it, and Luigi runs
+each stage in a process that it forks. A process of this server ends with the server, and when the
+connection of its client closes.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class ForkServer:
     ) -> Iterator[ForkServer]:
         """Start a server, which ends with the context.
 
-        It imports ``modules`` (``module`` or ``module:function``) in this order while nothing is asked of it. A
-        module that cannot be imported is left to the process that needs it.
+        It imports ``modules`` (``module`` or ``module:function``) in this order while nothing is
+        asked of it. A module that cannot be imported is left to the process that needs it.
         """
         control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control, servers:
@@ -123,8 +124,9 @@ class ForkServer:
     ) -> ForkedProcess:
         """Fork a process that calls ``target`` (``module:function``), which returns the exit status.
 
-        Its ``sys.argv[1:]`` are ``arguments`` and its descriptors of the files ``extra``. ``output`` is the
-        descriptor for standard output and standard error. Raises OSError when the server is gone.
+        Its ``sys.argv[1:]`` are ``arguments`` and its descriptors of the files ``extra``.
+        ``output`` is the descriptor for standard output and standard error. Raises OSError when the
+        server is gone.
         """
         connection, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
@@ -150,7 +152,8 @@ inherited: ForkServer | None = None  # the server that forked this process
 
 
 def main() -> int:
-    """Entry point of the server: the descriptors of both ends of its socket, then the modules to import."""
+    """Entry point of the server: the descriptors of both ends of its socket, then the modules to
+    import."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage tells about an interruption
     servers, control = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     remaining = sys.argv[3:]
@@ -226,8 +229,8 @@ def _run_target(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
 def _end(status: int) -> NoReturn:
     """End a forked process as `multiprocessing` does, without freeing what it shares with the server.
 
-    Python's own end collects all inherited objects, which takes 2.5 s once vLLM and TRL are loaded. A
-    function that is called here closes its files itself, because an open one is not flushed.
+    Python's own end collects all inherited objects, which takes 2.5 s once vLLM and TRL are loaded.
+    A function that is called here closes its files itself, because an open one is not flushed.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
     atexit._run_exitfuncs()

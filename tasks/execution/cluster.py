@@ -1,9 +1,9 @@
 """Run a stage on a cluster: the parts that Ray and Slurm share.
 
-A driver (`tasks.execution.ray`, `tasks.execution.slurm`) runs in place of the stage's process and keeps its
-contract: the job on standard input, reports on a pipe, an end with the process that started it. It hands the
-stage to the cluster, where `run_here` starts the stage's process as on one machine, with its lock, its
-checkpoints and its rename in the store, which the machines share.
+A driver (`tasks.execution.ray`, `tasks.execution.slurm`) runs in place of the stage's process and
+keeps its contract: the job on standard input, reports on a pipe, an end with the process that
+started it. It hands the stage to the cluster, where `run_here` starts the stage's process as on one
+machine, with its lock, its checkpoints and its rename in the store, which the machines share.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from pipeline.core.errors import StoreError
 from pipeline.core.process_variables import VARIABLES, thread_variables
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
-from pipeline.run.machines import ENDED, Machines
 from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
+from pipeline.stages.launch import ENDED, Machines
 from tasks.execution.start import StageRun
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
 _LOCK_SECONDS = 120.0  # a server of a network file system keeps the locks of a lost machine
 _REPORTS, _RUN_LOCK = "reports.jsonl", "run.lock"  # files beside the job
-_SHARED = "run from a directory, and keep runs_dir on a file system, that all machines mount at the same path"
+_SHARED = "keep it on a file system that all machines mount at the same path"
 
 
 @dataclass(frozen=True)
 class Request:
     """A stage for a cluster; every value is a JSON value.
 
-    ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the directory of
-    the job's files, ``gpus``, ``processes`` and CPU ``threads`` those of each of the ``machines``, ``settings``
-    the block ``execution``, and ``job`` a `StageJob`.
+    ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
+    directory of the job's files, ``gpus``, ``processes`` and CPU ``threads`` those of each of the
+    ``machines``, ``settings`` the block ``execution``, and ``job`` a `StageJob`.
     """
 
     name: str
@@ -64,9 +64,10 @@ class Request:
     job: dict[str, Any] = field(default_factory=dict)
 
     def with_threads(self, most: int | None, note: Callable[[str], None]) -> Request:
-        """The request with the CPU threads of its GPUs, at most ``most``, and at least one for each process.
+        """The request with the CPU threads of its GPUs, and with the variables for them.
 
-        The environment gets the variables for them. ``note`` is told where an exported variable allows fewer.
+        They are at most ``most``, and at least one for each process. ``note`` is told where an exported variable
+        allows fewer.
         """
         execution = self.settings
         asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
@@ -76,8 +77,8 @@ class Request:
         fewer = [name for name in VARIABLES if int(variables[name]) < each]
         if fewer:
             note(
-                f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its {each} CPU "
-                "threads; unset what is exported to use all"
+                f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its "
+                f"{each} CPU threads; unset what is exported to use all"
             )
         return replace(self, threads=threads, environment={**self.environment, **variables})
 
@@ -152,9 +153,7 @@ class Watch:
         whole = text[: text.rfind(b"\n") + 1]
         new, self._read = whole[self._read :], len(whole)
         for line in new.splitlines():
-            with suppress(
-                ValueError
-            ):  # a network file system shows blocks that are not written yet
+            with suppress(ValueError):  # a network file system shows blocks that are not there yet
                 report = json.loads(line)
                 self._starts += 1
                 self._reports.send(log=report["log"])
@@ -168,7 +167,7 @@ def failed(message: str, status: int = 2) -> dict[str, Any]:
 
 
 def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
-    """The main function of a driver: report the outcome that ``run`` returns; returns the exit status."""
+    """The main function of a driver: report the outcome of ``run``; returns the exit status."""
     reports = Reports(int(sys.argv[1]))
     job = json.load(sys.stdin)
     job["lock_seconds"] = max(job["lock_seconds"], _LOCK_SECONDS)
@@ -185,11 +184,11 @@ def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
 def run_here(
     request: Request, job: str, rank: int = 0, attempt: str = "0", address: str | None = None
 ) -> dict[str, Any]:
-    """Run a stage on this machine of the cluster, or take part in its training when ``rank`` is above 0.
+    """Run a stage on this machine of the cluster, or train with the first when ``rank`` is above 0.
 
-    ``job`` names the job, ``attempt`` is one text for all machines of an attempt, and ``address`` is that of
-    this machine. Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status", "message", "busy", "log"}``;
-    it is empty for a rank above 0 that has ended well.
+    ``job`` names the job, ``attempt`` is one text for all machines of an attempt, and ``address``
+    is that of this machine. Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status",
+    "message", "busy", "log"}``; it is empty for a rank above 0 that has ended well.
     """
     where = f"{request.name} {job} on {socket.gethostname()}"
     task = StageJob(**request.job)
@@ -208,12 +207,14 @@ def run_here(
         return _follow(environment, where)
     if not _run_holds_lock(request):
         return failed(
-            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or the file system "
-            "does not lock files between machines; mount it with locks (NFS 4, or Lustre with -o flock)"
+            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or the "
+            "file system does not lock files between machines; mount it with locks (NFS 4, or Lustre "
+            "with -o flock)"
         )
 
     def started(log: Path) -> None:
-        with (Path(request.folder) / _REPORTS).open("a") as stream:
+        reports = Path(request.folder) / _REPORTS
+        with suppress(OSError), reports.open("a") as stream:
             stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
 
     try:

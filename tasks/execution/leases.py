@@ -1,8 +1,12 @@
 """Leases of GPUs and CPU threads: what a stage's process may use while it runs.
 
-Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
-of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
-runs on one machine devices are leased by locks (`tasks.execution.leases`).
+Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the
+environment of the stage's process. Within a run Luigi's scheduler counts GPUs and threads
+(`tasks.build`). Between runs on one machine devices are leased by locks on files, one for each
+device. The kernel releases a lock when its process ends, so a kill leaves nothing behind. The files
+are in ``/run/lock``, the machine's directory for locks, which is always on a local file system and
+is the same for every user and checkout; ``STEEP_LOCK_DIR`` names another one, for example where
+containers share GPUs.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from pipeline.core.process_variables import kernel_variables, thread_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 
+LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 
 
@@ -110,8 +115,8 @@ class Capacity:
     ) -> Capacity:
         """The capacity of a run; ``workers`` replaces the setting.
 
-        ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more than the
-        run is allotted.
+        ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more
+        than the run is allotted.
         """
         names, gpus = allotted(environment), settings.gpus
         if present is None and not gpus and torch_for_cpus():
@@ -159,7 +164,8 @@ class Capacity:
 
     @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
-        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this one."""
+        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this
+        one."""
         if settings.gpus:
             return cls.of(settings, workers, environment={}, present=())
         return cls.of(settings, workers)
@@ -169,7 +175,8 @@ class Capacity:
         return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
-        """The CPU threads that a stage takes: its share, and at least one for each of its processes."""
+        """The CPU threads that a stage takes: its share, and at least one for each of its
+        processes."""
         return min(self.threads, max(processes, self.threads // self.workers))
 
     def request(self, gpus: int, processes: int) -> Request:
@@ -179,7 +186,8 @@ class Capacity:
 
 
 def cores() -> int:
-    """The processor cores that this process may run on; two hardware threads of a core count once."""
+    """The processor cores that this process may run on; two hardware threads of a core count
+    once."""
     cpus = os.sched_getaffinity(0)
     return len({_siblings(cpu) for cpu in cpus})
 
@@ -196,8 +204,8 @@ def _siblings(cpu: int) -> str:
 def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Lease]:
     """Hold the lease of a stage.
 
-    While other runs on this machine hold the devices, this waits, and ``waits`` is called once with a
-    text that says so. Raises StoreError when the lock files cannot be opened.
+    While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
+    a text that says so. Raises StoreError when the lock files cannot be opened.
     """
     if request is None:
         yield NO_LEASE
@@ -236,9 +244,6 @@ def _acquire(
     return {name: files[name] for name in free}
 
 
-LOCK_DIR = "STEEP_LOCK_DIR"
-
-
 def lock_dir() -> Path:
     """The directory of the lock files of devices."""
     if named := os.environ.get(LOCK_DIR):
@@ -256,8 +261,8 @@ def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
 def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
     """Open descriptors of up to ``count`` free devices by name, with a lock on each.
 
-    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a device
-    is free when none of them is left. A second lock makes processes take their turn.
+    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a
+    device is free when none of them is left. A second lock makes processes take their turn.
     """
     turn = _open(folder / "steep-gpus.lock")
     try:
@@ -280,7 +285,8 @@ def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file for reading, which suffices for a lock, so that its owner may be another user."""
+    """Open a lock file for reading, which suffices for a lock, so that its owner may be another
+    user."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -1,8 +1,9 @@
 """The driver of a stage on a Ray cluster: the stage is a Ray task with its GPUs and CPU threads.
 
-Ray starts the task again on another node when its node or worker is lost (``max_retries``), and ends it when
-this process ends. Training on several machines is a placement group with one bundle on each node; Ray does
-not start it again. Ray stands above the engines and is never vLLM's distributed executor.
+Ray starts the task again on another node when its node or worker is lost (``max_retries``), and
+ends it when this process ends. Training on several machines is a placement group with one bundle on
+each node; Ray does not start it again. Ray stands above the engines and is never vLLM's distributed
+executor.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
         return failed(
-            f"the Ray cluster at {address} cannot be used: {one_line(str(error), _LONGEST)}; start one (ray start "
-            "--head); its nodes and this machine need the same versions of Python and Ray"
+            f"the Ray cluster at {address} cannot be used: {one_line(str(error), _LONGEST)}; start "
+            "one (ray start --head); its nodes and this machine need the same versions of Python "
+            "and Ray"
         )
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if request.gpus and not any(node.get("GPU") for node in nodes):
@@ -56,8 +58,8 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     if most is None:
         return failed(
             f"{request.machines} node{'s' * (request.machines > 1)} with {request.gpus} GPUs and "
-            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or lower what the stage "
-            "needs"
+            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or lower "
+            "what the stage needs"
         )
     try:
         return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note), retries), watch)
@@ -67,8 +69,9 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
         )
     except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError):
         return failed(
-            "the node or worker on which it ran was lost, after all its new starts (execution.ray.retries); see "
-            "`ray status`, then run the command again, and the stage continues from its last checkpoint",
+            "the node or worker on which it ran was lost, after all its new starts "
+            "(execution.ray.retries); see `ray status`, then run the command again, and the stage "
+            "continues from its last checkpoint",
             1,
         )
     except lost.RayError as error:
@@ -101,7 +104,8 @@ def _tasks(ray: Any, request: Request, retries: int) -> list[Any]:
 
 
 def _outcome(ray: Any, tasks: list[Any], watch: Watch) -> dict[str, Any]:
-    """The outcome of the first machine, or of another that failed when the first does not end with it."""
+    """The outcome of the first machine, or of another that failed when the first does not end with
+    it."""
     first, *others = tasks
     while not ray.wait([first], timeout=_LOOK)[0]:
         watch.look()
@@ -114,9 +118,10 @@ def _outcome(ray: Any, tasks: list[Any], watch: Watch) -> dict[str, Any]:
 
 
 def cpus_for(request: Request, nodes: list[Mapping[str, float]]) -> int | None:
-    """The most CPUs that a stage can take on each of its machines; None when the cluster cannot hold it.
+    """The most CPUs that a stage can take on each of its machines; None when there are too few.
 
-    On a node with GPUs they are the share of the stage's GPUs, so that stages can use all of its GPUs at once.
+    On a node with GPUs they are the share of the stage's GPUs, so that stages can use all of its
+    GPUs at once.
     """
     shares = sorted(
         node.get("CPU", 0) * (request.gpus / node["GPU"] if request.gpus else 1)

@@ -1,7 +1,8 @@
-"""The driver of a stage as a Slurm job, submitted by submitit; it cancels the job when the run ends.
+"""The driver of a stage as a Slurm job of submitit, which it cancels when the run ends.
 
-A job that reaches its time limit or is preempted is queued again, and the stage continues from its checkpoint.
-``squeue`` tells the state of a job on every cluster; submitit asks ``sacct``, which needs Slurm's accounting.
+A job that reaches its time limit or is preempted is queued again, and the stage continues from its
+checkpoint. ``squeue`` tells the state of a job on every cluster; submitit asks ``sacct``, which
+needs Slurm's accounting.
 """
 
 from __future__ import annotations
@@ -105,21 +106,20 @@ def executor(request: Request) -> Any:
 
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
-    """Submit the stage and wait for its end; returns its outcome. SIGTERM and SIGINT cancel the job."""
+    """Submit the stage and wait for its end; returns its outcome. SIGTERM and SIGINT cancel the
+    job."""
     signals: list[int] = []
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # also where a shell started the run with SIGINT ignored
-        signal.signal(number, lambda number, frame: signals.append(number))
+    for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
+        signal.signal(each, lambda number, frame: signals.append(number))
     here = request.settings["slurm"]["cluster"] == "local"
     request = request.with_threads(len(os.sched_getaffinity(0)) if here else None, watch.note)
     try:
         job = executor(request).submit(StageCall(request))
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         return failed(
-            f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine with sbatch "
-            "and srun, and check the numbers of CPU threads in execution and the block execution.slurm"
+            f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine "
+            "with sbatch and srun, and check the numbers of CPU threads in execution and the block "
+            "execution.slurm"
         )
     watch.note(f"submitted as {request.name} {job.job_id}")
     first = job if request.machines == 1 else job.task(0)
@@ -134,7 +134,8 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
 def _outcome(
     job: Any, first: Any, request: Request, watch: Watch, signals: list[int]
 ) -> dict[str, Any]:
-    """Wait for the result of ``first``, the first machine's task, or for an end of the job without one."""
+    """Wait for the result of ``first``, the first machine's task, or for an end of the job without
+    one."""
     from submitit.core.utils import UncompletedJobError
 
     name = f"{request.name} {job.job_id}"
@@ -166,7 +167,8 @@ def _outcome(
 
 
 def queue_state(job: Any) -> tuple[str, str]:
-    """State of a Slurm job, such as ``RUNNING``, and why it waits; both are empty when Slurm does not answer."""
+    """State of a Slurm job, such as ``RUNNING``, and why it waits; both are empty when Slurm does
+    not answer."""
     command = ["squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={job.job_id}"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,5 @@
-"""Start a stage's process where the setting ``execution`` says: here, as a Ray task or as a Slurm job."""
+"""Start a stage's process where the setting ``execution`` says: here, as a Ray task or as a Slurm
+job."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stage needs over all its machines: GPUs, and one CPU thread for each of its processes."""
+    """What a stage needs over all its machines: GPUs, and one CPU thread for each of its
+    processes."""
 
     gpus: int = 0
     threads: int = 1
@@ -31,10 +33,11 @@ class Resources:
 class StageRun:
     """One run of a stage.
 
-    ``label`` is the stage's name in messages, ``environment`` the variables that the stage's process needs
-    beside those of this process, ``machines`` the number of machines that train together, and
-    ``memory_hint`` what takes less memory. ``started`` is called with the log when the stage has its lock, and
-    ``noted`` with notes of a cluster. ``server`` is the fork server for its process.
+    ``label`` is the stage's name in messages, ``environment`` the variables that the stage's
+    process needs beside those of this process, ``machines`` the number of machines that train
+    together, and ``memory_hint`` what takes less memory. ``started`` is called with the log when
+    the stage has its lock, and ``noted`` with notes of a cluster. ``server`` is the fork server for
+    its process.
     """
 
     job: StageJob
@@ -66,8 +69,8 @@ def start_stage(stage: StageRun, settings: Config) -> dict[str, int]:
 def check_execution(settings: Config) -> None:
     """Raise before anything runs when stages cannot be started.
 
-    DependencyError names a missing package or a Ray cluster that does not answer, and ConfigError machines
-    of training that do not fit the executor.
+    DependencyError names a missing package or a Ray cluster that does not answer, and ConfigError
+    machines of training that do not fit the executor.
     """
     kind = settings.execution.kind
     if (module := _PACKAGES.get(kind)) and importlib.util.find_spec(module) is None:

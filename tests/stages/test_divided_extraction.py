@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import EngineError, InputError, StoreError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
@@ -111,8 +112,8 @@ def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
     again = run_shard(graph.run_shard, context, tmp_path / "shard", 0, 2)
     assert server.request_counts.total() == 2  # all answers are in the checkpoint
     assert content(again) == content(shard)
-    replies = ContentCache(tmp_path / "shard/checkpoints/replies.sqlite")
-    assert not replies._connection.execute("SELECT * FROM items").fetchall()
+    with closing(sqlite3.connect(tmp_path / "shard/checkpoints/replies.sqlite")) as unfinished:
+        assert unfinished.execute("SELECT count(*) FROM items").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("module", [graph, hypergraph])

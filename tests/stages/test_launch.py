@@ -20,9 +20,10 @@ import pytest
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.machines import ENDED, Machines
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.launch import (
+    ENDED,
+    Machines,
     Plan,
     command,
     follow,

@@ -360,7 +360,9 @@ def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> 
     job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
     asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
     message = cluster.run_here(asked, "7")["message"]
-    assert re.match(r"slurm job 7 on \S+ does not see /elsewhere; run from a directory", message)
+    assert re.match(
+        r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message
+    )
 
 
 FAKE_SQUEUE = """#!/bin/sh
