@@ -39,7 +39,7 @@ def check_training(task: StageTask, round: int | None, as_json: bool) -> None:
             for line in table(each.checks):
                 typer.echo(f"  {visible(line)}".rstrip())
         total = sum(len(each.checks) for each in data)
-        verdict = f"{len(faults)} of {total} checks are beyond a limit of preflight"
+        verdict = f"{len(faults)} of {total} checks are beyond a limit"
         typer.echo(f"verdict: {verdict if faults else 'no faults'}")
     if faults:
         raise typer.Exit(2)
