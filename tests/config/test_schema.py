@@ -11,14 +11,12 @@ from jsonschema import Draft202012Validator
 
 from pipeline.cli.config import schema_text
 from pipeline.config import Config, load
-from pipeline.config.base import Block
 from pipeline.config.schema import file_schema
 from pipeline.config.yaml_files import parse_yaml, read_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS, SCHEMA, configuration_names
 from tests.config.config_cases import SMALL
-from tests.config.settings_walk import Wrap, blocks
-from tests.config.test_setting_ranges import BOOLEAN, NEGATIVE, NUMERIC, TEXTS
+from tests.config.settings_walk import blocks
 
 FILE_SCHEMA = file_schema()
 VALIDATOR = Draft202012Validator(FILE_SCHEMA)
@@ -51,26 +49,6 @@ def test_every_shipped_configuration_is_accepted(name: str) -> None:
 def test_a_resolved_configuration_is_accepted(name: str) -> None:
     values = json.loads(load(name, ("data.root=/data",)).model_dump_json())
     assert not list(VALIDATOR.iter_errors(values))
-
-
-@pytest.mark.parametrize(("block", "name", "kind", "wrap"), NUMERIC)
-def test_a_numeric_setting_refuses_what_is_no_number_in_its_range(
-    block: type[Block], name: str, kind: type, wrap: Wrap
-) -> None:
-    """Those of the configuration's own tests, except NaN and 1.0, which JSON schema takes."""
-    reference = "#" if block is Config else f"#/$defs/{block.__name__}"
-    schema = {"$ref": f"{reference}/properties/{name}", "$defs": FILE_SCHEMA["$defs"]}
-    if block is Config:
-        schema = {**FILE_SCHEMA["properties"][name], "$defs": FILE_SCHEMA["$defs"]}
-    field = Draft202012Validator(schema)
-    bad: list[Any] = [float("inf"), -float("inf"), 1e300, 10**30]
-    bad += ["1"] if (block.__name__, name) not in TEXTS else []
-    bad += [True] if (block.__name__, name) not in BOOLEAN else []
-    bad += [-1] if (block.__name__, name) not in NEGATIVE else []
-    bad += [1.5] if kind is int else []
-    for value in bad:
-        if (block.__name__, name) != ("QuestionFile", "filter"):
-            assert not field.is_valid(with_text_keys(wrap(value))), f"{value!r} is accepted"
 
 
 @pytest.mark.parametrize(
