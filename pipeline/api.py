@@ -24,7 +24,7 @@ from pipeline.core.process_variables import choose_kernels
 from pipeline.core.record_io import iterate_records, read_records, write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.core.verdicts import Verdict
-from pipeline.run.output_check import Depth, problems
+from pipeline.run.store import Depth, problems
 
 if TYPE_CHECKING:
     from pipeline.config import Config
@@ -105,8 +105,8 @@ class Run:
 
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
-        from tasks.finished import complete_outputs
         from tasks.run import task_for
+        from tasks.status import complete_outputs
 
         choose_kernels()
         root = None if data is None else str(Path(data).absolute())
@@ -122,7 +122,7 @@ class Run:
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
         """
-        from tasks.finished import newest_outputs
+        from tasks.status import newest_outputs
 
         return cls(Path(directory), newest_outputs(Path(directory)), None)
 

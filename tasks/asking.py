@@ -1,8 +1,8 @@
 """Everything that is needed to ask policies questions: finished indexes, checked policies, and a context.
 
-No stage runs: an index or a policy that is not complete is an error that names the command. Input: a
-configuration's task and names of policies. Output: one `AskedPolicy` for each, and their processes, which
-hold the same lease of GPUs and CPU threads as a stage that rolls policies out.
+No stage runs: an index or a policy that is not complete is an error that names the command. Input:
+a configuration's task and names of policies. Output: one `AskedPolicy` for each, and their
+processes, which hold the same lease of GPUs and CPU threads as a stage that rolls policies out.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import StoreError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.run.output_check import Depth
+from pipeline.run.store import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
 from tasks.build import check_needs
 from tasks.evaluate import EvaluatePolicy, EvaluatePolicyShard
+from tasks.execution.leases import Capacity, held
 from tasks.knowledge import searched
-from tasks.leases import Capacity, held
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
 from tasks.needs import needs
 
@@ -46,8 +46,8 @@ class AskedPolicy:
 def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPolicy]:
     """The named policies in this order, each once; without names the last trained one.
 
-    Each engine gets its part of the GPU's memory, because all are open at once. Raises InputError for an
-    unusable policy, StoreError when an index or a policy is not complete.
+    Each engine gets its part of the GPU's memory, because all are open at once. Raises InputError
+    for an unusable policy, StoreError when an index or a policy is not complete.
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)[-1:]
     distinct = list({policy.directory: policy for policy in named}.values())
@@ -78,8 +78,9 @@ def opened(
 ) -> Iterator[list[PolicyProcess]]:
     """The processes of the policies, started one after the other; all end with the block.
 
-    ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises ConfigError
-    when the machine has fewer GPUs than the engine needs, and what opening an engine raises.
+    ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises
+    ConfigError when the machine has fewer GPUs than the engine needs, and what opening an engine
+    raises.
     """
     from pipeline.stages.answering import PolicyProcess
 
@@ -117,7 +118,8 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
 
 
 def _finished_inputs(task: StageTask) -> dict[str, Path]:
-    """The directories of corpus, graph and index; none where a service has them or nothing is searched."""
+    """The directories of corpus, graph and index; none where a service has them or nothing is
+    searched."""
     if task.settings.retrieval.service:
         return {}
     inputs = {}

@@ -1,16 +1,19 @@
 """The base of all stage tasks: fingerprint, directory, and execution.
 
-A task declares its stage's name and version, the settings and raw files that it reads, and the tasks
-that it needs. Its directory follows from those (``pipeline.run.store``). ``run`` starts the stage's
-function in a separate process (``pipeline.run.worker``).
+A task declares its stage's name and version, the settings and raw files that it reads, and the
+tasks that it needs. Its directory follows from those (``pipeline.run.store``). ``run`` starts the
+stage's function in a separate process (``pipeline.run.worker``).
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shlex
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,18 +24,18 @@ from pipeline import config as configuration
 from pipeline.config import Config
 from pipeline.config.machine_choices import Resolved, resolve_dtypes
 from pipeline.core import shipped
-from pipeline.core.errors import StoreError
+from pipeline.core.errors import SteepError, StoreError
 from pipeline.core.process_variables import MALLOC
-from pipeline.run.output_check import Depth, problems
+from pipeline.run.failures import explain_os_error
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
-from pipeline.run.store import StageKey, Store
-from pipeline.run.supervisor import Preloaded, StageFailed
+from pipeline.run.store import Depth, StageKey, Store, problems
+from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
-from tasks.executors import NoResources, Resources, StageRun, executor_of
-from tasks.failures import failure_of
+from tasks.execution.leases import NO_LEASE, Lease, Request, held
+from tasks.execution.start import Resources, StageRun, start_stage
 from tasks.fingerprint import content_hashes, select, select_execution
-from tasks.leases import NO_LEASE, Lease, Request, held
 from tasks.outputs import Output, Outputs
 
 # Settings whose reduction lowers the memory of the stages that read their block.
@@ -41,15 +44,6 @@ MEMORY_SETTINGS = (
     "index.embedder.batch_size", "rewards.batch",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
-
-
-class _Preloading:
-    """The running fork server, as `tasks.preloading` sets it."""
-
-    start: Callable[[StageTask], Preloaded | None] | None = None
-
-
-preloading = _Preloading()
 
 
 @lru_cache(maxsize=64)
@@ -75,9 +69,10 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked: Resources = NoResources()  # what it needs, set by `tasks.build`
+    asked = Resources()  # what it needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # what it has while it runs
+    fork_server: ForkServer | None = None  # set by `tasks.preloading`
 
     @cached_property
     def settings(self) -> Config:
@@ -167,7 +162,8 @@ class StageTask(luigi.Task):
         }
 
     def facts(self) -> dict[str, Any]:
-        """What the stage's function is told besides its settings, as JSON; no fingerprint has it."""
+        """What the stage's function is told besides its settings, as JSON; no fingerprint has
+        it."""
         return {}
 
     def found(self) -> Output | None:
@@ -200,7 +196,8 @@ class StageTask(luigi.Task):
 
     @property
     def variant(self) -> str | None:
-        """What distinguishes this task from others of its stage, in messages and logs: its round."""
+        """What distinguishes this task from others of its stage, in messages and logs: its
+        round."""
         return None if self.round_number is None else str(self.round_number)
 
     def run(self) -> None:
@@ -254,7 +251,7 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = executor_of(self.settings).run(
+        counts = start_stage(
             StageRun(
                 job=stage,
                 label=self.label,
@@ -262,10 +259,11 @@ class StageTask(luigi.Task):
                 needs=self.asked,
                 machines=self.machines,
                 memory_hint=self._memory_hint(),
-                preloaded=preloading.start(self) if preloading.start is not None else None,
+                server=self.fork_server,
                 started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
                 noted=lambda note: say(aligned(self.label, note)),
-            )
+            ),
+            self.settings,
         )
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
@@ -318,12 +316,10 @@ class StageTask(luigi.Task):
 
         It is also recorded beside the stage's output, unless another process runs the stage.
         """
-        failure = failure_of(exception)
+        failure = _failure_of(exception)
         if not (isinstance(exception, StageFailed) and exception.busy):
-            FailureRecord(failure.message, failure.status, failure.log).write(
-                self.store.failure_file(self.key)
-            )
-        return failure.as_text()
+            failure.write(self.store.failure_file(self.key))
+        return json.dumps(asdict(failure))
 
     def environment(self) -> dict[str, str]:
         """Environment variables of the stage's process: those of Python, and of its lease."""
@@ -332,6 +328,19 @@ class StageTask(luigi.Task):
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
+
+
+def _failure_of(exception: BaseException) -> FailureRecord:
+    """The failure that an exception of a task means. The traceback of a bug is printed."""
+    if isinstance(exception, StageFailed):
+        log = None if exception.log is None else str(exception.log)
+        return FailureRecord(exception.cause, exception.exit_status, log)
+    if isinstance(exception, SteepError):
+        return FailureRecord(str(exception), exception.exit_status)
+    if isinstance(exception, OSError):
+        return FailureRecord(explain_os_error(exception, "the run's directory"), 2)
+    traceback.print_exception(exception)
+    return FailureRecord(f"{type(exception).__name__}: {exception}", 1)
 
 
 def aligned(label: str, text: str) -> str:

@@ -17,9 +17,10 @@ import luigi
 from pipeline.config.machine_choices import fewer_processes
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.run.failures import explain_os_error
+from pipeline.run.progress import FailureRecord
 from tasks.base import StageTask, aligned, say
-from tasks.failures import Failure, from_text
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
+from tasks.execution.start import Resources
 from tasks.needs import TRAINERS, Needs, needs
 
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
@@ -84,7 +85,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked = asked
+        task.asked = Resources(asked.gpus, asked.threads)
         if task.stage in TRAINERS:
             trainer, block = TRAINERS[task.stage](task.settings)
             if asked.threads != trainer.processes and block not in told:
@@ -96,7 +97,9 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
             task.request = capacity.request(asked.gpus, asked.threads)
 
 
-def build(task: StageTask, todo: Iterable[StageTask], capacity: Capacity) -> dict[str, Failure]:
+def build(
+    task: StageTask, todo: Iterable[StageTask], capacity: Capacity
+) -> dict[str, FailureRecord]:
     """Run ``task`` and the tasks that it needs, as many at a time as the capacity of the run allows.
 
     Returns the failures by task id, of the tasks in ``todo``, which are in running order. Raises
@@ -120,5 +123,29 @@ def build(task: StageTask, todo: Iterable[StageTask], capacity: Capacity) -> dic
         kept = local.scheduler.fetch_error(needed.task_id)["error"]
         text = json.loads(kept) if kept else None  # Luigi keeps the text as JSON
         if text:
-            failures[needed.task_id] = from_text(text)
+            failures[needed.task_id] = _from_text(text)
     return failures
+
+
+def _from_text(text: str) -> FailureRecord:
+    """The failure that a task gave to Luigi, or one with Luigi's own text about a process that ended."""
+    try:
+        return FailureRecord(**json.loads(text))
+    except (ValueError, TypeError):
+        return FailureRecord(text, 1)
+
+
+def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:
+    """One line for every cause: the stages with it, the message and the logs.
+
+    ``failures`` are labels of stages with their failures.
+    """
+    by_cause: dict[str, list[tuple[str, FailureRecord]]] = {}
+    for label, failure in failures:
+        by_cause.setdefault(failure.message, []).append((label, failure))
+    lines = []
+    for message, same in by_cause.items():
+        logs = list(dict.fromkeys(failure.log for _, failure in same if failure.log))
+        where = f" ({'log' if len(logs) == 1 else 'logs'}: {', '.join(logs)})" if logs else ""
+        lines.append(f"{', '.join(label for label, _ in same)}: {message}{where}")
+    return "\n".join(lines)

@@ -1,9 +1,10 @@
 """Outputs that no configuration names: which they are and why, and their removal.
 
-An output is named when a stage of a configuration has its fingerprint, or resolves to its directory. The
-shards of a stage are named until the stage is complete, as it holds what it has joined. The
-configurations are those given, and the resolved one that each run leaves as ``config.yaml``. A store is
-left as it is while what its runs name is unknown, or a process with other settings may be using it.
+An output is named when a stage of a configuration has its fingerprint, or resolves to its
+directory. The shards of a stage are named until the stage is complete, as it holds what it has
+joined. The configurations are those given, and the resolved one that each run leaves as
+``config.yaml``. A store is left as it is while what its runs name is unknown, or a process with
+other settings may be using it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
-from pipeline.run.garbage import Stored, in_use, remove, size_of, stored
+from pipeline.run.removal import Stored, in_use, remove, size_of, stored
 from pipeline.run.store import StageKey, Store, differences
 from tasks.base import StageTask
 from tasks.resolved import RESOLVED
-from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for
+from tasks.run import PER_POLICY, PER_ROUND, STAGES, stage_names, task_for, walk
 from tasks.sharding import ShardedTask, ShardTask
 
 _MOST_REASONS = 3
@@ -63,13 +64,14 @@ class Names:
     joined: set[tuple[str, str]] = field(default_factory=set)  # shards of complete stages
 
     def add(self, report: StageTask) -> None:
-        """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
-        needed = {task.task_id: task for task in _needed(report)}
-        for task in needed.values():
+        """Add all outputs of a configuration. Raises SteepError when a file that it needs is
+        missing."""
+        needed = list(walk(report, elsewhere=True))
+        for task in needed:
             self._add(task)
-        for task in _further(report, {task.stage for task in needed.values()}):
+        for task in _further(report, {task.stage for task in needed}):
             try:
-                for below in _needed(task):
+                for below in walk(task, elsewhere=True):
                     self._add(below)
             except ConfigError:  # the configuration has no such stage
                 continue
@@ -99,17 +101,6 @@ class Names:
         if (output.stage, output.fingerprint) in self.joined:
             return "the complete stage holds what this shard wrote"
         return _difference(output, self.keys)
-
-
-def _needed(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
-    """A task and all tasks below it, also those whose output is on another machine."""
-    seen = set() if seen is None else seen
-    if task.task_id in seen:
-        return
-    seen.add(task.task_id)
-    for below in (*task.requires().values(), *task.upstream().values()):
-        yield from _needed(below, seen)
-    yield task
 
 
 def _further(report: StageTask, stages: set[str]) -> Iterator[StageTask]:
@@ -168,7 +159,7 @@ def collect(
             examined.append(report)
     if runs is not None:
         found.left += unknown
-    stores = {task.store for report in examined for task in _needed(report)}
+    stores = {task.store for report in examined for task in walk(report, elsewhere=True)}
     for store in sorted(stores, key=lambda store: store.root):
         blocked = None
         if unknown and not any(_is_below(store.root, folder) for folder in folders):

@@ -1,6 +1,6 @@
 """What a stage asks for: GPUs and CPU threads, from the configuration alone.
 
-Input: the task of a stage. Output: `Needs`. `tasks.leases` gives a stage what it asks for, and
+Input: the task of a stage. Output: `Needs`. `tasks.execution.leases` gives a stage what it asks for, and
 `tasks.planning` counts with the same numbers.
 """
 
@@ -25,14 +25,12 @@ class Needs:
         gpus: GPUs that the stage uses where it runs on GPUs; 0 for a stage that loads no model.
         threads: CPU threads that it asks for at least, one for each process that computes.
         setting: the setting that decides ``gpus``, for messages.
-        policy: whether the stage opens a policy in vLLM, whose engine can be kept for the next stage.
         vllm: whether the stage opens an engine of vLLM.
     """
 
     gpus: int = 0
     threads: int = 1
     setting: str = ""
-    policy: bool = False
     vllm: bool = False
 
 
@@ -126,13 +124,7 @@ def _retrieval(settings: Config) -> Iterable[Needs]:
 
 
 def _roll_out(settings: Config) -> Needs:
-    return _with_policy(
-        _most([_engine(settings.engine, "engine"), *_retrieval(settings)]), settings
-    )
-
-
-def _with_policy(found: Needs, settings: Config) -> Needs:
-    return replace(found, policy=settings.engine.kind == "vllm")
+    return _most([_engine(settings.engine, "engine"), *_retrieval(settings)])
 
 
 def _score(settings: Config) -> Needs:
@@ -155,9 +147,7 @@ def _judges(judges: Judges | None, settings: Config, block: str) -> Needs:
         for name, judge in (("over", judges.over), ("under", judges.under)):
             if judge.backend == "vllm":
                 found.append(_engine(judge.engine, f"{block}.{name}.engine"))
-    if len(found) > 1:  # the judges' engines need the memory that a kept engine would hold
-        return _most(found)
-    return _with_policy(found[0], settings)
+    return _most(found)
 
 
 def _evaluation_judges(settings: Config) -> Needs:

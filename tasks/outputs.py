@@ -1,8 +1,8 @@
 """The output of a task, if there is one: under the task's own fingerprint, or found by content.
 
-An output of the task's own fingerprint counts as long as its inputs still have the content that it was
-made from. Otherwise the store may hold an output that was made under other settings from inputs with
-the same content (`pipeline.run.content`); the task then reuses it.
+An output of the task's own fingerprint counts as long as its inputs still have the content that it
+was made from. Otherwise the store may hold an output that was made under other settings from inputs
+with the same content (`pipeline.run.store`); the task then reuses it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run.content import Manifests, content_key, content_of
+from pipeline.run.store import Manifests, content_key, content_of
 
 if TYPE_CHECKING:
     from tasks.base import StageTask

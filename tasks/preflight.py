@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_json
-from pipeline.run.output_check import Depth
+from pipeline.run.store import Depth
 from pipeline.stages import preflight
 from pipeline.training.preflight import Check
 from tasks.base import StageTask

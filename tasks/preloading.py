@@ -1,7 +1,7 @@
 """Preload heavy packages once per run, and fork the processes of stages from there.
 
-On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the stages of
-the run need, while the first stages run.
+On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the
+stages of the run need, while the first stages run.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pipeline.run.fork_server import ForkServer
-from pipeline.run.supervisor import Preloaded
-from tasks.base import StageTask, preloading
+from tasks.base import StageTask
 from tasks.needs import needs
 from tasks.planning.machine import has_gpu
 from tasks.sharding import ShardedTask
@@ -26,24 +26,24 @@ _TRAINERS = {"sft": "trl.trainer.sft_trainer", "dpo": "trl.trainer.dpo_trainer"}
 
 @contextlib.contextmanager
 def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
-    """Run a fork server for the stages of ``todo``, if the machine and the settings allow one."""
-    tasks = list(todo)
-    modules = list(dict.fromkeys(name for task in tasks for name in modules_of(task)))
-    settings = tasks[-1].run_settings
-    local = settings.execution.kind == "local" and not settings.gpus
-    if not (modules and settings.preload and local and _can_fork()):
+    """Run a fork server for the stages of ``todo`` that import heavy modules, if this machine
+    allows one."""
+    tasks = [task for task in todo if modules_of(task)]
+    settings = tasks[-1].run_settings if tasks else None
+    if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():
         yield
         return
+    modules = dict.fromkeys(name for task in tasks for name in modules_of(task))
     # One thread, because threads do not survive a fork; forked processes set their own number.
     environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
-    with ForkServer.running(modules, environment) as server:
-        preloading.start = lambda task: (
-            Preloaded(server, names) if (names := modules_of(task)) else None
-        )
+    with ForkServer.running(list(modules), environment) as server:
+        for task in tasks:
+            task.fork_server = replace(server, modules=modules_of(task))
         try:
             yield
         finally:
-            preloading.start = None
+            for task in tasks:
+                task.fork_server = None
 
 
 def _can_fork() -> bool:

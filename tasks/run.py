@@ -11,28 +11,27 @@ from typing import Any
 
 from pipeline.core.atomic import replacing
 from pipeline.core.errors import ConfigError, SteepError, StoreError
-from pipeline.run import litter
+from pipeline.run import removal
 from pipeline.run.failures import explain_os_error
-from pipeline.run.litter import Cleaning
-from pipeline.run.output_check import Depth
+from pipeline.run.progress import FailureRecord
+from pipeline.run.removal import Cleaning
+from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
 from tasks.base import StageTask, aligned, say
-from tasks.build import build, check_needs
+from tasks.build import build, check_needs, told_once
 from tasks.corpus import Corpus
-from tasks.display import shown
 from tasks.evaluate import Evaluate, EvaluatePolicy
-from tasks.executors import check_executor, serving
-from tasks.failures import Failure, told_once
+from tasks.execution.leases import Capacity
+from tasks.execution.start import check_execution
 from tasks.folders import check_folders, check_writable
 from tasks.given_policy import Start
 from tasks.graph import Graph
 from tasks.hypergraph import Hypergraph, HyperIndex
 from tasks.index import Index
 from tasks.judge import Judge, JudgePolicy
-from tasks.leases import Capacity
-from tasks.other_shards import unused_work
 from tasks.pair import Pair
 from tasks.preloading import preloaded
+from tasks.progress_bars import shown
 from tasks.questions import SPLITS
 from tasks.report import Report
 from tasks.resolved import keep_dtypes, write_resolved
@@ -40,7 +39,7 @@ from tasks.sample import Sample
 from tasks.score import Score
 from tasks.sft import Sft
 from tasks.sft_data import SftData
-from tasks.sharding import ShardedTask
+from tasks.sharding import ShardedTask, unused_work
 from tasks.train import Train
 from tasks.world import World
 
@@ -111,14 +110,19 @@ def _task_for(
     return STAGES[stage](**common, round=round or 1)
 
 
-def walk(task: StageTask, seen: set[str] | None = None) -> Iterator[StageTask]:
-    """A task and everything that it needs, each once, in running order."""
+def walk(
+    task: StageTask, *, elsewhere: bool = False, seen: set[str] | None = None
+) -> Iterator[StageTask]:
+    """A task and everything that it needs, each once, in running order.
+
+    ``elsewhere`` adds the stages whose output is on another machine (retrieval services).
+    """
     seen = set() if seen is None else seen
     if task.task_id in seen:
         return
     seen.add(task.task_id)
-    for needed in task.requires().values():
-        yield from walk(needed, seen)
+    for needed in (*task.requires().values(), *(task.upstream().values() if elsewhere else ())):
+        yield from walk(needed, elsewhere=elsewhere, seen=seen)
     yield task
 
 
@@ -227,7 +231,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     task = todo[-1]
     if any(isinstance(needed, Sft | Train) for needed in todo):
         check_trackers(task.settings.trackers)
-    check_executor(task.settings)
+    check_execution(task.settings)
     run_dir, started = task.settings.run_dir, time.monotonic()
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
@@ -240,7 +244,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     kept = review.keep(run_dir, make_plan(task, tasks, capacity, forced=force))
     task.forced = force
     try:
-        with serving(task.settings), shown(todo), preloaded(todo):
+        with shown(todo), preloaded(todo):
             failures = build(task, todo, capacity)
     finally:
         task.forced = False
@@ -249,7 +253,7 @@ def _run(tasks: list[StageTask], todo: list[StageTask], capacity: Capacity, forc
     review.finish(run_dir, kept, time.monotonic() - started)
 
 
-def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed:
+def _failed(todo: list[StageTask], failures: Mapping[str, FailureRecord]) -> RunFailed:
     failed = [
         (needed.label, failures[needed.task_id]) for needed in todo if needed.task_id in failures
     ]
@@ -259,7 +263,7 @@ def _failed(todo: list[StageTask], failures: Mapping[str, Failure]) -> RunFailed
             "it, then run the command again",
             2,
         )
-    return RunFailed(told_once(failed), failed[-1][1].status)
+    return RunFailed(told_once(failed), failed[-1][1].exit_status)
 
 
 def publish(report: StageTask) -> None:
@@ -281,7 +285,7 @@ def clean(task: StageTask) -> Cleaning:
     """Remove incomplete outputs and checkpoints, except those of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
-        found = litter.clean(store, stage_names(StageTask))
+        found = removal.clean(store, stage_names(StageTask))
         cleaning.removed += found.removed
         cleaning.left += found.left
     return cleaning

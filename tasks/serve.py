@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.core.errors import ConfigError, DependencyError
-from pipeline.run.output_check import Depth
-from pipeline.run.store import read_manifest
+from pipeline.run.store import Depth, read_manifest
 from tasks.base import StageTask, say
 from tasks.fingerprint import model_identity
 from tasks.knowledge import knowledge

@@ -1,19 +1,24 @@
 """Stages that several processes or machines can run in shards.
 
-A stage that is divided has one task for each shard, and its own task joins their outputs. A shard is a
-stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The number of
-shards does not change what the joined stage writes, so it is not in the fingerprint of that stage: its
-output stays complete under another number.
+A stage that is divided has one task for each shard, and its own task joins their outputs. A shard
+is a stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The
+number of shards does not change what the joined stage writes, so it is not in the fingerprint of
+that stage: its output stays complete under another number.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import luigi
 
+from pipeline.run.store import Store, holds_checkpoints
 from tasks.base import StageTask
+
+_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
 
 
 class DivisibleTask(StageTask):
@@ -21,12 +26,14 @@ class DivisibleTask(StageTask):
 
     @property
     def own_shards(self) -> int | None:
-        """The number of shards that the stage's block of settings asks for; None: that of the run."""
+        """The number of shards that the stage's block of settings asks for; None: that of the
+        run."""
         raise NotImplementedError
 
     @property
     def runs_model(self) -> bool:
-        """Whether the stage runs a model under this configuration; without one it is not divided."""
+        """Whether the stage runs a model under this configuration; without one it is not
+        divided."""
         return True
 
     @property
@@ -59,7 +66,8 @@ class ShardedTask(DivisibleTask):
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
     def requires(self) -> dict[str, StageTask]:
-        """Adds the shards, unless the stage is complete: its output is the same however it was divided."""
+        """Adds the shards, unless the stage is complete: its output is the same however it was
+        divided."""
         return self.needed() if self.complete() else {**self.needed(), **self.shards()}
 
     def start(self) -> None:
@@ -99,3 +107,55 @@ class ShardTask(DivisibleTask):
 
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
+
+
+def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
+    """A sentence for each incomplete stage whose work in another number of shards would be made
+    again."""
+    for task in tasks:
+        if not isinstance(task, ShardedTask) or task.complete():
+            continue
+        now = task.shard_count
+        for count, worked in sorted(_divisions(task).items()):
+            had = "the undivided stage" if count == 1 else f"{worked} of {count} shards"
+            asked = "undivided" if now == 1 else f"in {now} shards"
+            yield (
+                f"{task.label}: checkpoints or outputs of {had} are there, and it runs {asked} now, which makes their "
+                f"work again; set its number of shards to {count} to continue from them"
+            )
+
+
+def _divisions(task: ShardedTask) -> dict[int, int]:
+    """The numbers of shards other than the present one, and how many of the shards have work in the
+    store."""
+    found: dict[int, int] = {}
+    shards = list(task.shards().values())
+    # Checkpoints of a divided stage whose shards are complete are those of the join.
+    if not all(shard.complete() for shard in shards) and holds_checkpoints(
+        task.store.checkpoint_dir(task.key)
+    ):
+        found[1] = 1
+    worked = _fingerprints(task.store, task.shard_kind.stage)
+    worked -= {shard.key.fingerprint for shard in shards}
+    key = task.shard(0).key
+    for count in range(2, _MOST + 1):
+        if not worked:
+            break
+        own = {
+            replace(
+                key, settings={**key.settings, "shard": {"number": number, "of": count}}
+            ).fingerprint
+            for number in range(count)
+        }
+        if own & worked:
+            found[count] = len(own & worked)
+            worked -= own
+    return found
+
+
+def _fingerprints(store: Store, stage: str) -> set[str]:
+    """The fingerprints of a stage with an output or with checkpoints."""
+    folder = store.root / stage
+    completed = {path.name for path in store.completed(stage)}
+    partial = {path.stem for path in folder.glob("*.partial") if holds_checkpoints(path)}
+    return completed | partial

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.run.content import holds_checkpoints
-from pipeline.run.output_check import Depth, problems
+from pipeline.core.errors import StoreError
 from pipeline.run.progress import ProgressRecord, read_failure, read_progress
-from pipeline.run.store import differences, read_manifest
+from pipeline.run.store import (
+    MANIFEST,
+    Depth,
+    differences,
+    holds_checkpoints,
+    problems,
+    read_manifest,
+)
 from tasks.base import StageTask
 from tasks.outputs import Output, Outputs
-from tasks.run import walk
-from tasks.sharding import ShardedTask
+from tasks.run import stage_names, walk
+from tasks.sharding import ShardedTask, ShardTask
 
 _NAMED = 2  # upstream stages in the message of a stale stage
 
@@ -25,13 +32,13 @@ _NAMED = 2  # upstream stages in the message of a stale stage
 class StageState:
     """One stage as ``steep status`` shows it.
 
-    Reused means that an output made under other settings is this stage's, because its inputs have the
-    same content; stale means done with other settings or inputs.
-    ``progress`` is that of a stage that runs, failed or was stopped. ``message`` is one sentence: how far
-    it is, how it failed, what a stop left, or what has changed.
+    Reused means that an output made under other settings is this stage's, because its inputs have
+    the same content; stale means done with other settings or inputs. ``progress`` is that of a
+    stage that runs, failed or was stopped. ``message`` is one sentence: how far it is, how it
+    failed, what a stop left, or what has changed.
 
-    ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command that
-    makes the output of a damaged stage again.
+    ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command
+    that makes the output of a damaged stage again.
     """
 
     label: str
@@ -49,8 +56,8 @@ class StageState:
 class Verification:
     """One completed output as ``steep verify`` shows it.
 
-    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged output
-    again.
+    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged
+    output again.
     """
 
     label: str
@@ -60,7 +67,8 @@ class Verification:
 
 
 def status(task: StageTask) -> list[StageState]:
-    """Every stage that ``task`` needs, in running order, and the shards that done stages were joined from."""
+    """Every stage that ``task`` needs, in running order, and the shards that done stages were
+    joined from."""
     outputs = Outputs()
     return [_state(needed, outputs.of(needed)) for needed in _with_shards(task)]
 
@@ -144,7 +152,8 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
 
 
 def verify(task: StageTask) -> list[Verification]:
-    """The check of every completed output that ``task`` needs, contents included, in running order."""
+    """The check of every completed output that ``task`` needs, contents included, in running
+    order."""
     return [_verification(needed) for needed in walk(task) if needed.complete()]
 
 
@@ -157,8 +166,8 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there; each change is told once. For
-    a stage that is done, the settings that would execute it in another way.
+    For a changed upstream stage, the lines below it give the change there; each change is told
+    once. For a stage that is done, the settings that would execute it in another way.
     """
     output = task.found()
     if output is not None:
@@ -208,7 +217,8 @@ def _other_contents(task: StageTask) -> list[str]:
 
 
 def _other_execution(task: StageTask) -> list[str]:
-    """The settings of a stage that change how it is executed, where its output was made with others."""
+    """The settings of a stage that change how it is executed, where its output was made with
+    others."""
     before, now = read_manifest(task.directory)["execution"], task.execution()
     return [
         f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "
@@ -232,3 +242,42 @@ def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:
                     lines.append(f"{task.label}: {line}")
             return lines
     return [f"{task.label}: its earlier output was removed, so its changes are unknown"]
+
+
+def complete_outputs(report: StageTask) -> dict[str, Path]:
+    """The complete outputs of a configuration's stages, in running order."""
+    return {task.label: task.directory for task in walk(report) if task.complete()}
+
+
+def newest_outputs(directory: Path) -> dict[str, Path]:
+    """The complete outputs in the directory of a run, such as ``runs/embedded``, without shards.
+
+    Where a stage has several, the one that the newest stage after it has used is taken. Raises
+    StoreError when the directory holds no completed stage.
+    """
+    shards = stage_names(ShardTask)
+    dated = [
+        (manifest.stat().st_mtime_ns, manifest.parent)
+        for manifest in (directory / "store").glob(f"*/*/{MANIFEST}")
+        if manifest.parent.parent.name not in shards
+    ]
+    if not dated:
+        raise StoreError(f"{directory}: no completed stages; expected a directory of runs/")
+    newest_first = [path for _, path in sorted(dated, reverse=True)]
+    by_fingerprint = {path.name: path for path in newest_first}
+    outputs: dict[str, Path] = {}
+
+    def take(path: Path) -> None:
+        manifest = read_manifest(path)
+        key = manifest["key"]
+        label = key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
+        if label in outputs:
+            return
+        outputs[label] = path
+        for fingerprint in manifest.get("made_from", key["inputs"]).values():
+            if fingerprint in by_fingerprint:  # the closed world is not in the run's directory
+                take(by_fingerprint[fingerprint])
+
+    for path in newest_first:
+        take(path)
+    return outputs

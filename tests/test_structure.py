@@ -51,13 +51,11 @@ TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/worker.py",
     "pipeline/run/fork_server.py",  # a socket, and standard input
     "pipeline/run/supervisor.py",
-    "pipeline/run/remote.py",  # an environment variable
-    "pipeline/run/cluster/request.py",  # arguments, standard input, lines of an attempt's own reports
+    "pipeline/stages/launch.py",  # an environment variable
     "pipeline/config/yaml_files.py",  # text that `read_text` has read
     "pipeline/llm/chat.py",
     "pipeline/grammars/prograph.py",
-    "tasks/executors/ray.py",  # what the head of the cluster prints
-    "tasks/failures.py",
+    "tasks/execution/cluster.py",  # arguments, standard input, lines of an attempt's own reports
     "tasks/build.py",
 }
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, usable
 from pipeline.core.errors import DependencyError, StoreError
 from pipeline.core.gpus import VISIBLE
-from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
+from tasks.execution.leases import lock_dir, lock_files, take
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def preview(
     when the scored trajectories are not complete or damaged.
     """
     from pipeline.pairs.funnel import PairingOutcome
-    from pipeline.run.output_check import Depth
+    from pipeline.run.store import Depth
     from pipeline.stages.pair import run
     from pipeline.stages.trajectory_columns import FILE
     from tasks.run import task_for

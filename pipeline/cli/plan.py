@@ -61,8 +61,8 @@ def plan(
     if schedule:
         _show_schedule(_schedule_of(task, workers), as_json)
         return
-    from tasks.other_shards import unused_work
     from tasks.run import walk
+    from tasks.sharding import unused_work
 
     if probe:
         from tasks.planning.probe import probe_overrides
@@ -76,7 +76,7 @@ def plan(
 
 
 def _plan_of(task: StageTask, workers: int | None) -> Plan:
-    from tasks.leases import Capacity
+    from tasks.execution.leases import Capacity
     from tasks.planning.plan import make_plan
     from tasks.run import walk
 
@@ -85,7 +85,7 @@ def _plan_of(task: StageTask, workers: int | None) -> Plan:
 
 def _schedule_of(task: StageTask, workers: int | None) -> Simulated:
     """The simulated schedule of what would run; of the whole run where its data are not there."""
-    from tasks.leases import Capacity
+    from tasks.execution.leases import Capacity
     from tasks.planning.simulation import simulate
 
     capacity = Capacity.expected(task.run_settings, workers)

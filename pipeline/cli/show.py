@@ -98,7 +98,7 @@ def _outputs(
     run: Path | None, config: str, set: list[str] | None, data: Path | None
 ) -> dict[str, Path]:
     """The finished outputs of the run by label."""
-    from tasks.finished import complete_outputs, newest_outputs
+    from tasks.status import complete_outputs, newest_outputs
 
     if run is not None:
         return newest_outputs(run)

@@ -18,16 +18,11 @@ class Ray(Block):
 
     address: Annotated[str | None, Execution()] = Field(
         None,
-        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else a cluster of "
-        "this machine that lives as long as the run",
+        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else the one that "
+        "runs on this machine",
     )
     retries: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
-    )
-    warm_engines: Annotated[bool, Execution()] = Field(
-        True,
-        description="vllm: keep the engines of policies open from one stage to the next, as long as no other stage "
-        "waits for their GPUs or CPU threads",
     )
 
     @field_validator("address")

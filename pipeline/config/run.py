@@ -82,11 +82,6 @@ class Config(Block):
         description="stages that run at the same time, at most; null: one for each of gpus and one more, "
         "or 1 where gpus is 0",
     )
-    preload: Annotated[bool, Execution()] = Field(
-        True,
-        description="import heavy packages once per run and fork the processes of stages; on Linux "
-        "without a GPU, elsewhere every stage imports them",
-    )
     shards: Annotated[Few, Execution()] = Field(
         1,
         description="parts that every stage with a model is divided into, for several GPUs or machines; blocks "

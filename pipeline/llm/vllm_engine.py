@@ -23,10 +23,8 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
-from pipeline.llm.adapter_files import check_adapter
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
-from pipeline.llm.engine_processes import ENGINE_CORE, ending_with_parent
-from pipeline.llm.engine_watch import EngineWatch
+from pipeline.llm.engine_processes import ENGINE_CORE, EngineWatch, ending_with_parent
 from pipeline.llm.memory import BATCH_TOKENS
 from pipeline.llm.merged_adapter import Served
 from pipeline.llm.start_error import start_error
@@ -61,11 +59,9 @@ class VllmEngine(Engine):
         import_vllm()
         self.max_model_len = config.max_model_len
         self._lora: object | None = None
-        self._adapter = adapter and model_hash(adapter)
         settings: dict[str, object] = {}
         if adapter is not None and config.adapters == "loaded":
             self._lora, settings = _loaded(adapter)
-        self._lora_settings = settings
         self._served = Served(config, model, adapter, workspace)
         with TemporaryDirectory(prefix="steep-vllm-") as folder, warnings.catch_warnings():
             # PyTorch warns about code inside vLLM.
@@ -142,30 +138,6 @@ class VllmEngine(Engine):
         if reason is None:
             return EngineError(f"vLLM failed while generating: {_first_line(error)}")
         return EngineError(f"the process of vLLM's engine {reason}")
-
-    def reset(self, adapter: Path | None) -> bool:
-        """Prepare the engine for another user, as if it was new, with ``adapter`` in place of its own.
-
-        Returns False when that needs another engine: requests are unfinished, the adapter is another one and
-        merged, or has another rank, or the engine's process has ended.
-        """
-        if self.unfinished() or self._watch.ended:
-            return False
-        key = adapter and model_hash(adapter)
-        if key != self._adapter:
-            if adapter is None or self._lora is None:
-                return False
-            lora, settings = _loaded(adapter)
-            if settings != self._lora_settings:
-                return False
-            check_adapter(adapter, self._served.path)
-            self._lora, self._adapter = lora, key
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        try:
-            return self._engine.reset_prefix_cache()
-        except (EngineDeadError, RuntimeError):  # its process has just ended
-            return False
 
     def close(self) -> None:
         """Shut the engine down, so that another one can be opened in this process."""

@@ -18,15 +18,16 @@ from pipeline.run.store import StageKey
 class StageContext:
     """Everything that a stage may read.
 
-    ``inputs`` maps an upstream stage's name to its complete directory ("policy" to the directory
-    of the policy that samples or is trained; without it the base model samples). ``output`` is a temporary directory that the store
-    renames when the stage returns. ``checkpoint_dir`` survives a kill and holds checkpoints.
-    ``key`` holds everything that the stage's fingerprint covers; None outside a store. ``notes``
-    are copied into the manifest: choices that the stage made, by name. So is ``work``: amounts of the
-    work that the stage did, by name (``trajectories``, ``generated_tokens``, ``judge_calls``, …), and
-    ``start_seconds``, the part of its seconds that more work would not repeat. ``facts`` is what the task
-    tells the stage besides its settings; it decides no fingerprint. ``progress`` takes
-    reports on how far the stage is, and ignores them outside a run.
+    ``inputs`` maps an upstream stage's name to its complete directory ("policy" to the directory of
+    the policy that samples or is trained; without it the base model samples). ``output`` is a
+    temporary directory that the store renames when the stage returns. ``checkpoint_dir`` survives a
+    kill and holds checkpoints. ``key`` holds everything that the stage's fingerprint covers; None
+    outside a store. ``notes`` are copied into the manifest: choices that the stage made, by name.
+    So is ``work``: amounts of the work that the stage did, by name (``trajectories``,
+    ``generated_tokens``, ``judge_calls``, …), and ``start_seconds``, the part of its seconds that
+    more work would not repeat. ``facts`` is what the task tells the stage besides its settings; it
+    decides no fingerprint. ``progress`` takes reports on how far the stage is, and ignores them
+    outside a run.
     """
 
     config: Config

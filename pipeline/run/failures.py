@@ -1,7 +1,7 @@
 """Sentences about failures of the system: errors of files and processes, and ends by a signal.
 
-Input: an OSError, or the exit status of a stage's process. Output: one sentence with the cause and the
-remedy.
+Input: an OSError, or the exit status of a stage's process. Output: one sentence with the cause and
+the remedy.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def of_machine(error: OSError) -> bool:
 
 
 def explain_os_error(error: OSError, path: Path | str) -> str:
-    """One sentence: the file, the cause and the remedy. ``path`` is used if the error names none."""
+    """One sentence: the file, the cause and the remedy. ``path`` is used if the error names
+    none."""
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(path)
     cause = _CAUSES.get(error.errno or 0)
     if cause is None:
@@ -75,8 +76,8 @@ def explain_os_error(error: OSError, path: Path | str) -> str:
 def explain_exit(status: int, last_line: str, memory_hint: str) -> str:
     """One sentence about a process that ended without a message of its own.
 
-    ``status`` is as `subprocess` gives it: negative for a signal. ``last_line`` is the last line that
-    the process printed, and ``memory_hint`` says which settings take less memory.
+    ``status`` is as `subprocess` gives it: negative for a signal. ``last_line`` is the last line
+    that the process printed, and ``memory_hint`` says which settings take less memory.
     """
     if status < 0:
         name = _signal_name(-status)

@@ -1,9 +1,9 @@
 """Sizes and content hashes of a stage's files, and the check of files against them.
 
 Input: a stage's directory, and for the check the records of its manifest. Output: records by file
-name, or one line for every file that differs. Three checks cost different time: `size_problems` reads
-no content, `footer_problems` reads a few bytes of Parquet files, and `hash_problems` reads everything
-(about 1 GB/s for each core).
+name, or one line for every file that differs. Three checks cost different time: `size_problems`
+reads no content, `footer_problems` reads a few bytes of Parquet files, and `hash_problems` reads
+everything (about 1 GB/s for each core).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def footer_problems(directory: Path) -> list[str]:
 
 
 def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
-    """One line for every recorded file whose content has another hash; absent files are left out."""
+    """One line for every recorded file whose content has another hash; absent files are left
+    out."""
 
     def problem(name: str) -> str | None:
         path, expected = directory / name, records[name].sha256
@@ -103,7 +104,8 @@ def _leaves_directory(name: str) -> bool:
 
 
 def _is_parquet(path: Path) -> bool:
-    """Whether the file begins and ends with Parquet's mark and holds the footer that it announces."""
+    """Whether the file begins and ends with Parquet's mark and holds the footer that it
+    announces."""
     with path.open("rb") as stream:
         if stream.read(4) != _PARQUET:
             return False

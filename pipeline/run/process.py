@@ -5,11 +5,12 @@ None of them may outlive a killed scheduler: an orphan would keep the stage's lo
 checkpoints of the rerun.
 
 ``python -m pipeline.run.process MODULE ARGUMENT ...`` runs a module as ``__main__`` after it has
-arranged this. It imports nothing heavy before, so no time is left in which the parent can end unseen.
-The environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A process that
-starts others sets it with `child_environment`; a process started in this way sets it for its own
-children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the process. It holds a
-shared lock on each until it ends, so that no other run is given a GPU that a dying process still uses.
+arranged this. It imports nothing heavy before, so no time is left in which the parent can end
+unseen. The environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A
+process that starts others sets it with `child_environment`; a process started in this way sets it
+for its own children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the
+process. It holds a shared lock on each until it ends, so that no other run is given a GPU that a
+dying process still uses.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def die_with_parent(parent: int | None = None) -> None:
     """Make Linux send SIGTERM to this process when its parent ends.
 
     ``parent`` is the process id of the parent. When the parent ended before this call, the process
-    has another parent by now and ends at once. With None the parent at the time of the call is used,
-    and an earlier end of the parent is not noticed. The setting survives ``exec``, so the function
-    can also be the ``preexec_fn`` of any program. It has no effect on other systems.
+    has another parent by now and ends at once. With None the parent at the time of the call is
+    used, and an earlier end of the parent is not noticed. The setting survives ``exec``, so the
+    function can also be the ``preexec_fn`` of any program. It has no effect on other systems.
     """
     if sys.platform == "linux":
         expected = os.getppid() if parent is None else parent

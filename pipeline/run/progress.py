@@ -1,9 +1,9 @@
 """How far a running stage is, in a small file beside its checkpoints.
 
-Input: what a stage reports (`pipeline.core.progress`). Output: ``<fingerprint>.progress.json``, written
-at most twice a second, which ``steep run`` and ``steep status`` read. It is not flushed to the disk, and
-a full disk does not stop a stage because of it. Beside it, ``<fingerprint>.failed.json`` says how the last
-attempt failed.
+Input: what a stage reports (`pipeline.core.progress`). Output: ``<fingerprint>.progress.json``,
+written at most twice a second, which ``steep run`` and ``steep status`` read. It is not flushed to
+the disk, and a full disk does not stop a stage because of it. Beside it,
+``<fingerprint>.failed.json`` says how the last attempt failed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))  # of rates
 class ProgressRecord:
     """The content of a progress file.
 
-    ``rate`` is in items per second, None until it is known. ``started`` and ``updated`` are
-    seconds since 1970: when the process ``pid``, which wrote the record, began to work, and when it wrote.
-    ``seconds`` is the time between them. ``host`` is the machine of that process, and ``job`` names the job of
-    an executor in which it runs.
+    ``rate`` is in items per second, None until it is known. ``started`` and ``updated`` are seconds
+    since 1970: when the process ``pid``, which wrote the record, began to work, and when it wrote.
+    ``seconds`` is the time between them. ``host`` is the machine of that process, and ``job`` names
+    the job of an executor in which it runs.
     """
 
     done: int
@@ -233,11 +233,12 @@ class ProgressFile(Progress):
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """How the last attempt of a stage failed: a sentence, the exit status, the log and the time (UTC)."""
+    """How the last attempt of a stage failed: a sentence, the exit status, the log and the time
+    (UTC)."""
 
     message: str
     exit_status: int
-    log: str | None
+    log: str | None = None
     time: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
     def write(self, path: Path) -> None:

@@ -3,10 +3,14 @@
 ``runs/<run>/store/<stage>/<fingerprint>/`` is complete if and only if it holds a ``manifest.json``,
 which is written last, before one rename. The fingerprint is a hash of the stage's version, the
 slice of the configuration that it declares, the content of the raw files and models it reads, and
-the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records the
-size and the hash of every file (`pipeline.run.file_hashes`). A process that
-writes, discards or removes output or checkpoints of a stage holds the stage's lock. This module imports no heavy package, so
-checking a finished run takes well under a second.
+the fingerprints of its inputs. It covers no paths, times or package versions. The manifest records
+the size and the hash of every file (`pipeline.run.file_hashes`), and `problems` compares them. A
+process that writes, discards or removes output or checkpoints of a stage holds the stage's lock.
+
+A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs,
+so it is known once the inputs are complete. Outputs with one content key are the same: a stage
+whose inputs were made again with the same bytes need not run (a constructive trace, "Build Systems
+à la Carte", Mokhov, Mitchell and Peyton Jones, 2018).
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from enum import IntEnum
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -28,7 +34,14 @@ from pipeline.core.atomic import json_text, sync, write_text
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import leaves, read_json
 from pipeline.run.failures import explain_os_error
-from pipeline.run.file_hashes import FileRecord, parse_records, seal
+from pipeline.run.file_hashes import (
+    FileRecord,
+    footer_problems,
+    hash_problems,
+    parse_records,
+    seal,
+    size_problems,
+)
 from pipeline.run.progress import read_progress
 
 MANIFEST = "manifest.json"
@@ -84,11 +97,11 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.failed.json"
 
     def in_use(self, key: StageKey) -> bool:
-        """Whether a process holds the stage's lock: one of this machine, or of any that shares the file
-        system where that locks between machines (``docs/executors.md``).
+        """Whether a process holds the stage's lock: one of this machine, or of any that shares the
+        file system where that locks between machines (``docs/executors.md``).
 
-        The test takes a shared lock for an instant. A process that starts the stage then tries again
-        within its ``timeout``.
+        The test takes a shared lock for an instant. A process that starts the stage then tries
+        again within its ``timeout``.
         """
         try:
             descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
@@ -267,7 +280,8 @@ def differences(
     current: StageKey,
     manifest: Mapping[str, Any],
 ) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream stages."""
+    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream
+    stages."""
     old = manifest["key"]
     lines = []
     if old["version"] != current.version:
@@ -284,3 +298,98 @@ def differences(
                     f"{kind} {name}: {then.get(name, 'absent')} -> {now.get(name, 'absent')}"
                 )
     return lines
+
+
+class Depth(IntEnum):
+    """What a check reads."""
+
+    SIZES = 0  # no content: for `steep status`
+    FOOTERS = 1  # the ends of Parquet files too: before a stage reads them
+    HASHES = 2  # everything: before training, and for `steep verify`
+
+
+def problems(directory: Path, depth: Depth) -> list[str]:
+    """One line for every problem of a completed output; empty when none was found."""
+    try:
+        manifest = read_manifest(directory)
+    except StoreError as error:
+        return [f"{MANIFEST} is damaged: {error}"]
+    try:
+        records = parse_records(manifest["files"])
+        found = size_problems(directory, records)
+        if depth >= Depth.FOOTERS and not found:
+            found += footer_problems(directory)
+        if depth >= Depth.HASHES and not found:
+            found += hash_problems(directory, records)
+    except OSError as error:
+        found = [f"{error.filename} cannot be read: {error.strerror}"]
+    if manifest["fingerprint"] != directory.name:
+        found.append(f"{MANIFEST} belongs to the output {manifest['fingerprint']}")
+    return found
+
+
+# What a stage writes about its work: no other stage's result depends on it.
+ASIDES = frozenset({"README.md", "timing.json"})
+MADE_FROM = ".content-key"  # beside checkpoints: the content key of the stage that wrote them
+
+
+def content_of(manifest: Mapping[str, Any], patterns: Iterable[str] = ("*",)) -> str | None:
+    """A hash of the names and contents of an output's files that match ``patterns``.
+
+    Files in `ASIDES` never count. A ``*`` in a pattern also matches slashes. None when a
+    pattern matches no file.
+    """
+    files = manifest["files"]
+    names = {name for name in files if PurePosixPath(name).name not in ASIDES}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in names if fnmatchcase(name, pattern)}
+        if not found:
+            return None
+        chosen |= found
+    return _digest([[name, files[name]["sha256"]] for name in sorted(chosen)])
+
+
+def content_key(key: StageKey, inputs: Mapping[str, str]) -> str:
+    """The content key of a stage, given the content of each of its inputs (`content_of`)."""
+    return _digest({**asdict(key), "inputs": dict(inputs)})
+
+
+def holds_checkpoints(directory: Path) -> bool:
+    """Whether a stage's directory of checkpoints holds any."""
+    return directory.is_dir() and any(path.name != MADE_FROM for path in directory.iterdir())
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Manifests:
+    """The manifests of a process's stores; each is read again only when its file has changed."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+    def of(self, directory: Path) -> dict[str, Any] | None:
+        """The manifest of an output; None when there is none, or it is damaged."""
+        path = directory / MANIFEST
+        try:
+            facts = path.stat()
+            state = facts.st_mtime_ns, facts.st_ino
+            known = self._read.get(path)
+            if known is None or known[0] != state:
+                known = self._read[path] = state, read_manifest(directory)
+        except (OSError, StoreError):
+            return None
+        return known[1]
+
+    def with_content(self, store: Store, stage: str, wanted: str) -> Path | None:
+        """The newest output of a stage with a content key."""
+        found = [
+            directory
+            for directory in store.completed(stage)
+            if (manifest := self.of(directory)) is not None
+            and manifest.get("content_key") == wanted
+        ]
+        return max(found, key=lambda directory: self._read[directory / MANIFEST][0], default=None)

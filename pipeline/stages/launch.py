@@ -1,21 +1,24 @@
-"""Training over several GPUs and machines: one stage function in the processes of ``accelerate launch``.
+"""Training over several GPUs and machines: one stage function in several processes.
 
-Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files, its
-counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch JOB.json``; the job
-file holds the stage function and the context as JSON. A SteepError of a worker is raised again here as
-TrainingError. The launcher and its processes start through `pipeline.run.process`, because the
-launcher gives each of them a session of its own: a signal to the stage's process group does not reach
-them.
+Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files,
+its counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch
+JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a worker
+is raised again here as TrainingError. The launcher and its processes start through
+`pipeline.run.process`, because the launcher gives each of them a session of its own: a signal to
+the stage's process group does not reach them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +32,42 @@ from pipeline.core.input_files import read_json
 from pipeline.core.progress import Progress
 from pipeline.run import fork_server, process
 from pipeline.run.context import StageContext
-from pipeline.run.remote import ENDED, Machines, machines_here
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.worker import call_stage
-from pipeline.stages.forked_ranks import run_ranks
 from pipeline.training.lora import pick_device
 
+ENDED = "ended"  # the file that tells the other machines that the stage has ended
+_MACHINES = "STEEP_MACHINES"
 _JOB = "job.json"
 _RESULT = "result.json"
 _PLAN = "launch.json"
 _ACCELERATE = "accelerate.json"
 _LOOK = 0.2  # seconds between two looks for the plan
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines of a stage that trains on several.
+
+    ``count`` is their number and ``rank`` that of this machine, from 0. ``folder`` is a shared
+    directory of this attempt, and ``address`` a name or IP address of this machine that the others
+    can reach.
+    """
+
+    count: int
+    rank: int
+    folder: str
+    address: str
+
+    def as_environment(self) -> dict[str, str]:
+        """The environment variable with which a process reads it (`machines_here`)."""
+        return {_MACHINES: json.dumps(asdict(self))}
+
+
+def machines_here() -> Machines | None:
+    """The machines of the stage of this process; None when it has only this one."""
+    text = os.environ.get(_MACHINES)
+    return None if text is None else Machines(**json.loads(text))
 
 
 def write_job(context: StageContext, entry: str) -> Path:
@@ -60,9 +89,9 @@ def read_job(path: Path) -> tuple[str, StageContext]:
 class Plan:
     """How the machines of one training start: the same on all of them.
 
-    ``processes`` are those of all ``machines`` together. ``accelerate_config`` is the configuration file of
-    accelerate. The main process listens at ``address`` and ``port``; port 0 lets it choose, which only one
-    machine can do.
+    ``processes`` are those of all ``machines`` together. ``accelerate_config`` is the configuration
+    file of accelerate. The main process listens at ``address`` and ``port``; port 0 lets it choose,
+    which only one machine can do.
     """
 
     job: str
@@ -91,9 +120,9 @@ def command(plan: Plan, rank: int = 0) -> list[str]:
 def with_processes(context: StageContext, block: str) -> StageContext:
     """The context whose training block has as many processes as this machine's GPUs allow.
 
-    Where that is fewer than the settings say (`pipeline.config.machine_choices`), the log and the notes tell. A single
-    process is left one GPU: with several, ``Trainer`` would wrap the model in ``nn.DataParallel``, which TRL
-    refuses. Call it before this process uses CUDA.
+    Where that is fewer than the settings say (`pipeline.config.machine_choices`), the log and the notes
+    tell. A single process is left one GPU: with several, ``Trainer`` would wrap the model in
+    ``nn.DataParallel``, which TRL refuses. Call it before this process uses CUDA.
     """
     import torch
 
@@ -113,8 +142,8 @@ def with_processes(context: StageContext, block: str) -> StageContext:
 def write_accelerate_config(folder: Path) -> Path:
     """Write accelerate's configuration for data-parallel training into ``folder``.
 
-    Without a file of its own, the launcher reads the user's ``default_config.yaml``, which may choose other
-    GPUs, DeepSpeed or FSDP.
+    Without a file of its own, the launcher reads the user's ``default_config.yaml``, which may
+    choose other GPUs, DeepSpeed or FSDP.
     """
     path = folder / _ACCELERATE
     # MULTI_GPU also on a CPU, where accelerate's own type would silently start one process.
@@ -126,9 +155,10 @@ def write_accelerate_config(folder: Path) -> Path:
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
-    The notes and the work of the main process are added to those of ``context``. ``block`` is the configuration block
-    of ``settings``. Raises DependencyError for a missing device, ConfigError for machines that no executor
-    has given, and TrainingError with the message of a worker or naming the exit status.
+    The notes and the work of the main process are added to those of ``context``. ``block`` is the
+    configuration block of ``settings``. Raises DependencyError for a missing device, ConfigError
+    for machines that no executor has given, and TrainingError with the message of a worker or
+    naming the exit status.
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
     machines = _machines(settings, block)
@@ -147,7 +177,7 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
         write_json(Path(machines.folder) / _PLAN, asdict(plan))
     server = fork_server.inherited
     if server is not None and device == "cpu" and machines is None:
-        status = run_ranks(server, job, settings)
+        status = _fork_ranks(server, job, settings)
     else:
         status = subprocess.run(command(plan), env=_environment(), check=False).returncode
     result: dict[str, Any] = read_json(result_file) if result_file.exists() else {}
@@ -164,6 +194,55 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
     return counts
 
 
+def _fork_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
+    """Run ``job`` in processes that the fork server starts, which have TRL loaded; returns the exit status.
+
+    They get the environment variables that ``torchrun`` and ``accelerate launch`` set, and meet
+    through a store that this process holds, so that no port can be taken between its choice and its
+    use. When one fails, the others are killed.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                server.start(
+                    "pipeline.stages.launch:forked",
+                    [str(job)],
+                    environment=_rank_environment(rank, settings, store.port),
+                    output=1,
+                )
+            )
+            for rank in range(settings.processes)
+        ]
+        while running:
+            for process in select.select(running, [], [])[0]:
+                running.remove(process)
+                if status := process.wait():
+                    for other in running:
+                        other.kill()
+                    return status
+    return 0
+
+
+def _rank_environment(rank: int, settings: Trainer, port: int) -> dict[str, str]:
+    processes = str(settings.processes)
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "ACCELERATE_MIXED_PRECISION": "bf16" if settings.dtype == "bfloat16" else "no",
+        "ACCELERATE_DYNAMO_BACKEND": "NO",
+    }
+
+
 def forked() -> int:
     """Entry point of a process that the fork server started; the argument is the job file."""
     return main(Path(sys.argv[1]))
@@ -172,7 +251,8 @@ def forked() -> int:
 def follow(machines: Machines) -> int:
     """Start the launcher of another machine than the first once the plan is there.
 
-    Returns its exit status; 0 when the stage ended without training, because it was complete or failed before.
+    Returns its exit status; 0 when the stage ended without training, because it was complete or
+    failed before.
     """
     folder = Path(machines.folder)
     while not (folder / _PLAN).exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from pipeline.llm.engine import Engine, open_engine
 from pipeline.llm.engine_chat import EngineChat
 from pipeline.llm.factory import chat_cache
 from pipeline.llm.merged_adapter import merged_models
-from pipeline.llm.warm_engine import SOCKET, warm_engine
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_remote_retriever, open_retriever, policy_identity
@@ -44,14 +42,10 @@ def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
 
 
 def open_policy_engine(context: StageContext, adapter: Path | None) -> Engine:
-    """The engine of a policy: the base model with ``adapter`` and the configured chat template.
-
-    Where a warm engine is at hand (`pipeline.llm.warm_engine`), it takes the place of an own one.
-    """
+    """The engine of a policy: the base model with ``adapter`` and the configured chat template."""
     model = context.config.model
     template = None if model.chat_template is None else read_template(model.chat_template)
-    opened = warm_engine if SOCKET in os.environ else open_engine
-    engine = opened(
+    engine = open_engine(
         context.config.engine,
         model.base,
         adapter=adapter,

@@ -24,7 +24,7 @@ from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
 from tasks.checks.supply import supply_faults
 from tasks.checks.uses import plain, runs_elsewhere, stage_names, used_models
-from tasks.executors import check_executor
+from tasks.execution.start import check_execution
 from tasks.planning.gpu_time import SECONDS_OF, gpu_seconds
 from tasks.planning.memory import MemoryPlan, memory_plan
 from tasks.planning.sizes import Sizes, sizes_of
@@ -162,7 +162,7 @@ def _seconds(settings: Config, sizes: Sizes, stages: Collection[str]) -> dict[st
 
 
 def _executor(settings: Config) -> Iterable[str]:
-    check_executor(settings)
+    check_execution(settings)
     return ()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.base import StageTask
 from tasks.build import GPUS, THREADS, asked_of, resources
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
 from tasks.needs import needs
 from tasks.planning.amounts import driver, expected_rows, measured_amount, rows_of_whole
 from tasks.planning.driver import Driver, Known

@@ -4,7 +4,7 @@ Input: jobs in running order with their seconds and what they take, and what the
 start, the end and the devices of each job. The rule is that of Luigi's scheduler under `tasks.build`. A
 free worker takes the first stage in running order whose inputs are done and whose GPUs and threads are
 free. A stage that waits for GPUs or threads that only later stages hold reserves them. Devices are taken
-as in `tasks.leases`: those that come first in the allotment.
+as in `tasks.execution.leases`: those that come first in the allotment.
 """
 
 from __future__ import annotations

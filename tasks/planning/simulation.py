@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tasks.base import StageTask
 from tasks.build import GPUS, THREADS, asked_of, check_needs, resources
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
 from tasks.needs import shards_of
 from tasks.planning.schedule import Job, Placed, Room, busy_share, makespan, schedule
 from tasks.planning.stage_time import Times

@@ -20,11 +20,10 @@ from pipeline.api import Run
 from pipeline.core.errors import EngineError, InputError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.run.device_locks import LOCK_DIR
 from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
 from tasks.asking import asked_policies, opened
 from tasks.base import StageTask
-from tasks.leases import Request, held
+from tasks.execution.leases import LOCK_DIR, Request, held
 from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.llm.engine_watch import EngineWatch, explain_end
+from pipeline.llm.engine_processes import EngineWatch, explain_end
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model

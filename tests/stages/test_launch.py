@@ -21,8 +21,9 @@ from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
 from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.run.remote import ENDED, Machines
 from pipeline.stages.launch import (
+    ENDED,
+    Machines,
     Plan,
     command,
     follow,

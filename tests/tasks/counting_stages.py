@@ -195,9 +195,3 @@ def in_batches(context: StageContext) -> dict[str, int]:
     parts = [(context.checkpoint_dir / f"{batch}.txt").read_text() for batch in range(4)]
     (context.output / "squares.txt").write_text(" ".join(parts))
     return {"rows": 4}
-
-
-def uses_engine(context: StageContext) -> dict[str, int]:
-    """Writes the socket of the warm engine, which nothing opens; empty without one."""
-    (context.output / "engine.txt").write_text(os.environ.get("STEEP_ENGINE", ""))
-    return {"rows": 1}

@@ -184,28 +184,6 @@ class InBatches(StageTask):
     reads = ("seed",)
 
 
-class UsesEngine(StageTask):
-    """Writes the place of the warm engine that it was given."""
-
-    stage = "engine-first"
-    entry = "counting_stages:uses_engine"
-    reads = ("seed",)
-
-
-class UsesEngineToo(UsesEngine):
-    stage = "engine-second"
-
-    def upstream(self):
-        return {"first": self.clone(UsesEngine)}
-
-
-class UsesEngineLast(UsesEngine):
-    stage = "engine-last"
-
-    def upstream(self):
-        return {"second": self.clone(UsesEngineToo)}
-
-
 class WritesNothing(StageTask):
     stage = "writes-nothing"
     entry = "counting_stages:writes_nothing"

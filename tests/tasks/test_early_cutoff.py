@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from pipeline.run.content import content_key, content_of
-from pipeline.run.store import StageKey, read_manifest
+from pipeline.run.store import StageKey, content_key, content_of, read_manifest
 from tasks.run import RunFailed, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (

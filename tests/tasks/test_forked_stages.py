@@ -1,18 +1,16 @@
 """Stages whose process is forked from the fork server end, fail and are killed like new processes."""
 
-import os
 import re
-import signal
-import time
-from pathlib import Path
 
+import psutil
 import pytest
 
+from pipeline.run.supervisor import StageFailed
 from tasks import preloading
 from tasks.preloading import modules_of
 from tasks.run import RunFailed, run, task_for
-from tests.run.test_process import running
-from tests.tasks.counting_tasks import ROOT, Ends, Second, task
+from tests.tasks.counting_tasks import ROOT, Ends, First, Second, task
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -53,21 +51,15 @@ def test_the_end_of_a_forked_stage_is_explained(workspace, forked, way, words, s
     assert str(caught.value).endswith("logs/ends.log)")
 
 
-def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked, monkeypatch):
-    def killed_server(stage_task):
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        for child in map(int, children):
-            if b"fork_server" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(child, signal.SIGKILL)
-                while running(child):
-                    time.sleep(0.01)
-        return ("calendar",)
-
-    with monkeypatch.context() as changed:
-        changed.setattr(preloading, "modules_of", killed_server)
-        with pytest.raises(RunFailed, match="first: its process cannot be started: the fork serv"):
-            run(task(Second, workspace), workers=1)
-    run(task(Second, workspace))
+def test_a_stage_is_not_run_when_the_server_has_ended(workspace, forked):
+    stage = task(First, workspace)
+    before = psutil.Process().children()
+    with preloading.preloaded([stage]):
+        [server] = set(psutil.Process().children()) - set(before)
+        server.kill()
+        wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE)
+        with pytest.raises(StageFailed, match="its process cannot be started: the fork server"):
+            stage.run()
 
 
 @pytest.mark.parametrize(
@@ -98,10 +90,12 @@ def test_the_judge_stage_names_vllm_for_the_policys_own_answers():
     assert "vllm.v1.engine.llm_engine" in modules_of(judge)
 
 
-@pytest.mark.parametrize("reason", ["setting", "gpus", "gpu"])
+@pytest.mark.parametrize("reason", ["gpus", "gpu"])
 def test_without_a_fork_server_stages_are_new_processes(workspace, forked, monkeypatch, reason):
     monkeypatch.setattr(preloading, "has_gpu", lambda: reason == "gpu")
-    settings = {"setting": ["preload=false"], "gpus": ["gpus=1"], "gpu": []}[reason]
-    stage = task(Second, workspace, *settings)
+    stage = task(Second, workspace, *(["gpus=1"] if reason == "gpus" else []))
     with preloading.preloaded([stage]):
-        assert preloading.preloading.start is None
+        assert stage.fork_server is None
+    monkeypatch.setattr(preloading, "has_gpu", lambda: False)
+    with preloading.preloaded([task(Second, workspace)]):
+        assert task(Second, workspace).fork_server is not None

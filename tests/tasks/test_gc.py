@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pipeline.run.litter import clean
+from pipeline.run.removal import clean
 from tasks.gc import collect
 from tasks.run import run
 from tasks.status import status

@@ -13,8 +13,7 @@ import pytest
 
 from pipeline.core.devices import allotted, identity, listed, usable
 from pipeline.core.errors import ConfigError
-from pipeline.run.device_locks import LOCK_DIR
-from tasks.leases import Capacity, Lease, Request, held
+from tasks.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, task
 from tests.tasks.leasing_tasks import Evaluates, Pairs, Samples, Trains, given
@@ -163,7 +162,7 @@ def test_products_of_a_command_and_of_an_open_run_are_those_of_a_stage(tmp_path)
 
 HOLDS = """
 import sys, time
-from tasks.leases import Request, held
+from tasks.execution.leases import Request, held
 with held(Request(2, ("0", "1", "2"), 1), print) as lease:
     print(",".join(lease.devices), flush=True)
     time.sleep(600)

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from tasks.build import asked_of, check_needs
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
 from tasks.needs import RULES, TRAINERS, Needs, needs
 from tasks.planning.simulation import divided_walk
 from tasks.run import PER_POLICY, STAGES, task_for

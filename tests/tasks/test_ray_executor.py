@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from pipeline.run.cluster.ray_driver import _share
+from tasks.execution.ray import cpus_for
 from tasks.needs import Needs
 from tasks.run import RunFailed, run
 from tests.ray_nodes import Nodes, process_of, ray_nodes
@@ -21,14 +21,11 @@ from tests.tasks.counting_tasks import (
     Ends,
     First,
     InBatches,
-    UsesEngine,
-    UsesEngineLast,
-    UsesEngineToo,
     executions,
     task,
 )
 from tests.tasks.leasing_tasks import Samples, given
-from tests.tasks.test_slurm_executor import RUN, content
+from tests.tasks.test_slurm_executor import RUN, content, request
 from tests.waiting import ending, wait_until
 
 
@@ -56,20 +53,17 @@ def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) ->
 
 @pytest.mark.slow
 def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(gpus=1, threads=7))
-    with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPU threads needed, and 0 of"):
+    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(threads=7))
+    with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPUs needed, and the Ray"):
         run(task(InBatches, workspace, "execution=ray"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_slot", [False, True])
-def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
-    workspace, nodes, monkeypatch, in_slot: bool
-) -> None:
+def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(workspace, nodes, monkeypatch) -> None:
     """By default it asks for 16, and each node has one."""
     monkeypatch.setenv("MARKS", str(workspace))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(policy=in_slot))
+    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs())
     stage = Samples(**task(First, workspace, "execution=ray").param_kwargs, number=0)
     run(stage)
     assert given(stage)["OMP_NUM_THREADS"] == "1"
@@ -77,29 +71,22 @@ def test_a_stage_gets_no_more_cpu_threads_than_a_node_has(
 
 
 def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
-    nodes = [
-        {"Resources": {"CPU": 4.0}},
-        {"Resources": {"CPU": 24.0, "GPU": 8.0}},
-        {"Resources": {"CPU": 64.0, "GPU": 4.0}},
-    ]
-    assert [_share(gpus, 1, nodes) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, 0]
-    assert _share(2, 1, nodes[:2]) == 6
-    assert [_share(gpus, 2, nodes) for gpus in (0, 4)] == [24, 12]  # each of two nodes has them
+    nodes = [{"CPU": 4.0}, {"CPU": 24.0, "GPU": 8.0}, {"CPU": 64.0, "GPU": 4.0}]
 
+    def most(gpus: int, machines: int = 1, processes: int = 1) -> int | None:
+        asked = replace(request(), gpus=gpus, machines=machines, processes=processes)
+        return cpus_for(asked, nodes)
 
-# A run whose stages sample from a policy.
-RUN_IN_SLOTS = f"""
-import tasks.build
-from tasks.needs import Needs
-tasks.build.needs = lambda *_: Needs(policy=True)
-{RUN}"""
+    assert [most(gpus) for gpus in (0, 1, 4, 8, 9)] == [64, 16, 64, 24, None]
+    assert [most(gpus, machines=2) for gpus in (0, 4)] == [24, 12]  # each of two nodes has them
+    assert most(4, machines=3) is None
+    assert most(0, processes=65) is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [RUN, RUN_IN_SLOTS])
-def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
+def test_a_killed_run_ends_its_stage(workspace, nodes) -> None:
     stage = task(InBatches, workspace, "execution=ray")
-    command = [sys.executable, "-c", script, "InBatches", str(workspace), "execution=ray"]
+    command = [sys.executable, "-c", RUN, "InBatches", str(workspace), "execution=ray"]
     with ending(subprocess.Popen(command, cwd=ROOT)):
         wait_until(lambda: "batch 1" in executions(workspace))
         process = process_of(stage.store.progress_file(stage.key))
@@ -108,12 +95,8 @@ def test_a_killed_run_ends_its_stage(workspace, nodes, script: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_slot", [False, True])
-def test_a_stage_continues_on_another_node_when_its_own_is_lost(
-    workspace, nodes, capfd, monkeypatch, in_slot: bool
-) -> None:
+def test_a_stage_continues_on_another_node_when_its_own_is_lost(workspace, nodes, capfd) -> None:
     """A node is removed after two of four batches; the output is that of a run without Ray."""
-    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(policy=in_slot))
     stage = task(InBatches, workspace, "execution=ray")
     lost: list[psutil.Process] = []
 
@@ -135,26 +118,6 @@ def test_a_stage_continues_on_another_node_when_its_own_is_lost(
     batches = [f"batch {number}" for number in range(4)]
     assert executions(workspace) == ["in-batches", *batches[:2], "in-batches", *batches[2:]]
     told = capfd.readouterr().out
-    assert "the node on which it ran was lost; it continues from its checkpoint (start 2)" in told
+    assert ", from its checkpoint (start 2)" in told
     here = run(task(InBatches, workspace, f"runs_dir={workspace / 'here'}"))
     assert content(here) == content(directory)
-
-
-@pytest.mark.slow
-def test_stages_that_open_a_policy_run_in_one_slot_one_after_the_other(
-    workspace, nodes, monkeypatch
-) -> None:
-    """A slot holds the only CPU of its node, and makes room for a stage without a policy."""
-    policies = {"engine-first", "engine-second"}
-    monkeypatch.setattr(
-        "tasks.build.needs", lambda stage, *_: Needs(policy=stage.stage in policies)
-    )
-    run(task(UsesEngineLast, workspace, "execution=ray", "workers=1"))
-    sockets = [
-        (task(kind, workspace).directory / "engine.txt").read_text()
-        for kind in (UsesEngine, UsesEngineToo, UsesEngineLast)
-    ]
-    assert sockets[0] == sockets[1]
-    assert sockets[0].endswith("/socket")
-    assert sockets[2] == ""
-    wait_until(lambda: not Path(sockets[0]).parent.exists())  # it has ended with its slot

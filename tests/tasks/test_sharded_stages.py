@@ -5,9 +5,8 @@ import shlex
 
 import pytest
 
-from tasks.other_shards import unused_work
 from tasks.run import RunFailed, clean, run, task_for, walk
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sharding import DivisibleTask, ShardedTask, ShardTask, unused_work
 from tasks.status import status
 from tests.tasks.counting_tasks import ROOT, Numbers, executions, task
 

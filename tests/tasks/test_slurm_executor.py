@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,14 +21,10 @@ import pytest
 from pipeline.config import load
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.gpus import GIB, nominal_gpu
-from pipeline.run.cluster import slurm_driver
-from pipeline.run.cluster.request import Request, Watch
-from pipeline.run.cluster.slurm_queue import queue_state
-from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.run.remote import RemoteStage
-from pipeline.run.worker import Reports
-from tasks.executors import check_executor
-from tasks.executors.base import Threads
+from pipeline.run.progress import read_progress
+from tasks.execution import cluster, slurm
+from tasks.execution.cluster import Request
+from tasks.execution.start import Resources, check_execution
 from tasks.needs import NOTHING, RULES, Needs
 from tasks.planning.memory import memory_plan
 from tasks.planning.published import RUNS
@@ -144,27 +141,22 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
 
 
 def request(**settings: Any) -> Request:
-    slurm = {
+    block = {
         "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0, "memory_per_cpu": None,
         "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
     }  # fmt: skip
-    stage = RemoteStage({}, "/shared", "/shared/jobs/train-1", "lower dpo.x", "slurm job")
+    execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
     return Request(
-        stage,
-        "train-1",
-        gpus=4,
-        processes=4,
-        threads=32,
-        threads_without_gpu=16,
-        settings=slurm | settings,
-    )
+        "slurm job", "train-1", "/shared", "/shared/jobs/train-1", "lower dpo.x", {},
+        machines=1, gpus=4, processes=4, threads=32, settings=execution,
+    )  # fmt: skip
 
 
 def sbatch(asked: Request) -> str:
     """The file that would be submitted."""
     from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
 
-    given = slurm_driver.parameters(asked)
+    given = slurm.parameters(asked)
     names = SlurmExecutor._equivalence_dict()
     values = {
         names.get(name, name.removeprefix("slurm_")): value  # type: ignore[call-overload]
@@ -200,8 +192,8 @@ def test_submitit_takes_all_parameters(tmp_path, monkeypatch) -> None:
     (tmp_path / "srun").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = request(memory=None, memory_per_cpu=6.0)
-    asked = replace(asked, stage=replace(asked.stage, folder=str(tmp_path / "jobs")))
-    parameters = slurm_driver.executor(asked)._executor.parameters
+    asked = replace(asked, folder=str(tmp_path / "jobs"))
+    parameters = slurm.executor(asked)._executor.parameters
     assert parameters["mem_per_cpu"] == "6144M"
     assert parameters["srun_args"] == ["--cpus-per-task=32", "--mpi=pmi2"]
 
@@ -223,15 +215,17 @@ def test_documented_jobs_get_the_memory_of_the_plan(name: str) -> None:
     """A job is one process of a stage: the whole, a shard, or what joins the shards."""
     for overrides in documented():
         settings = load(name, (*overrides, "workers=1"))
-        execution = settings.execution
-        threads = Threads(execution.threads_per_gpu, execution.threads_without_gpu)
+        execution = settings.execution.model_dump()
         sizes = sizes_of(settings, published_count)
         for stage, rule in RULES.items():
             plan = memory_plan(settings, [stage], sizes, [nominal_gpu(80.0)])
             needs = rule(settings)
             for asked in (needs,) if stage in ("sft", "train") else (needs, NOTHING):
-                cpus = threads.of(asked.gpus, asked.threads)
-                assert cpus * execution.slurm.memory_per_cpu > plan.ram / GIB, (stage, asked)
+                job = replace(
+                    request(), settings=execution, gpus=asked.gpus, processes=asked.threads
+                )
+                cpus = job.with_threads(None, print).threads
+                assert cpus * execution["slurm"]["memory_per_cpu"] > plan.ram / GIB, (stage, asked)
 
 
 def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:
@@ -254,18 +248,17 @@ def test_a_stage_has_the_cpu_threads_of_its_gpus(
         sent.append(json.loads(command[1]))
         return {}
 
-    monkeypatch.setattr("tasks.executors.base.run_stage", started)
-    monkeypatch.setattr("tasks.executors.base.visible", lambda path: True)
+    monkeypatch.setattr("tasks.execution.cluster.run_stage", started)
+    monkeypatch.setattr("tasks.execution.cluster.visible", lambda path: True)
     few = ("execution.threads_per_gpu=3", "execution.threads_without_gpu=6")
     stage = task(Second, workspace, *few, "execution=slurm")
     monkeypatch.setattr(Second, "machines", machines)
-    stage.asked = Needs(gpus=gpus, threads=processes)
+    stage.asked = Resources(gpus, processes)
     stage.execute(stage.entry, {})
-    asked = Request(**{**sent[0], "stage": RemoteStage(**sent[0]["stage"])})
-    given = asked.with_threads(asked.threads, print)
-    assert slurm_driver.parameters(given)["cpus_per_task"] == threads
-    assert given.stage.environment["OMP_NUM_THREADS"] == str(of_process)
-    assert given.stage.environment["OPENBLAS_NUM_THREADS"] == str(of_process)
+    given = Request(**sent[0]).with_threads(None, print)
+    assert slurm.parameters(given)["cpus_per_task"] == threads
+    assert given.environment["OMP_NUM_THREADS"] == str(of_process)
+    assert given.environment["OPENBLAS_NUM_THREADS"] == str(of_process)
 
 
 def test_a_job_computes_with_its_threads(workspace, monkeypatch) -> None:
@@ -284,7 +277,7 @@ def test_an_exported_number_of_threads_that_slows_a_stage_is_told(monkeypatch) -
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     told: list[str] = []
     given = request().with_threads(32, told.append)
-    assert given.stage.environment["OMP_NUM_THREADS"] == "1"
+    assert given.environment["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS is 1" in told[0]
     assert "fewer than its 8 CPU threads" in told[0]
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
@@ -294,31 +287,13 @@ def test_an_exported_number_of_threads_that_slows_a_stage_is_told(monkeypatch) -
 
 def test_a_stage_on_several_machines_is_one_job_with_a_task_on_each() -> None:
     asked = request()
-    text = sbatch(replace(asked, stage=replace(asked.stage, machines=3)))
+    text = sbatch(replace(asked, machines=3))
     assert "#SBATCH --nodes=3\n" in text
     assert "#SBATCH --ntasks-per-node=1\n" in text
 
 
 def test_a_stage_without_gpus_asks_for_none() -> None:
     assert "gpu" not in sbatch(replace(request(partition=None), gpus=0))
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ("TIMEOUT", "reached its time limit; raise execution.slurm.time"),
-        ("OUT_OF_MEMORY", "memory ran out; raise execution.slurm.memory, or lower dpo.x"),
-        ("NODE_FAIL", "lost its node; run the command again"),
-        ("CANCELLED by 1000", "was cancelled; run the command again"),
-        ("FAILED", r"ended without a result \(see .*\)"),
-    ],
-)
-def test_the_end_of_a_job_is_explained(state: str, words: str) -> None:
-    job = SimpleNamespace(job_id="77", num_tasks=1, paths=SimpleNamespace(stdout="77_log.out"))
-    outcome = slurm_driver._explain_state(state, job, request())
-    assert outcome is not None
-    assert re.search(f"slurm job 77 .*{words}", outcome["message"])
-    assert slurm_driver._explain_state("PENDING", job, request()) is None
 
 
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
@@ -336,7 +311,7 @@ def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> No
         with pytest.raises(
             DependencyError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
         ):
-            check_executor(settings)
+            check_execution(settings)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +323,7 @@ def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> No
 )
 def test_machines_that_do_not_fit_are_refused(workspace, overrides, words) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_executor(task(Second, workspace, *overrides).settings)
+        check_execution(task(Second, workspace, *overrides).settings)
 
 
 def test_the_short_form_keeps_the_other_settings(workspace) -> None:
@@ -357,44 +332,35 @@ def test_the_short_form_keeps_the_other_settings(workspace) -> None:
     assert settings.execution.slurm.partition == "gpu"
 
 
-class Sent(Reports):
-    """Keeps the reports instead of sending them."""
-
-    def __init__(self) -> None:
-        self.reports: list[dict[str, Any]] = []
-
-    def send(self, **report: Any) -> None:
-        self.reports.append(report)
-
-
 def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
     workspace, monkeypatch
 ) -> None:
-    """The stage has reported its log, so it holds its lock, and the lock is free here."""
-    monkeypatch.setattr("pipeline.run.cluster.request._NO_LOCK_SECONDS", -1)
-    stage = task(Second, workspace)
-    job = {"root": str(stage.store.root), "key": asdict(stage.key)}
-    folder = workspace / "job"
-    folder.mkdir()
-    asked = replace(request(), stage=RemoteStage(job, "/shared", str(folder), "", "slurm job"))
-    sent = Sent()
-    watch = Watch(asked, sent)
-    assert watch.look() is None
-    (folder / "reports.jsonl").write_text(
-        '{"log": "second.log", "where": "slurm job 7 on b"}\n{"lo'
+    """The driver holds a lock beside the job, which the stage's machine must find taken."""
+    job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
+    asked = replace(request(), directory=str(ROOT), folder=str(workspace), job=job)
+    monkeypatch.chdir(ROOT)
+    started = RuntimeError("the stage starts")
+
+    def start(*args: Any) -> dict[str, int]:
+        raise started
+
+    monkeypatch.setattr(cluster, "run_stage", start)
+    outcome = cluster.run_here(asked, "7")
+    assert "does not lock files between machines; mount it with locks" in outcome["message"]
+    with (workspace / "run.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RuntimeError, match="the stage starts"):
+            cluster.run_here(asked, "7")
+
+
+def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> None:
+    monkeypatch.setattr(cluster.visible, "__defaults__", (0.0,))
+    job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
+    asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
+    message = cluster.run_here(asked, "7")["message"]
+    assert re.match(
+        r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message
     )
-    progress = ProgressFile(stage.store.progress_file(stage.key))
-    with stage.store.locked(stage.key.stage, stage.key.fingerprint, 0):
-        assert watch.look() is None
-        progress.start(10, "rows")
-    assert sent.reports == [{"log": "second.log"}, {"note": "runs in slurm job 7 on b"}]
-    # Its node may be lost, or its job may wait in the queue again: nothing happens.
-    assert watch.look() is None
-    assert watch.look() is None
-    progress.start(10, "rows", 5)
-    assert "does not lock files between machines; mount it with locks" in (watch.look() or "")
-    watch.attempt_ended()
-    assert watch.look() is None
 
 
 FAKE_SQUEUE = """#!/bin/sh
@@ -410,47 +376,51 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("number", "known", "expected"),
+    ("number", "expected"),
     [
-        (1, {}, ("RUNNING", "")),
-        (2, {}, ("PENDING", "PartitionConfig")),
-        (3, {}, ("PENDING", "")),
-        (4, {}, ("CANCELLED", "")),
-        (5, {}, ("", "")),
-        (6, {}, ("FORGOTTEN", "")),
-        (7, {"State": "COMPLETED"}, ("COMPLETED", "")),
+        (1, ("RUNNING", "")),
+        (2, ("PENDING", "PartitionConfig")),
+        (3, ("PENDING", "")),
+        (4, ("CANCELLED", "")),
+        (5, ("", "")),
+        (6, ("GONE", "")),
     ],
 )
 def test_squeue_tells_the_state_of_a_job_without_accounting(
-    tmp_path, monkeypatch, number, known, expected
+    tmp_path, monkeypatch, number, expected
 ) -> None:
-    """The answers are those of Slurm 22.05; ``known`` is what sacct knows."""
+    """The answers are those of Slurm 22.05."""
     fake = tmp_path / "squeue"
     fake.write_text(FAKE_SQUEUE)
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    job = SimpleNamespace(job_id=str(number), get_info=lambda mode: known)
-    assert queue_state(job) == expected
+    assert slurm.queue_state(SimpleNamespace(job_id=str(number))) == expected
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("GONE", "run the command again"),
+        ("TIMEOUT", "raise execution.slurm.time"),
+        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu or memory, or lower dpo.x"),
+    ],
+)
 def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, state: str, words: str
 ) -> None:
     """Without accounting such a stage waited forever, and said nothing."""
-    states = iter(
-        [("PENDING", "Priority"), ("PENDING", "PartitionConfig"), ("PENDING", "PartitionConfig")]
-    )
-    monkeypatch.setattr(slurm_driver, "_ASK", 0.0)
-    monkeypatch.setattr(slurm_driver, "queue_state", lambda job: next(states, ("FORGOTTEN", "")))
-    paths = SimpleNamespace(result_pickle=tmp_path / "result", stdout=tmp_path / "log")
+    states = iter([("PENDING", "Priority"), ("PENDING", "PartitionConfig"), ("", "")])
+    monkeypatch.setattr(slurm, "_ASK", 0.0)
+    monkeypatch.setattr(slurm, "queue_state", lambda job: next(states, (state, "")))
+    paths = SimpleNamespace(result_pickle=tmp_path / "result", stdout="77_log.out")
     told: list[str] = []
-    watch: Any = SimpleNamespace(look=lambda: None)
-    job = SimpleNamespace(job_id="8", num_tasks=1, paths=paths)
-    ended, outcome = slurm_driver._wait(job, request(), watch, told.append)
-    assert ended
-    assert outcome["message"].startswith("slurm job 8 has left the queue without a result; run")
+    watch: Any = SimpleNamespace(look=lambda: None, note=told.append)
+    job = SimpleNamespace(job_id="8", paths=paths)
+    outcome = slurm._outcome(job, job, request(), watch, [])
+    assert outcome["message"].startswith(
+        f"slurm job 8 ended without a result ({state}; see 77_log.out); {words}"
+    )
     assert told == [
         "slurm job 8 waits in the queue: Priority",
-        "slurm job 8 waits in the queue: PartitionConfig (no node of the partition has what it asks for; lower the "
-        "GPUs, the CPU threads (execution.threads_per_gpu, execution.threads_without_gpu) or the memory of execution.slurm)",
+        "slurm job 8 waits in the queue: PartitionConfig",
     ]

@@ -1,6 +1,6 @@
 """Nodes of a Ray cluster that are lost: the finished run must equal one of a single machine.
 
-Each victim runs on a cluster of two nodes with two CPUs each, so that a warm engine can stay beside another stage.
+Each victim runs on a cluster of two nodes with two CPUs each.
 While it samples, and again while it scores or judges, the node of one of these stages is ended at a random moment,
 and a new node joins. With a divided reference, whose victims are divided too, the stages are shards.
 """
@@ -29,7 +29,7 @@ from tests.torture.runs import RunFolder, differing_files, stage_started
 
 DIVIDED = ("shards=2", "workers=2")
 KINDS = {"sampling": ("sample",), "scoring": ("score", "judge")}
-_TOLD = "was lost; it continues from its checkpoint"
+_TOLD = ", from its checkpoint (start "
 
 
 def run(folder: Path, reference: RunFolder, seed: int, count: int) -> Figures:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.base import StageTask
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
 from tasks.planning.machine import here
 from tasks.planning.plan import Plan, make_plan
 from tasks.run import task_for, walk

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
-from tasks.leases import Capacity
+from tasks.execution.leases import Capacity
 from tasks.planning.gpu_time import SECONDS_OF, gpu_seconds
 from tasks.planning.schedule import Job, Placed, Room, busy_share, schedule
 from tasks.planning.simulation import simulate

@@ -1,8 +1,8 @@
 """Shows how far the running stages are: a bar for each in a terminal, else a line a minute for each.
 
-Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the process that
-runs Luigi draws. While it does, its standard output and that of its children are a pipe to it, so that
-whatever they print appears above the bars.
+Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
+process that runs Luigi draws. While it does, its standard output and that of its children are a
+pipe to it, so that whatever they print appears above the bars.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _print_lines(running: Running, seconds: float, ended: threading.Event) -> No
 
 
 def _write_line(line: str) -> None:
-    """Write to standard output past its buffer: a fork while this thread held its lock would hang."""
+    """Write to standard output past its buffer: a fork while this thread held its lock would
+    hang."""
     with contextlib.suppress(OSError, ValueError):  # the reader has ended
         try:
             descriptor = sys.stdout.fileno()

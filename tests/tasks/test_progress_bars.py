@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 
 from pipeline.run.progress import ProgressFile, ProgressRecord
-from tasks.display import RunningStages, quiet_lines, table_of
+from tasks.progress_bars import RunningStages, quiet_lines, table_of
 from tests.tasks.counting_tasks import First, Reports, task
 from tests.waiting import wait_until
 

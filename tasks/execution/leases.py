@@ -1,28 +1,42 @@
 """Leases of GPUs and CPU threads: what a stage's process may use while it runs.
 
-Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the environment
-of the stage's process. Within a run Luigi's scheduler counts GPUs and threads (`tasks.build`). Between
-runs on one machine devices are leased by locks (`pipeline.run.device_locks`).
+Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the
+environment of the stage's process. Within a run Luigi's scheduler counts GPUs and threads
+(`tasks.build`). Between runs on one machine devices are leased by locks on files, one for each
+device. The kernel releases a lock when its process ends, so a kill leaves nothing behind. The files
+are in ``/run/lock``, the machine's directory for locks, which is always on a local file system and
+is the same for every user and checkout; ``STEEP_LOCK_DIR`` names another one, for example where
+containers share GPUs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, torch_for_cpus, usable
+from pipeline.core.devices import (
+    BY_ADDRESS,
+    ORDER,
+    allotted,
+    identity,
+    listed,
+    torch_for_cpus,
+    usable,
+)
 from pipeline.core.errors import ConfigError, StoreError
 from pipeline.core.gpus import VISIBLE
 from pipeline.core.process_variables import kernel_variables, thread_variables
-from pipeline.run.device_locks import lock_dir, lock_files, take
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD
 
+LOCK_DIR = "STEEP_LOCK_DIR"
 _POLL = 0.5  # seconds between two attempts while another run holds the devices
 
 
@@ -101,8 +115,8 @@ class Capacity:
     ) -> Capacity:
         """The capacity of a run; ``workers`` replaces the setting.
 
-        ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more than the
-        run is allotted.
+        ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more
+        than the run is allotted.
         """
         names, gpus = allotted(environment), settings.gpus
         if present is None and not gpus and torch_for_cpus():
@@ -150,7 +164,8 @@ class Capacity:
 
     @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
-        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this one."""
+        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this
+        one."""
         if settings.gpus:
             return cls.of(settings, workers, environment={}, present=())
         return cls.of(settings, workers)
@@ -160,7 +175,8 @@ class Capacity:
         return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
-        """The CPU threads that a stage takes: its share, and at least one for each of its processes."""
+        """The CPU threads that a stage takes: its share, and at least one for each of its
+        processes."""
         return min(self.threads, max(processes, self.threads // self.workers))
 
     def request(self, gpus: int, processes: int) -> Request:
@@ -170,7 +186,8 @@ class Capacity:
 
 
 def cores() -> int:
-    """The processor cores that this process may run on; two hardware threads of a core count once."""
+    """The processor cores that this process may run on; two hardware threads of a core count
+    once."""
     cpus = os.sched_getaffinity(0)
     return len({_siblings(cpu) for cpu in cpus})
 
@@ -187,8 +204,8 @@ def _siblings(cpu: int) -> str:
 def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Lease]:
     """Hold the lease of a stage.
 
-    While other runs on this machine hold the devices, this waits, and ``waits`` is called once with a
-    text that says so. Raises StoreError when the lock files cannot be opened.
+    While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
+    a text that says so. Raises StoreError when the lock files cannot be opened.
     """
     if request is None:
         yield NO_LEASE
@@ -225,3 +242,51 @@ def _acquire(
     for descriptor in free.values():
         stack.callback(os.close, descriptor)
     return {name: files[name] for name in free}
+
+
+def lock_dir() -> Path:
+    """The directory of the lock files of devices."""
+    if named := os.environ.get(LOCK_DIR):
+        return Path(named)
+    standard = Path("/run/lock")
+    return standard if os.access(standard, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
+def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
+    """The lock file of each device: an index and the UUID of the same device have the same."""
+    uuids = listed()
+    return {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in names}
+
+
+def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
+    """Open descriptors of up to ``count`` free devices by name, with a lock on each.
+
+    The lock is shared, because the processes of the stage hold it too (`pipeline.run.process`): a
+    device is free when none of them is left. A second lock makes processes take their turn.
+    """
+    turn = _open(folder / "steep-gpus.lock")
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        taken: dict[str, int] = {}
+        for name, path in files.items():
+            if len(taken) == count:
+                break
+            descriptor = _open(path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                taken[name] = descriptor
+        return taken
+    finally:
+        os.close(turn)
+
+
+def _open(path: Path) -> int:
+    """Open a lock file for reading, which suffices for a lock, so that its owner may be another
+    user."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

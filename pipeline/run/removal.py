@@ -1,9 +1,10 @@
-"""Outputs and checkpoints that nothing names: where they are, their size, and their removal.
+"""Removal from a store: what killed stages left, and outputs that nothing names.
 
-Input: a store, and the names of its stages and outputs. Output: what the store holds, whether a process
-may be using it, and what was removed. The rules of `pipeline.run.litter` hold here too: only names that
-the store itself gives, no symbolic links, and only under the stage's lock. An output is renamed
-before its files are removed, so that a kill leaves litter and never an output that looks complete.
+Input: a store, and the names of its stages and outputs. Output: what was removed, and what was left
+with the reason. Only names that the store itself gives are removed, below the folders of known
+stages, no symbolic links, and only under the stage's lock. Lock files stay: removing one while
+another process waits for it would let two processes hold it. An output is renamed before its files
+are removed, so that a kill leaves no output that looks complete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,68 @@ from pipeline.run.failures import explain_os_error
 from pipeline.run.store import MANIFEST, Store, read_manifest
 
 Named = Collection[tuple[str, str]]  # stages with fingerprints
-_ENTRY = re.compile(r"([0-9a-f]{16})(\.partial|\.lock)?")
+_FINGERPRINT = "[0-9a-f]{16}"
+_ENTRY = re.compile(rf"({_FINGERPRINT})(\.partial|\.lock)?")
+# Incomplete outputs, checkpoints, outputs that others replaced, records of progress and failures, and what
+# was being written.
+_INCOMPLETE = re.compile(
+    rf"({_FINGERPRINT})(?:\.partial|\.discarded-\d+|\.(?:progress|failed)\.json)?"
+    rf"|\.({_FINGERPRINT})\..+"
+)
+_KEPT = re.compile(rf"{_FINGERPRINT}(?:-forced)?\.lock|\.hashes\.json|\.\.hashes\.json\..+\.tmp")
+
+
+@dataclass
+class Cleaning:
+    """The directories and files that were removed, and one line for each entry that was left."""
+
+    removed: list[Path] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def clean(store: Store, stages: Collection[str]) -> Cleaning:
+    """Remove incomplete outputs and checkpoints that no running process uses."""
+    cleaning = Cleaning()
+    for folder in _paths(store.root):
+        if folder.name in stages and folder.is_dir() and not folder.is_symlink():
+            for path in _paths(folder):
+                _clean(store, folder.name, path, cleaning)
+        elif not _KEPT.fullmatch(folder.name):
+            cleaning.left.append(f"{folder} is not the folder of a stage")
+    return cleaning
+
+
+def _clean(store: Store, stage: str, path: Path, cleaning: Cleaning) -> None:
+    match = _INCOMPLETE.fullmatch(path.name)
+    if match is None or path.is_symlink():
+        if not _KEPT.fullmatch(path.name):
+            cleaning.left.append(f"{path} was not made by steep")
+        return
+    fingerprint, manifest = match[1] or match[2], path / MANIFEST
+    if path.name == fingerprint and manifest.exists():
+        return
+    try:
+        with store.locked(stage, fingerprint, timeout=0):
+            if path.name == fingerprint and manifest.exists():  # completed in the meantime
+                return
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+            cleaning.removed.append(path)
+    except StoreError:
+        cleaning.left.append(f"{path} is in use")
+    except FileNotFoundError:  # removed in the meantime
+        pass
+    except OSError as error:
+        cleaning.left.append(f"{path} cannot be removed: {explain_os_error(error, path)}")
+
+
+def _paths(folder: Path) -> list[Path]:
+    """What a folder holds; nothing when it is not there."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(explain_os_error(error, folder)) from None
 
 
 @dataclass(frozen=True)
@@ -44,8 +106,8 @@ class Stored:
 def stored(store: Store, stages: Collection[str]) -> Iterator[Stored | str]:
     """Everything of the known stages that is complete, and checkpoints.
 
-    A directory with a manifest that is not one of its own is given as a line that says so. What
-    `pipeline.run.litter` removes or names is left out, except checkpoints.
+    A directory with the manifest of another output gives a line that says so. Other incomplete
+    files are left out (`clean`).
     """
     for stage, path, kind in _entries(store, stages):
         fingerprint = path.name[:16]
@@ -73,8 +135,8 @@ def size_of(path: Path) -> int:
 def in_use(store: Store, stages: Collection[str], named: Named, seconds: float) -> str | None:
     """Why a process that runs other settings may be reading this store; None if there is no sign.
 
-    The inputs of such a process cannot be known. Signs are the lock of an output that ``named`` lacks,
-    and such an output or its checkpoints written within the last ``seconds``.
+    The inputs of such a process cannot be known. Signs are the lock of an output that ``named``
+    lacks, and such an output or its checkpoints written within the last ``seconds``.
     """
     for stage, path, kind in _entries(store, stages):
         fingerprint = path.name[:16]
@@ -116,13 +178,7 @@ def _entries(store: Store, stages: Collection[str]) -> Iterator[tuple[str, Path,
         folder = store.root / stage
         if folder.is_symlink():
             continue
-        try:
-            paths = sorted(folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise StoreError(explain_os_error(error, folder)) from None
-        for path in paths:
+        for path in _paths(folder):
             if match := _ENTRY.fullmatch(path.name):
                 yield stage, path, match[2] or ""
 

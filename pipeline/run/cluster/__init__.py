@@ -1,1 +1,0 @@
-"""Drivers: processes that run one stage on a cluster (Ray, Slurm) for an executor."""

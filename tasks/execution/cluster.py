@@ -1,0 +1,263 @@
+"""Run a stage on a cluster: the parts that Ray and Slurm share.
+
+A driver (`tasks.execution.ray`, `tasks.execution.slurm`) runs in place of the stage's process and
+keeps its contract: the job on standard input, reports on a pipe, an end with the process that
+started it. It hands the stage to the cluster, where `run_here` starts the stage's process as on one
+machine, with its lock, its checkpoints and its rename in the store, which the machines share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Executor
+from pipeline.core.errors import StoreError
+from pipeline.core.process_variables import VARIABLES, thread_variables
+from pipeline.run import process
+from pipeline.run.failures import explain_os_error
+from pipeline.run.progress import JOB
+from pipeline.run.store import MANIFEST, StageKey, Store
+from pipeline.run.supervisor import StageFailed, run_stage
+from pipeline.run.worker import Reports, StageJob
+from pipeline.stages.launch import ENDED, Machines
+from tasks.execution.start import StageRun
+
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
+_LOCK_SECONDS = 120.0  # a server of a network file system keeps the locks of a lost machine
+_REPORTS, _RUN_LOCK = "reports.jsonl", "run.lock"  # files beside the job
+_SHARED = "keep it on a file system that all machines mount at the same path"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A stage for a cluster; every value is a JSON value.
+
+    ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
+    directory of the job's files, ``gpus``, ``processes`` and CPU ``threads`` those of each of the
+    ``machines``, ``settings`` the block ``execution``, and ``job`` a `StageJob`.
+    """
+
+    name: str
+    label: str
+    directory: str
+    folder: str
+    memory_hint: str
+    environment: dict[str, str]
+    machines: int
+    gpus: int
+    processes: int
+    settings: dict[str, Any]
+    threads: int = 1
+    job: dict[str, Any] = field(default_factory=dict)
+
+    def with_threads(self, most: int | None, note: Callable[[str], None]) -> Request:
+        """The request with the CPU threads of its GPUs, and with the variables for them.
+
+        They are at most ``most``, and at least one for each process. ``note`` is told where an exported variable
+        allows fewer.
+        """
+        execution = self.settings
+        asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
+        threads = max(self.processes, asked if most is None else min(asked, most))
+        each = threads // self.processes
+        variables = thread_variables(each, os.environ)
+        fewer = [name for name in VARIABLES if int(variables[name]) < each]
+        if fewer:
+            note(
+                f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its "
+                f"{each} CPU threads; unset what is exported to use all"
+            )
+        return replace(self, threads=threads, environment={**self.environment, **variables})
+
+
+def run_on_cluster(stage: StageRun, settings: Executor) -> dict[str, int]:
+    """Run a stage through the driver of its cluster; returns its row counts. Raises StageFailed."""
+    here = settings.kind == "slurm" and settings.slurm.cluster == "local"
+    hidden = () if here else _DEVICES  # the cluster decides which GPUs the stage sees
+    own = {name: value for name, value in stage.environment.items() if name not in hidden}
+    inherited = {name: value for name, value in os.environ.items() if name not in _DEVICES}
+    with _job_folder(stage) as folder:
+        request = Request(
+            name="local job" if here else {"ray": "ray task", "slurm": "slurm job"}[settings.kind],
+            label=stage.label,
+            directory=str(Path.cwd()),
+            folder=str(folder),
+            memory_hint=stage.memory_hint,
+            environment=own,
+            machines=stage.machines,
+            gpus=-(-stage.needs.gpus // stage.machines),
+            processes=max(1, -(-stage.needs.threads // stage.machines)),
+            settings=settings.model_dump(mode="json"),
+        )
+        counts = run_stage(
+            stage.job,
+            {**inherited, **own},
+            stage.memory_hint,
+            stage.started,
+            command=(f"tasks.execution.{settings.kind}", json.dumps(asdict(request))),
+            noted=stage.noted,
+        )
+    manifest = Store(Path(stage.job.root)).directory(StageKey(**stage.job.key)) / MANIFEST
+    if not visible(manifest):
+        raise StageFailed(
+            f"the stage is complete on its machine, and {manifest} is not seen here; {_SHARED}"
+        )
+    return counts
+
+
+@contextmanager
+def _job_folder(stage: StageRun) -> Iterator[Path]:
+    """A directory for the files of one job beside the run's store; kept when the stage fails."""
+    key = StageKey(**stage.job.key)
+    name = f"{stage.label}-{key.fingerprint}-{os.getpid()}-{time.time_ns() // 1_000_000}"
+    folder = Path(stage.job.root).absolute().parent / "jobs" / name
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise StoreError(explain_os_error(error, folder)) from None
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Watch:
+    """Passes on to the run, from the driver, what a stage reports while it runs elsewhere."""
+
+    def __init__(self, request: Request, reports: Reports) -> None:
+        self._path = Path(request.folder) / _REPORTS
+        self._reports = reports
+        self._read = self._starts = 0
+
+    def note(self, text: str) -> None:
+        """Show a line of the run."""
+        self._reports.send(note=text)
+
+    def look(self) -> None:
+        """Pass on what the stage has reported since the last look."""
+        try:
+            text = self._path.read_bytes()
+        except OSError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        new, self._read = whole[self._read :], len(whole)
+        for line in new.splitlines():
+            with suppress(
+                ValueError
+            ):  # a network file system shows blocks that are not written yet
+                report = json.loads(line)
+                self._starts += 1
+                self._reports.send(log=report["log"])
+                again = f", from its checkpoint (start {self._starts})" if self._starts > 1 else ""
+                self.note(f"runs in {report['where']}{again}")
+
+
+def failed(message: str, status: int = 2) -> dict[str, Any]:
+    """The outcome of a stage that failed with ``message``."""
+    return {"status": status, "message": message, "busy": False, "log": None}
+
+
+def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
+    """The main function of a driver: report the outcome that ``run`` returns; returns the exit
+    status."""
+    reports = Reports(int(sys.argv[1]))
+    job = json.load(sys.stdin)
+    job["lock_seconds"] = max(job["lock_seconds"], _LOCK_SECONDS)
+    request = Request(**{**json.loads(sys.argv[2]), "job": job})
+    watch = Watch(request, reports)
+    with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tells the stage's machine that locks reach it
+        outcome = run(request, watch)
+    watch.look()
+    reports.send(**outcome)
+    return int(outcome.get("status", 0))
+
+
+def run_here(
+    request: Request, job: str, rank: int = 0, attempt: str = "0", address: str | None = None
+) -> dict[str, Any]:
+    """Run a stage on this machine of the cluster, or train with the first when ``rank`` is above 0.
+
+    ``job`` names the job, ``attempt`` is one text for all machines of an attempt, and ``address``
+    is that of this machine. Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status",
+    "message", "busy", "log"}``; it is empty for a rank above 0 that has ended well.
+    """
+    where = f"{request.name} {job} on {socket.gethostname()}"
+    task = StageJob(**request.job)
+    inputs = [Path(request.directory, path, MANIFEST) for path in task.inputs.values()]
+    for path in (Path(request.directory), Path(request.folder), *inputs):
+        if not visible(path):
+            return failed(f"{where} does not see {path}; {_SHARED}")
+    os.chdir(request.directory)
+    folder = Path(request.folder) / f"attempt-{attempt}"
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, **request.environment, JOB: where}
+    if request.machines > 1:
+        own = address or socket.gethostname()
+        environment |= Machines(request.machines, rank, str(folder), own).as_environment()
+    if rank > 0:
+        return _follow(environment, where)
+    if not _run_holds_lock(request):
+        return failed(
+            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or the "
+            "file system does not lock files between machines; mount it with locks (NFS 4, or Lustre "
+            "with -o flock)"
+        )
+
+    def started(log: Path) -> None:
+        with (Path(request.folder) / _REPORTS).open("a") as stream:
+            stream.write(json.dumps({"log": str(log), "where": where}) + "\n")
+
+    try:
+        return {"counts": run_stage(task, environment, request.memory_hint, started)}
+    except StageFailed as failure:
+        log = None if failure.log is None else str(failure.log)
+        return {**failed(failure.cause, failure.exit_status), "busy": failure.busy, "log": log}
+    finally:
+        with suppress(OSError):
+            (folder / ENDED).touch()
+
+
+def _run_holds_lock(request: Request) -> bool:
+    """Whether the lock of the run's driver is seen on this machine."""
+    with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def visible(path: Path, seconds: float = _VISIBLE_SECONDS) -> bool:
+    """Whether ``path`` is there, waiting for the cache of a network file system."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        with suppress(OSError):
+            for folder in (path.parent.parent, path.parent):
+                list(folder.iterdir())  # NFS then asks its server again
+        time.sleep(0.5)
+    return True
+
+
+def _follow(environment: Mapping[str, str], where: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", process.MODULE, "pipeline.stages.launch", "--follow"],
+        env={**environment, **process.child_environment()},
+        check=False,
+    )
+    if done.returncode == 0:
+        return {}
+    return failed(f"training ended with status {done.returncode} in {where}; see the job's output")

@@ -1,0 +1,135 @@
+"""The driver of a stage on a Ray cluster: the stage is a Ray task with its GPUs and CPU threads.
+
+Ray starts the task again on another node when its node or worker is lost (``max_retries``), and
+ends it when this process ends. Training on several machines is a placement group with one bundle on
+each node; Ray does not start it again. Ray stands above the engines and is never vLLM's distributed
+executor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from pipeline.core.text import one_line
+from tasks.execution.cluster import Request, Watch, drive, failed, run_here
+
+_LOOK = 0.5  # seconds between two looks at the stage
+_CAUSE_SECONDS = 60.0  # to wait for the first machine, which knows the cause, when another failed
+_LONGEST = 500  # characters of a message of Ray
+# Variables of this process that a stage does not get: those of its node stay.
+_OWN = ("RAY_", "CUDA_VISIBLE", "SLURM_", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "STEEP_PARENT")
+
+
+def on_node(request: dict[str, Any], environment: dict[str, str], rank: int) -> dict[str, Any]:
+    """The function of the Ray task: the stage, or its machine of number ``rank``."""
+    import ray
+
+    os.environ.update(environment)
+    task = ray.get_runtime_context().get_task_id()[:16]
+    return run_here(Request(**request), task, rank, address=ray.util.get_node_ip_address())
+
+
+def run(request: Request, watch: Watch) -> dict[str, Any]:
+    """Connect to the cluster and run the stage; returns its outcome."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ["RAY_task_oom_retries"] = "0"  # noqa: SIM112 - by default without an end
+    import ray
+    from ray import exceptions as lost
+
+    settings = request.settings["ray"]
+    address, retries = settings["address"] or "auto", settings["retries"]
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        return failed(
+            f"the Ray cluster at {address} cannot be used: {one_line(str(error), _LONGEST)}; start "
+            "one (ray start --head); its nodes and this machine need the same versions of Python "
+            "and Ray"
+        )
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if request.gpus and not any(node.get("GPU") for node in nodes):
+        watch.note("no node of the Ray cluster has a GPU; it runs on CPUs")
+        request = replace(request, gpus=0)
+    most = cpus_for(request, nodes)
+    if most is None:
+        return failed(
+            f"{request.machines} node{'s' * (request.machines > 1)} with {request.gpus} GPUs and "
+            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or lower "
+            "what the stage needs"
+        )
+    try:
+        return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note), retries), watch)
+    except lost.OutOfMemoryError:
+        return failed(
+            f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1
+        )
+    except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError):
+        return failed(
+            "the node or worker on which it ran was lost, after all its new starts "
+            "(execution.ray.retries); see `ray status`, then run the command again, and the stage "
+            "continues from its last checkpoint",
+            1,
+        )
+    except lost.RayError as error:
+        return failed(one_line(str(getattr(error, "cause", None) or error), _LONGEST), 1)
+
+
+def _tasks(ray: Any, request: Request, retries: int) -> list[Any]:
+    """Start the Ray task of each machine of the stage."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+    task = ray.remote(on_node).options(
+        num_cpus=request.threads,
+        num_gpus=request.gpus,
+        max_retries=retries if request.machines == 1 else 0,
+        name=request.label,
+    )
+    placed = [task]
+    if request.machines > 1:
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Bundle
+
+        bundle = {"CPU": float(request.threads)} | (
+            {"GPU": float(request.gpus)} if request.gpus else {}
+        )
+        group = placement_group([bundle] * request.machines, strategy="STRICT_SPREAD")
+        placed = [
+            task.options(scheduling_strategy=Bundle(group, placement_group_bundle_index=rank))
+            for rank in range(request.machines)
+        ]
+    return [each.remote(asdict(request), environment, rank) for rank, each in enumerate(placed)]
+
+
+def _outcome(ray: Any, tasks: list[Any], watch: Watch) -> dict[str, Any]:
+    """The outcome of the first machine, or of another that failed when the first does not end with
+    it."""
+    first, *others = tasks
+    while not ray.wait([first], timeout=_LOOK)[0]:
+        watch.look()
+        for ended in ray.wait(others, num_returns=len(others), timeout=0)[0] if others else ():
+            failure: dict[str, Any] = ray.get(ended)
+            if failure and not ray.wait([first], timeout=_CAUSE_SECONDS)[0]:
+                return failure
+    outcome: dict[str, Any] = ray.get(first)
+    return outcome
+
+
+def cpus_for(request: Request, nodes: list[Mapping[str, float]]) -> int | None:
+    """The most CPUs that a stage can take on each of its machines; None when there are too few.
+
+    On a node with GPUs they are the share of the stage's GPUs, so that stages can use all of its
+    GPUs at once.
+    """
+    shares = sorted(
+        node.get("CPU", 0) * (request.gpus / node["GPU"] if request.gpus else 1)
+        for node in nodes
+        if node.get("GPU", 0) >= request.gpus and node.get("CPU", 0) >= request.processes
+    )
+    return int(shares[-request.machines]) if len(shares) >= request.machines else None
+
+
+if __name__ == "__main__":
+    sys.exit(drive(run))

@@ -1,0 +1,184 @@
+"""The driver of a stage as a Slurm job of submitit, which it cancels when the run ends.
+
+A job that reaches its time limit or is preempted is queued again, and the stage continues from its
+checkpoint. ``squeue`` tells the state of a job on every cluster; submitit asks ``sacct``, which
+needs Slurm's accounting.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.text import one_line
+from tasks.execution.cluster import Request, Watch, drive, failed, run_here
+
+_LOOK = 0.2  # seconds between two looks for the result
+_ASK = 30.0  # seconds between two questions to Slurm, which are costly
+_LONGEST = 500  # characters of a message of Slurm
+_LOCAL_MINUTES = 365 * 24 * 60  # submitit's local executor polls its limit away: it must be large
+_SIGNAL_SECONDS = 120  # before the time limit, to end the stage and queue it again
+_GONE = "GONE"  # a state of ours: squeue does not know the job
+# States of Slurm, and of submitit's local jobs, in which a job has ended.
+_ENDED = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+     "PREEMPTED", "REVOKED", "TIMEOUT", "FINISHED", "INTERRUPTED", _GONE)
+)  # fmt: skip
+_AGAIN = "run the command again, and the stage continues from its last checkpoint"
+_REMEDIES = {
+    "TIMEOUT": "raise execution.slurm.time",
+    "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu or memory, or {}",
+}
+
+
+class StageCall:
+    """The callable of a job: runs the stage, and is queued again at the time limit."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def __call__(self) -> dict[str, Any]:
+        import submitit
+
+        job = submitit.JobEnvironment()
+        restart = os.environ.get("SLURM_RESTART_COUNT", "0")
+        return run_here(self.request, job.job_id, job.global_rank, restart, job.hostname)
+
+    def checkpoint(self) -> Any:
+        """Called at the signal before the time limit; the stage's checkpoints are in the store."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(StageCall(self.request))
+
+
+def parameters(request: Request) -> dict[str, Any]:
+    """The parameters of submitit's AutoExecutor for a stage."""
+    settings = request.settings["slurm"]
+    shared: dict[str, Any] = {
+        "name": f"steep-{request.label}",
+        "gpus_per_node": request.gpus,
+        "cpus_per_task": request.threads,
+        "stderr_to_stdout": True,
+    }
+    if settings["cluster"] == "local":  # one machine: its tasks stand for machines
+        return shared | {"tasks_per_node": request.machines, "timeout_min": _LOCAL_MINUTES}
+    shared |= {"nodes": request.machines, "tasks_per_node": 1, "timeout_min": settings["time"]}
+    if not request.gpus:
+        del shared["gpus_per_node"]  # clusters without GPUs do not know the directive
+    if settings["memory"] is not None:
+        shared["mem_gb"] = settings["memory"]
+    elif settings["memory_per_cpu"] is not None:
+        shared["slurm_mem_per_cpu"] = f"{round(settings['memory_per_cpu'] * 1024)}M"
+    extra: dict[str, Any] = {"requeue": True}
+    for directive in settings["extra"]:
+        name, equals, value = directive.removeprefix("--").partition("=")
+        extra[name] = value if equals else True
+    own = {
+        # Since Slurm 22.05 srun does not take the number of CPUs from its job.
+        "slurm_srun_args": [f"--cpus-per-task={request.threads}", *settings["srun_args"]],
+        "slurm_partition": settings["partition"],
+        "slurm_account": settings["account"],
+        "slurm_signal_delay_s": _SIGNAL_SECONDS,
+        "slurm_additional_parameters": extra,
+    }
+    return shared | {name: value for name, value in own.items() if value is not None}
+
+
+def executor(request: Request) -> Any:
+    """submitit's executor for a stage. Raises RuntimeError without Slurm's commands."""
+    import submitit
+
+    settings = request.settings["slurm"]
+    queue = submitit.AutoExecutor(
+        folder=Path(request.folder) / "%j",
+        cluster=settings["cluster"],
+        slurm_max_num_timeout=settings["requeues"],
+        local_max_num_timeout=settings["requeues"],
+    )
+    queue.update_parameters(**parameters(request))
+    return queue
+
+
+def run(request: Request, watch: Watch) -> dict[str, Any]:
+    """Submit the stage and wait for its end; returns its outcome. SIGTERM and SIGINT cancel the
+    job."""
+    signals: list[int] = []
+    for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
+        signal.signal(each, lambda number, frame: signals.append(number))
+    here = request.settings["slurm"]["cluster"] == "local"
+    request = request.with_threads(len(os.sched_getaffinity(0)) if here else None, watch.note)
+    try:
+        job = executor(request).submit(StageCall(request))
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        return failed(
+            f"the job could not be submitted: {one_line(str(error), _LONGEST)}; run on a machine "
+            "with sbatch and srun, and check the numbers of CPU threads in execution and the block "
+            "execution.slurm"
+        )
+    watch.note(f"submitted as {request.name} {job.job_id}")
+    first = job if request.machines == 1 else job.task(0)
+    try:
+        return _outcome(job, first, request, watch, signals)
+    finally:
+        if request.machines > 1 or not first.paths.result_pickle.exists():
+            with suppress(OSError, subprocess.SubprocessError):
+                job.cancel(check=False)
+
+
+def _outcome(
+    job: Any, first: Any, request: Request, watch: Watch, signals: list[int]
+) -> dict[str, Any]:
+    """Wait for the result of ``first``, the first machine's task, or for an end of the job without
+    one."""
+    from submitit.core.utils import UncompletedJobError
+
+    name = f"{request.name} {job.job_id}"
+    here = request.settings["slurm"]["cluster"] == "local"
+    asked, ended, told = time.monotonic(), "", ""
+    while not first.paths.result_pickle.exists():
+        if signals:
+            return failed("interrupted", 128 + signals[0])
+        watch.look()
+        if time.monotonic() - asked >= (_LOOK if here else _ASK):
+            state, reason = (first.state, "") if here else queue_state(job)
+            if reason not in ("", told):
+                watch.note(f"{name} waits in the queue: {reason}")
+                told = reason
+            if state in _ENDED and state == ended:  # seen twice: it is not about to be queued again
+                remedy = _REMEDIES.get(state, _AGAIN).format(request.memory_hint)
+                output = first.paths.stdout
+                return failed(f"{name} ended without a result ({state}; see {output}); {remedy}", 1)
+            asked, ended = time.monotonic(), state
+        time.sleep(_LOOK)
+    watch.look()
+    try:
+        outcome: dict[str, Any] = first.result()
+    except UncompletedJobError as error:  # an exception of the job, with submitit's words around it
+        lines = [line for line in str(error).splitlines() if "rror" in line and "/" not in line]
+        cause = one_line(lines[-1] if lines else str(error), _LONGEST)
+        return failed(f"{name} failed: {cause} (see {first.paths.stdout}); {_AGAIN}", 1)
+    return outcome
+
+
+def queue_state(job: Any) -> tuple[str, str]:
+    """State of a Slurm job, such as ``RUNNING``, and why it waits; both are empty when Slurm does
+    not answer."""
+    command = ["squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={job.job_id}"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+    if told.returncode and "Invalid job id" not in told.stderr:
+        return "", ""
+    state, _, reason = told.stdout.partition("\n")[0].strip().partition("|")
+    return state or _GONE, reason if state == "PENDING" and reason != "None" else ""
+
+
+if __name__ == "__main__":
+    sys.exit(drive(run))
