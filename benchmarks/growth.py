@@ -34,7 +34,7 @@ from benchmarks.measured_process import Measured, cached_figures, run_measured
 from benchmarks.timing import Row, alternate, per
 from pipeline.core.columns import Columns
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.adjacency import Adjacency
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.stages.corpus import write_chunks

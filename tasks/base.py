@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # Settings whose reduction lowers the memory of the stages that read their block.
 MEMORY_SETTINGS = (
     "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
-    "index.embedder.batch_size", "graph.batch", "hypergraph.batch", "judges.batch", "rewards.batch",
+    "index.embedder.batch_size", "rewards.batch",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
 

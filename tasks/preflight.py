@@ -68,7 +68,7 @@ def _of_round(task: Train) -> CheckedData | None:
         if name.startswith("questions-")
     }
     facts = preflight.round_facts(settings, data.directory, questions)
-    checks = facts.checks(settings.preflight)
+    checks = facts.checks()
     return CheckedData(task.label, data.directory, preflight.as_json(facts, checks), checks)
 
 

@@ -47,7 +47,6 @@ from pipeline.config.policy import (
     TeaRagReward,
     Trainer,
 )
-from pipeline.config.preflight import Preflight
 from pipeline.config.reading import load
 from pipeline.config.run import Config
 
@@ -78,7 +77,6 @@ __all__ = [
     "Noise",
     "Pairs",
     "Positive",
-    "Preflight",
     "Prices",
     "ProGraphReward",
     "Prompt",

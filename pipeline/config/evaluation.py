@@ -17,7 +17,6 @@ from pipeline.config.base import (
     Block,
     Endpoint,
     EngineConfig,
-    Execution,
     Indirect,
     Items,
     PathOrName,
@@ -84,12 +83,6 @@ class Judges(Block):
     )
     system: str | None = Field(
         None, description="system message over closed-book questions; the paper has none"
-    )
-    answer_tokens: Positive = Field(
-        128, description="limit of the policy's answer to a closed-book question"
-    )
-    batch: Annotated[Positive, Execution()] = Field(
-        256, description="prompts per call of an engine"
     )
     shards: Shards = Field(None, description="parts of the judging; null: as in the run")
     unknown_ceiling: Share = Field(

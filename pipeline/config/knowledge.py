@@ -140,20 +140,7 @@ class Graph(Block):
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
-    batch: Annotated[Positive, Execution()] = Field(
-        256, description="prompts per call of the engine"
-    )
     shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
-    cached_chunks: Annotated[Count, Execution()] = Field(
-        1_000_000,
-        description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
-        "of answers, which would hold every prompt",
-    )
-    min_readable: Annotated[Share, Execution()] = Field(
-        0.5,
-        description="llm: the extraction stops when fewer than this share of the first 4,096 answers hold a list "
-        "of facts",
-    )
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
@@ -180,20 +167,7 @@ class Hypergraph(Block):
     endpoint: Endpoint | None = Field(
         None, description="llm: an endpoint instead of model and engine"
     )
-    batch: Annotated[Positive, Execution()] = Field(
-        256, description="prompts per call of the engine"
-    )
     shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
-    cached_chunks: Annotated[Count, Execution()] = Field(
-        1_000_000,
-        description="llm: of a corpus with more chunks, answers are kept in checkpoints and not in the cache "
-        "of answers, which would hold every prompt",
-    )
-    min_readable: Annotated[Share, Execution()] = Field(
-        0.5,
-        description="llm: the extraction stops when fewer than this share of the first 4,096 answers hold a list "
-        "of facts",
-    )
 
     @model_validator(mode="after")
     def _complete(self) -> Hypergraph:
@@ -240,11 +214,6 @@ class Index(Block):
         False, description="search on the GPU (faiss-gpu); hnsw stays on the CPU"
     )
     shards: Shards = Field(None, description="parts of the embedding; null: as in the run")
-    cached_texts: Annotated[Count, Execution()] = Field(
-        1_000_000,
-        description="tables with more texts do not add their embeddings to the cache, which would store "
-        "them a second time; if cached, only the new texts of a grown corpus are embedded",
-    )
 
 
 class Reranker(Block):

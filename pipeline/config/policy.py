@@ -6,7 +6,7 @@ Input: values of a configuration file. Output: frozen models, in stage order.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -59,7 +59,6 @@ class MemorySteps(Block):
         0,
         description="additional examples: closed-book questions with the base model's answers",
     )
-    answer_tokens: Positive = Field(32, description="limit of an answer to a closed-book question")
 
 
 class SftData(Block):
@@ -188,16 +187,6 @@ class Trainer(Block):
     def processes_per_machine(self) -> int:
         """The training processes on each machine, rounded up where they are not shared evenly."""
         return math.ceil(self.processes / self.machines)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_accelerate_config(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "accelerate_config" in value:
-            raise ValueError(
-                "accelerate_config is no setting; remove it, and where the base does not fit on one GPU set "
-                "shard_base: true (FSDP2), or quantization: 4bit"
-            )
-        return value
 
     @model_validator(mode="after")
     def _base_can_be_divided(self) -> Trainer:

@@ -36,7 +36,6 @@ from pipeline.config.policy import (
     SftData,
     Trainer,
 )
-from pipeline.config.preflight import Preflight
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
 
@@ -122,8 +121,10 @@ class Config(Block):
     pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
     dpo: Dpo = Field(description="training of objective dpo")
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
-    preflight: Annotated[Preflight, Execution()] = Field(
-        Preflight(), description="limits of the checks of training data"
+    preflight: Annotated[Literal["warn", "refuse"], Execution()] = Field(
+        "warn",
+        description="training data beyond the limits of the checks is named in the log, or stops the stage "
+        "before training",
     )
     evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 

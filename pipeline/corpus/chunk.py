@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from pipeline.core.records import Chunk
-from pipeline.corpus.documents import Document
+from pipeline.corpus.raw_records import Document
 
 
 def cut(text: str, max_words: int) -> list[str]:

@@ -16,27 +16,18 @@ questions  the context paragraphs of a data set's question file
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pipeline.core.errors import InputError
 from pipeline.corpus.json_stream import iterate_object
+from pipeline.corpus.questions.load import read_contexts
 from pipeline.corpus.raw_files import read_rows, read_table
-from pipeline.corpus.raw_records import RawRecord, brief, plain
+from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences, titled
 from pipeline.corpus.text_files import first_character
 
 _TITLES_LOOKED_AT = 20  # members of an object that decide whether it maps titles to sentences
 Format = Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A document; ``id`` is None when the file has no ids."""
-
-    title: str
-    text: str
-    id: str | None = None
 
 
 def read_documents(
@@ -54,8 +45,6 @@ def read_documents(
     elif resolved == "dpr-tsv":
         documents = _dpr(path)
     elif resolved == "questions":
-        from pipeline.corpus.questions.load import read_contexts
-
         if dataset is None:
             problem = "format questions needs `dataset` (musique, hotpotqa, ...)"
             raise InputError.at(path, None, problem)
@@ -68,31 +57,6 @@ def read_documents(
         yield document
     if empty:
         raise InputError.at(path, None, "no documents found")
-
-
-def titled(row: RawRecord, value: str, field: str) -> Document:
-    """A document from a string whose first line is the title, with or without double quotes.
-
-    Raises InputError naming ``field`` when the string has only one line.
-    """
-    title, newline, text = value.partition("\n")
-    if not newline:
-        problem = f"expected a title, a newline and a text, got {brief(value)}"
-        raise row.error(f"{row.inside}{field}: {problem}")
-    title = title.strip()
-    quoted = len(title) > 1 and title[0] == title[-1] == '"'
-    return Document(title[1:-1] if quoted else title, text.strip())
-
-
-def join_sentences(row: RawRecord, value: object, field: str) -> str:
-    """The sentences stripped and joined by spaces; HotpotQA's begin with a space, 2Wiki's do not.
-
-    Raises InputError naming ``field`` unless ``value`` is a list of strings.
-    """
-    sentences = row.checked_items(value, field)
-    if not all(isinstance(sentence, str) for sentence in sentences):
-        raise row.error(f"{plain(field)}: expected a list of strings, got {brief(value)}")
-    return " ".join(sentence.strip() for sentence in sentences)
 
 
 def _detect_format(path: Path, dataset: str | None) -> Format:

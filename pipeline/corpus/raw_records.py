@@ -1,4 +1,4 @@
-"""One raw record of a native file, and the checks of its fields.
+"""One raw record of a native file, the checks of its fields, and the document that it may hold.
 
 Input: a JSON object or a row of a table. Output: its fields as text, lists and identifiers. Every
 error names ``file:line`` (or ``file: record 17``), the field, the expected type and the value.
@@ -203,3 +203,37 @@ def _unencodable(value: Any, name: str) -> tuple[str, Any]:
 
 def _breaks_lines(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document; ``id`` is None when the file has no ids."""
+
+    title: str
+    text: str
+    id: str | None = None
+
+
+def titled(row: RawRecord, value: str, field: str) -> Document:
+    """A document from a string whose first line is the title, with or without double quotes.
+
+    Raises InputError naming ``field`` when the string has only one line.
+    """
+    title, newline, text = value.partition("\n")
+    if not newline:
+        problem = f"expected a title, a newline and a text, got {brief(value)}"
+        raise row.error(f"{row.inside}{field}: {problem}")
+    title = title.strip()
+    quoted = len(title) > 1 and title[0] == title[-1] == '"'
+    return Document(title[1:-1] if quoted else title, text.strip())
+
+
+def join_sentences(row: RawRecord, value: object, field: str) -> str:
+    """The sentences stripped and joined by spaces; HotpotQA's begin with a space, 2Wiki's do not.
+
+    Raises InputError naming ``field`` unless ``value`` is a list of strings.
+    """
+    sentences = row.checked_items(value, field)
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise row.error(f"{plain(field)}: expected a list of strings, got {brief(value)}")
+    return " ".join(sentence.strip() for sentence in sentences)

@@ -21,10 +21,9 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, Triplet
-from pipeline.corpus.documents import Document, titled
 from pipeline.corpus.json_stream import iterate_array
 from pipeline.corpus.raw_files import list_rows, read_rows
-from pipeline.corpus.raw_records import RawRecord
+from pipeline.corpus.raw_records import Document, RawRecord, titled
 from pipeline.graph.build import PARTS, Extracted
 from pipeline.graph.entities import entity_key
 from pipeline.graph.locate import Locator, best_chunk, word_set

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, ContextItem, Question
-from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.load import read_questions
 from pipeline.corpus.questions.passages import gold_passages, guess_dataset, hop_passages
 from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.locate import Locator
 from pipeline.sft_data.subquery import fill, fluent
 

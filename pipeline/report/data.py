@@ -129,7 +129,7 @@ def funnels(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
     result = {}
     for number, directory in rounds_of(inputs, "pair").items():
         value = read_json(directory / "funnel.json")
-        result[number] = {name: int(count) for name, count in value.get("bins", value).items()}
+        result[number] = {name: int(count) for name, count in value["bins"].items()}
     return result
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 from pipeline.core.records import Chunk
 from pipeline.core.text import tokenize
 from pipeline.corpus.chunk import chunk_documents, content_key
-from pipeline.corpus.documents import Document
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.locate import Locator
 from pipeline.sft_data.mentions import mention
 

@@ -16,7 +16,8 @@ from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.raw_records import Document
 from pipeline.run.context import StageContext
 
 _ROWS = 16_384  # chunks per row group and record batch: about 30 MB of Python objects

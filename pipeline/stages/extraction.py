@@ -4,7 +4,7 @@ The model is asked about blocks of chunks; the replies on a finished block are a
 about consecutive chunks and writes ``answers.parquet``, one `ReplyRecord` per chunk in their order. The
 joined stage reads these files as an undivided one reads its checkpoints, so both write the same bytes.
 Replies on an unfinished block are in the cache of answers (`llm.chat`). That cache holds every prompt,
-which for the 21 million chunks of the paper is 76 GB, so a corpus with more chunks than ``cached_chunks``
+which for the 21 million chunks of the paper is 76 GB, so a corpus with more chunks than `CACHED_CHUNKS`
 has them beside the checkpoints until the block is finished. Memory: one block.
 
 The first block is a trial: when too few of its answers can be read, the extraction stops there.
@@ -33,6 +33,8 @@ from pipeline.stages.resources import add_usage, open_chat
 from pipeline.stages.shards import first_and_last, shard_directories
 
 ANSWERS = "answers.parquet"
+CACHED_CHUNKS = 1_000_000  # of a larger corpus the answers are kept in checkpoints alone
+MIN_READABLE = 0.5  # of the first block's answers
 _UNFINISHED = "replies.sqlite"  # replies on the block that is being asked about
 
 
@@ -52,7 +54,7 @@ def extract_by_model(
 
     ``settings`` names the model; ``block`` is the name of the block. Writes ``chat.json`` (calls, tokens,
     cost) into the stage's output at the end. Raises what `graph.extract.extract` raises, and InputError when
-    too few of the first answers can be read (``min_readable``).
+    too few of the first answers can be read (`MIN_READABLE`).
     """
     files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
     yield from _extracted(context, settings, chunks, files)
@@ -98,12 +100,10 @@ def _ask(
     first, last = rows
     files = []
     unfinished = None
-    if len(chunks) > settings.cached_chunks:
+    if len(chunks) > CACHED_CHUNKS:
         unfinished = ContentCache(context.checkpoint_dir / _UNFINISHED, private=True)
     context.progress.start(last - first, "chunks")
-    with open_chat(
-        context.config, block, settings, window=settings.batch, seed=context.seed, cache=unfinished
-    ) as chat:
+    with open_chat(context.config, block, settings, seed=context.seed, cache=unfinished) as chat:
         chat.progress = context.progress
         chat.stores_prompts = unfinished is None
         for start in range(first, last, BLOCK):
@@ -120,24 +120,23 @@ def _ask(
                 if unfinished is not None:
                     unfinished.clear()
             if start == first and end < last:
-                _check_readable(files[0], block, settings.min_readable)
+                _check_readable(files[0], block)
     print(chat.usage.line())
     add_usage(context.work, "chat", chat.usage)
     return files
 
 
-def _check_readable(answers: Path, block: str, least: float) -> None:
+def _check_readable(answers: Path, block: str) -> None:
     """Raise InputError when too few of the first answers can be read, before all others are asked for."""
     faults: Counter[str | None] = Counter()
     for record in iterate_records(answers, ReplyRecord):
         faults[record.reply.fault or parse_list(record.text)[1]] += 1
     count, readable = faults.total(), faults.pop(None, 0)
-    if readable < least * count:
+    if readable < MIN_READABLE * count:
         fault, times = faults.most_common(1)[0]
         raise InputError(
             f"{block}: {readable:,} of the first {count:,} answers of the model hold a list of facts, fewer than "
-            f"{block}.min_readable ({least:g}) of them ({times:,}: {fault}); name a model that follows the "
-            f"instruction, or lower {block}.min_readable"
+            f"{MIN_READABLE:.0%} ({times:,}: {fault}); name a model that follows the instruction"
         )
 
 

@@ -31,6 +31,9 @@ from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
 from pipeline.stages.shards import first_and_last, shard_directories
 
 _BLOCK = 50_000  # texts per checkpoint
+# Embeddings of larger tables are not added to the cache, which would store them a second time. If they are
+# cached, only the new texts of a grown corpus are embedded.
+CACHED_TEXTS = 1_000_000
 _SEARCHED = ("chunks", "entities", "hyperedges")
 Table = tuple[Path, tuple[str, ...]]  # a file and the columns that are embedded
 Tables = dict[str, Table]
@@ -191,7 +194,7 @@ def _embed(
     them.
     """
     first, last = rows
-    store = _row_count(table) <= context.config.index.cached_texts
+    store = _row_count(table) <= CACHED_TEXTS
     target: Any = None
     for start, texts in _blocks(table, first, last):
         block = f"{name}-{start:09d}-{start + len(texts):09d}"

@@ -20,6 +20,12 @@ from pipeline.run.context import StageContext
 from pipeline.stages.policy import open_policy_chat
 from pipeline.stages.resources import open_chat
 
+# This number of consecutive prompts without a reply is an outage. Where 3 in 10 prompts fail
+# permanently, a run of 20 failures has probability below 10^-10. Fewer failures are counted as
+# unknown verdicts.
+OUTAGE = 20
+ANSWER_TOKENS = 128  # of the policy's answer to a closed-book question
+
 
 def open_judges(
     context: StageContext, settings: Judges, replies: ReplyExchange
@@ -37,12 +43,12 @@ def open_judges(
 def _judge(
     context: StageContext, settings: Judges, kind: str, model: JudgeModel, replies: ReplyExchange
 ) -> Judge:
-    judge = _noiseless_judge(context, kind, model, settings.batch, replies)
+    judge = _noiseless_judge(context, kind, model, replies)
     return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share, model.noisy.seed)
 
 
 def _noiseless_judge(
-    context: StageContext, kind: str, model: JudgeModel, window: int, replies: ReplyExchange
+    context: StageContext, kind: str, model: JudgeModel, replies: ReplyExchange
 ) -> Judge:
     if model.backend == "closed-world":
         from pipeline.judges.closed_world import ClosedWorldJudge
@@ -50,7 +56,13 @@ def _noiseless_judge(
         judge = ClosedWorldJudge.of(context.inputs["world"])
         judge.progress = context.progress
         return judge
-    chat = open_chat(context.config, f"judges.{kind}", model, window=window, seed=context.seed)
+    chat = open_chat(
+        context.config,
+        f"judges.{kind}",
+        model,
+        seed=context.seed,
+        outage=OUTAGE,
+    )
     chat.progress = context.progress
     replies.attach(kind, chat)
     if model.endpoint is not None:
@@ -83,7 +95,7 @@ class PolicyAnswers:
         """
         config = self._context.config
         adapter = read_policy(self._context.inputs["policy"]).adapter
-        with open_policy_chat(self._context, adapter, window=self._settings.batch) as chat:
+        with open_policy_chat(self._context, adapter) as chat:
             chat.progress = self._context.progress
             self._replies.attach("policy", chat)
             answers = closed_book_answers(
@@ -91,7 +103,7 @@ class PolicyAnswers:
                 chat,
                 grammar(config.grammar, max_steps=config.sampling.max_steps),
                 system=self._settings.system,
-                max_tokens=self._settings.answer_tokens,
+                max_tokens=ANSWER_TOKENS,
             )
         self.usage = replace(chat.usage)
         return answers

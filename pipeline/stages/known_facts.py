@@ -18,6 +18,8 @@ from pipeline.sft_data.steps import Hop
 from pipeline.stages.policy import open_policy_chat
 from pipeline.stages.resources import add_usage
 
+_ANSWER_TOKENS = 32  # of an answer to a closed-book question
+
 
 def find_known_facts(
     context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
@@ -50,8 +52,6 @@ def ask_base_model(
 
     ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's engine.
     """
-    settings = context.config.sft_data.memory
-    assert settings is not None
     context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
     with open_policy_chat(context, None) as chat:
         chat.progress = context.progress
@@ -61,7 +61,7 @@ def ask_base_model(
             chat,
             grammar(context.config.grammar),
             system=_system_message(context),
-            max_tokens=settings.answer_tokens,
+            max_tokens=_ANSWER_TOKENS,
         )
         print(chat.usage.line())
         if not replies.replays:

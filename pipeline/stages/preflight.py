@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
-from pipeline.config.preflight import Preflight
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import iterate_parquet, parquet_batches
@@ -126,30 +125,23 @@ class SftFacts:
 def report(context: StageContext, facts: DataFacts) -> list[Check]:
     """Write ``preflight.json`` and the table, and note the faults in the manifest.
 
-    Raises TrainingError for a fault with ``preflight.on_fault: refuse``.
+    Raises TrainingError for a fault with ``preflight: refuse``.
     """
-    limits = context.config.preflight
-    checks = facts.checks(limits)
+    checks = facts.checks()
     write_json(context.output / FILE, as_json(facts, checks))
     print("checks of the training data:")
     for line in table(checks):
         print(line)
     faults = [check.fault for check in checks if check.verdict == "FAULT"]
-    verdict = (
-        f"{len(faults)} of {len(checks)} are beyond a limit of preflight" if faults else "no faults"
-    )
+    verdict = f"{len(faults)} of {len(checks)} are beyond a limit" if faults else "no faults"
     print(f"verdict: {verdict}", flush=True)
     if faults:
         context.notes["preflight"] = faults
-        _refuse(faults, limits)
+        if context.config.preflight == "refuse":
+            raise TrainingError(
+                f"preflight is refuse, and the training data is beyond its limits: {'; '.join(faults)}"
+            )
     return checks
-
-
-def _refuse(faults: list[str], limits: Preflight) -> None:
-    if limits.on_fault == "refuse":
-        raise TrainingError(
-            f"preflight.on_fault is refuse, and the training data is beyond its limits: {'; '.join(faults)}"
-        )
 
 
 def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Checks of training data before training: lengths, repetitions, overlap, balance and mask coverage.
 
-Input: facts about each record, added one by one to `DataFacts`, and limits (`config.preflight`). Output:
-one `Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
+Input: facts about each record, added one by one to `DataFacts`, and the limits below. Output: one
+`Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
 distinct lengths, and by one hash for each record.
 """
 
@@ -12,9 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from pipeline.config.preflight import Preflight
-
 _DIGITS = 3
+# Limits: shares of records, of the questions that train (overlap), of the pairs of the rarest kind, and of
+# the tokens after the prompts (trained); and the ratio of the median written tokens of the sides of pairs.
+MAX_OVER_LONG = MAX_IDENTICAL = MAX_DUPLICATES = MAX_OVERLAP = 0.0
+MIN_KIND = 0.02
+MAX_LENGTH_RATIO = 2.0
+MIN_TRAINED = 0.05
 
 
 @dataclass(frozen=True)
@@ -91,41 +95,41 @@ class DataFacts:
         self.rejected[rejected] += 1
         self.identical += identical
 
-    def checks(self, limits: Preflight) -> list[Check]:
+    def checks(self) -> list[Check]:
         """The checks that apply to these records; none without records."""
-        return list(self._checks(limits)) if self.records else []
+        return list(self._checks()) if self.records else []
 
-    def _checks(self, limits: Preflight) -> Iterator[Check]:
+    def _checks(self) -> Iterator[Check]:
         block = self.block
         yield self._share(
-            "length", self.over_long, limits.max_over_long,
+            "length", self.over_long, MAX_OVER_LONG,
             f"longer than {block}.max_length ({self.max_length:,} tokens); the longest has {self.longest:,}",
             f"raise {block}.max_length, or lower sampling.max_total_tokens",
         )  # fmt: skip
         # Samples of a question may be equal, so repeated trajectories have no limit.
         yield self._share(
             "duplicates", self.duplicates,
-            None if self.unit == "trajectories" else limits.max_duplicates, "repeat another one",
+            None if self.unit == "trajectories" else MAX_DUPLICATES, "repeat another one",
             "each counts twice in the loss; remove repeated questions, or sample with a higher temperature",
         )  # fmt: skip
         if self.kinds:
             yield self._share(
-                "identical sides", self.identical, limits.max_identical,
+                "identical sides", self.identical, MAX_IDENTICAL,
                 "have the same tokens on both sides", "raise sampling.temperature",
             )  # fmt: skip
-            yield self._balance_of_kinds(limits.min_kind)
-            yield self._balance_of_lengths(limits.max_length_ratio)
+            yield self._balance_of_kinds()
+            yield self._balance_of_lengths()
         if self.overlaps is not None:
             share = self.overlaps / max(self.questions, 1)
             yield Check(
-                "overlap with held-out questions", round(share, _DIGITS), limits.max_overlap,
-                share <= limits.max_overlap,
+                "overlap with held-out questions", round(share, _DIGITS), MAX_OVERLAP,
+                share <= MAX_OVERLAP,
                 f"{self.overlaps:,} of {self.questions:,} questions repeat one of test or validation",
                 "run the stage questions-sampling again, which drops them",
             )  # fmt: skip
         share = self.trained / max(self.tokens, 1)
         yield Check(
-            "mask coverage", round(share, _DIGITS), limits.min_trained, share >= limits.min_trained,
+            "mask coverage", round(share, _DIGITS), MIN_TRAINED, share >= MIN_TRAINED,
             f"{self.trained:,} of {self.tokens:,} tokens after the prompts are trained ({share:.1%})",
             "lower retrieval.top_k or sampling.max_context_tokens, so that less of a trajectory is observation",
         )  # fmt: skip
@@ -136,23 +140,23 @@ class DataFacts:
         passed = limit is None or share <= limit
         return Check(name, round(share, _DIGITS), limit, passed, found, remedy)
 
-    def _balance_of_kinds(self, limit: float) -> Check:
+    def _balance_of_kinds(self) -> Check:
         # Few pairs of kind format mean that the policy keeps the format.
         names = {*self.content_kinds, *self.kinds} - {"format"} or {"margin"}
         rarest = min(names, key=lambda name: (self.kinds[name], name))
         share = self.kinds[rarest] / self.records
         found = ", ".join(f"{number:,} {kind}" for kind, number in self.kinds.most_common())
         return Check(
-            "balance of kinds", round(share, _DIGITS), limit, share >= limit,
+            "balance of kinds", round(share, _DIGITS), MIN_KIND, share >= MIN_KIND,
             f"{found}; {rarest} is {share:.1%}", _REMEDIES.get(rarest, "sample more questions"),
             hint=True,
         )  # fmt: skip
 
-    def _balance_of_lengths(self, limit: float) -> Check:
+    def _balance_of_lengths(self) -> Check:
         chosen, rejected = _median(self.chosen), _median(self.rejected)
         ratio = max(chosen, rejected) / max(min(chosen, rejected), 1)
         return Check(
-            "balance of lengths", round(ratio, _DIGITS), limit, ratio <= limit,
+            "balance of lengths", round(ratio, _DIGITS), MAX_LENGTH_RATIO, ratio <= MAX_LENGTH_RATIO,
             f"the median chosen side has {chosen:,} written tokens and the median rejected one {rejected:,}",
             "training may learn length; lower sampling.max_segment_tokens, or look at `steep view --kind`",
             hint=True,
@@ -162,7 +166,7 @@ class DataFacts:
 # What makes more pairs of a kind; most of the rest depend on the policy.
 _REMEDIES = {
     "hard": "answers that are partly right are rare among the samples; lower pairs.hard_margin or "
-    "pairs.easy_outcome, raise sampling.samples, or accept it (preflight.min_kind)",
+    "pairs.easy_outcome, raise sampling.samples",
     "easy": "raise pairs.easy_outcome, or raise sampling.samples",
     "format": "raise sampling.temperature, or leave it so where the policy keeps the format",
     "margin": "lower pairs.margin, or raise sampling.samples",

@@ -58,7 +58,7 @@ def test_data_beyond_a_limit_is_a_line_on_standard_error_and_exit_status_2(run: 
     assert "train-1: 1 pairs of runs/embedded/store/pair/" in printed
     assert "sft: 3 examples of runs/embedded/store/sft/" in printed
     assert "0 of 1 questions repeat one of test or validation" in printed
-    assert printed.endswith("verdict: 1 of 15 checks are beyond a limit of preflight\n")
+    assert printed.endswith("verdict: 1 of 15 checks are beyond a limit\n")
 
 
 def test_one_round_without_faults_has_exit_status_0(run: StageTask) -> None:
@@ -79,11 +79,6 @@ def test_the_checks_are_printed_as_json(run: StageTask) -> None:
     assert [(data["stage"], data["records"]) for data in values["data"]] == [
         ("sft", 3), ("train-1", 1), ("train-2", 2)
     ]  # fmt: skip
-
-
-def test_limits_of_the_configuration_decide_and_change_no_fingerprint(run: StageTask) -> None:
-    status, _, told = check("--set", "preflight.max_duplicates=0.5")
-    assert (status, told) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS, SCHEMA, configuration_names
 from tests.config.config_cases import SMALL
 from tests.config.settings_walk import blocks
-from tests.config.test_setting_ranges import NUMERIC, bad_values
 
 FILE_SCHEMA = file_schema()
 VALIDATOR = Draft202012Validator(FILE_SCHEMA)
@@ -46,23 +45,6 @@ def test_every_shipped_configuration_is_accepted_as_it_stands_and_resolved() -> 
         assert not list(VALIDATOR.iter_errors(values)), name
         resolved = json.loads(load(name, ("data.root=/data",)).model_dump_json())
         assert not list(VALIDATOR.iter_errors(resolved)), name
-
-
-def test_a_numeric_setting_refuses_what_is_no_number_in_its_range() -> None:
-    """The values of the configuration's own tests, except those that JSON schema takes or JSON lacks."""
-    found = []
-    for block, name, kind, wrap in NUMERIC:
-        if (block.__name__, name) == ("QuestionFile", "filter"):
-            continue
-        own = FILE_SCHEMA if block is Config else FILE_SCHEMA["$defs"][block.__name__]
-        schema = {**own["properties"][name], "$defs": FILE_SCHEMA["$defs"]}
-        field = Draft202012Validator(schema)
-        for value in bad_values(block, name, kind):
-            if value != value or (value == 1.0 and value is not True) or isinstance(value, bytes):
-                continue
-            if field.is_valid(with_text_keys(wrap(value))):
-                found.append(f"{block.__name__}.{name}: {value!r}")
-    assert found == []
 
 
 @pytest.mark.parametrize(

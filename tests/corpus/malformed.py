@@ -23,10 +23,10 @@ from typing import Any
 from pipeline.core.errors import SteepError
 from pipeline.core.records import Chunk, Question
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
 from pipeline.corpus.questions.load import load_questions, read_questions
 from pipeline.corpus.questions.passages import gold_passages
-from pipeline.corpus.raw_records import encodable
+from pipeline.corpus.raw_records import Document, encodable
 from pipeline.graph.build import Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.sources import read_annotated, read_annotated_facts, read_openie

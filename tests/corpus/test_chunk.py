@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus.chunk import chunk_documents, cut
-from pipeline.corpus.documents import Document
+from pipeline.corpus.raw_records import Document
 
 
 @given(st.text(), st.integers(1, 7))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.raw_records import Document
 
 TOVEL = "It turned red. Until 1964."
 

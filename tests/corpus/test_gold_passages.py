@@ -5,10 +5,10 @@ import json
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.load import read_questions
 from pipeline.corpus.questions.passages import gold_passages, guess_dataset
 from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.raw_records import Document
 
 MUSIQUE = {
     "id": "2hop__1_2",

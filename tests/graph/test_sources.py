@@ -10,7 +10,8 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.build import build_graph
 from pipeline.graph.sources import read_annotated, read_openie
 

@@ -7,7 +7,8 @@ from pipeline.config import Corpus, CorpusFile, Data, Graph, load
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Triplet
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.build import build_graph
 from pipeline.graph.sources import link_titles
 from pipeline.run.context import StageContext

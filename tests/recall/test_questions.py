@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document, read_documents
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.raw_records import Document
 from pipeline.recall.questions import RecallQuery, read_recall_questions
 from tests.corpus.test_gold_passages import EVIDENCE, HOTPOTQA, MUSIQUE
 

@@ -70,13 +70,18 @@ def context_of(root: Path, server: FakeEndpoint, stage: str, **settings: Any) ->
 @pytest.mark.parametrize("cached_chunks", [1_000_000, 0])
 @pytest.mark.parametrize("module", [graph, hypergraph])
 def test_the_bytes_do_not_depend_on_the_division(
-    tmp_path: Path, server: FakeEndpoint, module: Any, cached_chunks: int
+    tmp_path: Path,
+    server: FakeEndpoint,
+    module: Any,
+    cached_chunks: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(extraction, "CACHED_CHUNKS", cached_chunks)
     stage = module.__name__.rpartition(".")[2]
     if module is hypergraph:
         server.script = lambda text, earlier: answer(f"asks for facts {text}", earlier)
-    whole_context = context_of(tmp_path / "a", server, stage, cached_chunks=cached_chunks)
-    divided_context = context_of(tmp_path / "b", server, stage, cached_chunks=cached_chunks)
+    whole_context = context_of(tmp_path / "a", server, stage)
+    divided_context = context_of(tmp_path / "b", server, stage)
     counts, whole = run_whole(whole_context, tmp_path / "a", module.run)
     asked = server.request_counts.total()
     assert counts["entities"] > 5
@@ -93,9 +98,10 @@ def test_the_bytes_do_not_depend_on_the_division(
 
 
 def test_a_killed_shard_of_a_large_corpus_asks_only_about_the_remaining_chunks(
-    tmp_path: Path, server: FakeEndpoint
+    tmp_path: Path, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = context_of(tmp_path, server, "graph", cached_chunks=0)
+    monkeypatch.setattr(extraction, "CACHED_CHUNKS", 0)
+    context = context_of(tmp_path, server, "graph")
 
     def ends(text: str, earlier: int) -> Any:
         return refusal(401, "no key") if "Person 2" in text else answer(text, earlier)
@@ -126,13 +132,13 @@ def test_a_model_whose_answers_cannot_be_read_is_not_asked_about_all_chunks(
     )
     stage = module.__name__.rpartition(".")[2]
     context = context_of(tmp_path, server, stage)
-    problem = rf"{stage}: 1 of the first 3 answers .* {stage}\.min_readable \(0\.5\)"
+    problem = rf"{stage}: 1 of the first 3 answers .* fewer than 50%"
     for _ in range(2):  # again from the checkpoint, without asking
         with pytest.raises(InputError, match=f"{problem}.*2: answer has no list of lists"):
             run_shard(module.run_shard, context, tmp_path / "shard", 0, 1)
         assert server.request_counts.total() == 3
-    lower = context_of(tmp_path, server, stage, min_readable=0.3)
-    run_shard(module.run_shard, lower, tmp_path / "shard", 0, 1)
+    monkeypatch.setattr(extraction, "MIN_READABLE", 0.3)
+    run_shard(module.run_shard, context, tmp_path / "shard", 0, 1)
     assert server.request_counts.total() == 7  # the first and the last chunk have the same text
 
 

@@ -109,9 +109,10 @@ def test_the_hypergraph_is_embedded_in_shards_too(tmp_path, model):
     assert np.load(joined / "hyperedges.npy").shape == (7, 32)
 
 
-def test_a_shard_that_failed_continues_with_other_execution_settings(tmp_path, model):
+def test_a_shard_that_failed_continues_with_other_execution_settings(tmp_path, model, monkeypatch):
     """As after an error for want of memory: its finished blocks are not embedded again."""
-    context = context_of(tmp_path, model, gpu=True, cached_texts=0)
+    monkeypatch.setattr(index, "CACHED_TEXTS", 0)
+    context = context_of(tmp_path, model, gpu=True)
     shard = in_directory(context, tmp_path / "shard", shard=1, shards=2)
     index.run_shard(shard)
     before = content(shard.output)

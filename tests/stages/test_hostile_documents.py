@@ -15,7 +15,7 @@ from pipeline.core.input_files import read_jsonl
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
 from pipeline.corpus.chunk import chunk_documents
-from pipeline.corpus.documents import Document
+from pipeline.corpus.raw_records import Document
 from pipeline.graph.names import NameIndex
 from pipeline.run.context import StageContext
 from pipeline.stages import corpus, graph, hypergraph, index

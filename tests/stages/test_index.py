@@ -180,12 +180,15 @@ def test_finished_blocks_are_not_embedded_again_after_an_interruption(model, tmp
 
 
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])
-def test_only_new_texts_of_a_grown_corpus_are_embedded(model, tmp_path, upstream, cached_texts):
+def test_only_new_texts_of_a_grown_corpus_are_embedded(
+    model, tmp_path, upstream, cached_texts, monkeypatch
+):
+    monkeypatch.setattr("pipeline.stages.index.CACHED_TEXTS", cached_texts)
+
     def embedded():
         stage = context(model, tmp_path, upstream)
-        grown = stage.config.index.model_copy(update={"cached_texts": cached_texts})
         shutil.rmtree(stage.checkpoint_dir, ignore_errors=True)
-        run(replace(stage, config=stage.config.model_copy(update={"index": grown})))
+        run(stage)
         return stage.work["embedded_texts"]
 
     assert embedded() == 8

@@ -126,7 +126,6 @@ def task(workspace: Path, model: Path, server: FakeEndpoint, **settings: object)
     judges = {
         "over": {"backend": "openai", "endpoint": endpoint, "tries": 1},
         "under": {"backend": "vllm", "model": str(model), "engine": engine, "max_tokens": 8},
-        "answer_tokens": 8,
         "unknown_ceiling": 0.5,
         **settings,
     }
@@ -212,7 +211,7 @@ def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
 def test_judge_settings_do_not_change_the_fingerprints_of_sampling_and_unjudged_scores(
     tmp_path: Path, model: Path, server: FakeEndpoint
 ):
-    plain, other = (task(tmp_path, model, server, answer_tokens=n) for n in (8, 9))
+    plain, other = (task(tmp_path, model, server, unknown_ceiling=n) for n in (0.8, 0.9))
     assert plain.key.fingerprint != other.key.fingerprint
     assert plain.upstream()["paths"].key == other.upstream()["paths"].key
     judge = {"backend": "openai", "endpoint": {"base_url": server.url, "model": "judge-1"}}

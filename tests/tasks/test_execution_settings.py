@@ -146,15 +146,7 @@ def test_the_manifest_records_only_what_the_stage_reads(workspace) -> None:
     assert {"sampling.in_flight", "engine.max_num_seqs", "workers"} < names
     assert "index.embedder.batch_size" not in names
     assert "sampling.samples" not in names
-    assert "judges.batch" not in set(select_execution(settings, ("judges", "evaluation.judges")))
-
-
-def test_an_output_of_an_earlier_version_shows_no_differences(workspace) -> None:
-    path = run(task(First, workspace)) / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["execution"]
-    path.write_text(json.dumps(manifest))
-    assert why(task(First, workspace, "workers=2")) == ["first: done; nothing would run"]
+    assert "judges.shards" not in set(select_execution(settings, ("judges", "evaluation.judges")))
 
 
 @pytest.mark.parametrize(

@@ -191,9 +191,10 @@ def test_the_checks_of_the_data_count_what_was_trained_on(run, first):
         assert f"{counts['trained_tokens']:,} of " in mask["found"]
 
 
-def test_data_beyond_a_limit_stops_a_round_before_training(run):
-    context = run.context("train", "refused", preflight={"on_fault": "refuse", "min_trained": 1.0})
-    with pytest.raises(TrainingError, match=r"on_fault is refuse.*mask coverage: .* are trained"):
+def test_data_beyond_a_limit_stops_a_round_before_training(run, monkeypatch):
+    monkeypatch.setattr("pipeline.training.preflight.MIN_TRAINED", 1.0)
+    context = run.context("train", "refused", preflight="refuse")
+    with pytest.raises(TrainingError, match=r"preflight is refuse.*mask coverage: .* are trained"):
         run_round(context)
     assert not (context.output / "adapter").exists()
 

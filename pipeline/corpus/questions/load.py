@@ -21,13 +21,12 @@ from typing import Any
 from pipeline.core.answer_metrics import normalize
 from pipeline.core.errors import InputError
 from pipeline.core.records import Question
-from pipeline.corpus.documents import Document
 from pipeline.corpus.overlap import repeated_questions
 from pipeline.corpus.questions import multihop, shared, single
 from pipeline.corpus.questions.select import Selection, choose, matches
 from pipeline.corpus.questions.shared import question_record
 from pipeline.corpus.raw_files import read_rows
-from pipeline.corpus.raw_records import RawRecord, brief
+from pipeline.corpus.raw_records import Document, RawRecord, brief
 
 __all__ = ["DATASETS", "load_questions", "read_contexts", "read_questions"]
 

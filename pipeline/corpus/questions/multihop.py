@@ -17,7 +17,6 @@ from typing import Any
 
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Decomposed, Question
-from pipeline.corpus.documents import Document, join_sentences
 from pipeline.corpus.questions.shared import (
     MISSING_FACTS,
     NO_FACT_FOUND,
@@ -26,7 +25,7 @@ from pipeline.corpus.questions.shared import (
     evidence,
     question_id,
 )
-from pipeline.corpus.raw_records import RawRecord, brief
+from pipeline.corpus.raw_records import Document, RawRecord, brief, join_sentences
 
 _HOPS_OF_ID = re.compile(r"([0-9])hop[0-9]?__")  # MuSiQue's ids: 2hop__…, 3hop1__…
 

@@ -16,9 +16,8 @@ PruneRAG           ``golden_context``, for every data set
 from __future__ import annotations
 
 from pipeline.core.records import Question
-from pipeline.corpus.documents import Document
 from pipeline.corpus.questions import multihop, shared, single
-from pipeline.corpus.raw_records import RawRecord
+from pipeline.corpus.raw_records import Document, RawRecord
 
 _DATASET_OF_FIELD = {
     "question_decomposition": "musique",

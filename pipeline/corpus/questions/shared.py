@@ -15,8 +15,7 @@ from pipeline.core.answer_metrics import is_average
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import parse_record
 from pipeline.core.records import Decomposed, HopType, Question
-from pipeline.corpus.documents import Document, titled
-from pipeline.corpus.raw_records import RawRecord, brief
+from pipeline.corpus.raw_records import Document, RawRecord, brief, titled
 
 BLANK_ANSWERS = "blank answers"  # notes of records; the names are part of reports
 MISSING_FACTS = "supporting facts that name no sentence"

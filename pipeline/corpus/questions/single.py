@@ -14,9 +14,8 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Question
-from pipeline.corpus.documents import Document
 from pipeline.corpus.questions.shared import answers, build, supporting
-from pipeline.corpus.raw_records import RawRecord, brief, encodable
+from pipeline.corpus.raw_records import Document, RawRecord, brief, encodable
 
 
 def nq(row: RawRecord) -> Question:
