@@ -54,7 +54,7 @@ def test_setup_gpu_installs_the_gpu_lock_and_says_so_first(tmp_path: Path) -> No
 def test_an_environment_of_either_lock_is_used_as_it_is(tmp_path: Path, lock: str | None) -> None:
     lines = make(built(tmp_path / "venv", lock), "--dry-run", "run").stdout
     assert "pip install" not in lines
-    assert " run --config configs/embedded.yaml" in lines
+    assert "/bin/steep run " in lines
 
 
 @pytest.mark.parametrize(("lock", "expected"), [("cpu", CPU), ("gpu", GPU), (None, CPU)])

@@ -66,5 +66,7 @@ def test_a_run_with_engine_processes_samples_as_in_one_process_and_leaves_none(
     assert left == {}
     sampled = output(run, "sample", "trajectories.parquet").read_bytes()
     path = run.write_configuration("http://127.0.0.1:1/v1")
-    run.steep("sample", "--round", "1", "--force", path=path, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    run.steep(
+        "run", "sample", "--round", "1", "--force", path=path, VLLM_ENABLE_V1_MULTIPROCESSING="0"
+    )
     assert output(run, "sample", "trajectories.parquet").read_bytes() == sampled

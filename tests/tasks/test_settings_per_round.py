@@ -144,7 +144,6 @@ def steep(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     "arguments",
     [
         ("run", "train", "--round", 9),
-        ("pair", "--round", 9),
         ("status", "--why", "sample:9"),
         ("view", "--round", 9),
         ("run", "evaluate-policy", "--round", 9),

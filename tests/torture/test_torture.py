@@ -78,7 +78,7 @@ def tutorial() -> Iterator[str]:
             command = re.sub(r"(ROUND=|--round |pair:|per_round\.)2", r"\g<1>1", command)
             # Questions of one hop have no process, whose weights therefore change nothing here.
             command = command.replace("rewards.tearag.context=0", "dpo.learning_rate=2.0e-3")
-            yield command.replace("runs/embedded", "runs/small").replace('"embedded ', '"small ')
+            yield command.replace("runs/embedded", "runs/small").replace(" embedded ", " small ")
 
 
 def output(run: RunFolder, command: str) -> str:
