@@ -20,10 +20,6 @@ from pipeline.run.context import StageContext
 from pipeline.stages.policy import open_policy_chat
 from pipeline.stages.resources import open_chat
 
-# This number of consecutive prompts without a reply is an outage. Where 3 in 10 prompts fail
-# permanently, a run of 20 failures has probability below 10^-10. Fewer failures are counted as
-# unknown verdicts.
-OUTAGE = 20
 ANSWER_TOKENS = 128  # of the policy's answer to a closed-book question
 
 
@@ -56,13 +52,7 @@ def _noiseless_judge(
         judge = ClosedWorldJudge.of(context.inputs["world"])
         judge.progress = context.progress
         return judge
-    chat = open_chat(
-        context.config,
-        f"judges.{kind}",
-        model,
-        seed=context.seed,
-        outage=OUTAGE,
-    )
+    chat = open_chat(context.config, f"judges.{kind}", model, seed=context.seed)
     chat.progress = context.progress
     replies.attach(kind, chat)
     if model.endpoint is not None:
