@@ -27,7 +27,7 @@ IDIOMS = re.compile(
     | (?:none|some|all|most|both|one|any|neither)\ of\ (?:which|whom|whose)
     | ones?\ (?:that|which|who|whose) | one\ of\ (?:its|their|this|that)\ (?!kind)
     | of\ (?:its|their|one's)\ own
-    | (?<!there\ )(?:is|are|was|were)\ no (?!\ (?:longer|more|less|fewer|better|worse|lower)\b)
+    | (?<!here\ )(?:is|are|was|were)\ no (?!\ (?:longer|more|less|fewer|better|worse|lower)\b)
     | what\ (?:it|they|is|are|was|were|has|had|the\ others?)
     | how\ (?:many|much|far)\ (?:has|have|had|it|they)
     | where\ (?:that|this|it|they)\ (?:is|are|was|were|has|have|does|do)
