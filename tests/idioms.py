@@ -89,9 +89,8 @@ def main(arguments: list[str]) -> int:
     for room in sorted(rates, key=rates.__getitem__):
         for place in places[room] if "--show" in arguments else ():
             print(place)
-        print(
-            f"{room:32}{words[room]:7,} words {len(places[room]):4} idioms {rates[room]:5.1f} in 1,000"
-        )
+        count = f"{len(places[room]):4} idioms in {words[room]:6,} words"
+        print(f"{room:32}{count}, {rates[room]:5.1f} in 1,000")
     return any(rate > LIMIT and len(places[room]) > 1 for room, rate in rates.items())
 
 
