@@ -1,9 +1,9 @@
 """Count idioms that make a sentence hard to read: relative clauses without a noun, and their like.
 
-Reads the docstrings, comments and messages (strings of at least four words) of each package, and the
-pages in Markdown, without their code blocks. Prints the idioms per 1,000 words of each room, and with
-``--show`` every place; files given as arguments are rooms of their own. Exits with status 1 when a
-room has more than one idiom, and more than ``LIMIT`` in 1,000 words.
+Reads the docstrings, comments and messages (strings of at least four words) of each package, and
+the pages in Markdown, without their code blocks. Prints the idioms per 1,000 words of each room,
+and with ``--show`` every place; files given as arguments are rooms of their own. Exits with status
+1 when a room has more than one idiom, and more than ``LIMIT`` in 1,000 words.
 """
 
 from __future__ import annotations

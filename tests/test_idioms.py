@@ -10,7 +10,8 @@ from tests.idioms import idioms, texts
 
 HARD_AND_CLEAR = [
     (
-        "one of this machine, or of any that shares the file system where that locks between machines",
+        "one of this machine, or of any that shares the file system where that locks between"
+        " machines",
         "A lock held on this machine, or on another machine if the file system supports locks"
         " across machines.",
     ),
