@@ -88,7 +88,7 @@ def test_the_settings_of_a_page_are_valid(page: str, base: str, tmp_path: Path) 
 
 
 def test_the_configuration_for_80_gb_fits_one_gpu(tmp_path: Path) -> None:
-    (text,) = blocks("one-gpu.md", "yaml")
+    (text,) = blocks("../gpu.md", "yaml")
     (tmp_path / "one-80gb.yaml").write_text(text.replace("base: ", f"base: {CONFIGS}/", 1))
     data = write_data(tmp_path / "data")
     few = ("--set", "sft_data.min_share=0")  # the data of the test are a few questions

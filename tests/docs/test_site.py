@@ -85,7 +85,7 @@ def test_every_part_of_the_navigation_is_there(site: Path) -> None:
 
 
 def test_the_reference_shows_fields_with_their_descriptions(site: Path) -> None:
-    page = (site / "api_reference.html").read_text(encoding="utf-8")
+    page = (site / "api.html").read_text(encoding="utf-8")
     for text in ("final answer; None when the parser reached none", "complete steps before any"):
         assert text in page
     assert "&gt;&gt;&gt;" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
@@ -124,7 +124,7 @@ def test_text_has_enough_contrast_and_the_search_has_a_name(site: Path, scheme: 
         flags = ["--headless", "--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         page = browser.new_page(color_scheme=scheme)
-        for name in ("index", "browse", "executors", "api_reference", "howto/own-reward"):
+        for name in ("index", "browse", "executors", "api", "howto/own-reward"):
             page.goto((site / f"{name}.html").as_uri())
             assert low_contrast(page) == [], name
             assert page.locator(".md-search").get_attribute("aria-label") == "Search"
