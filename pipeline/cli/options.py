@@ -151,7 +151,7 @@ def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        chosen = _chosen(**{name: values.pop(name) for name in _CHOICE})
+        chosen = _chosen(**{name: values.pop(name, None) for name in _CHOICE})
         return command(chosen=chosen, **values)
 
     keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
