@@ -168,7 +168,7 @@ class Run:
     def trajectories(
         self, round: int, *, stage: Literal["sample", "score"] = "sample"
     ) -> Iterator[Trajectory]:
-        """Trajectories that were sampled in a round, from 1; with rewards once ``score`` has run.
+        """Trajectories that were sampled in a round, from 1; stage ``score`` adds their rewards.
 
         Streams the file in record batches.
 
@@ -249,9 +249,8 @@ class Run:
         round n, with the settings of that round. ``temperature`` defaults to
         ``sampling.temperature``; 0 is greedy. A string is a question without gold answers.
         ``checkpoint_dir`` keeps finished batches, so that a second call with the same arguments
-        continues from them. Raises StoreError when the policy, or the
-        corpus, graph or index, is not complete, InputError for repeated questions, and the errors
-        of engines and retrievers.
+        continues from them. Raises StoreError when the policy, or the corpus, graph or index, is
+        not complete, InputError for repeated questions, and the errors of engines and retrievers.
 
         >>> question = next(iter(run.questions("test")))
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)

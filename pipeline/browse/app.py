@@ -32,7 +32,7 @@ from pipeline.core.errors import InputError, SteepError
 from pipeline.pairs.anchors import EXPORT
 
 _RUN = "/run/{name}"
-# The tab of each page that has no tab.
+# The tab that is marked on each page without its own tab.
 _TABS = {
     "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """Compare two rounds or policies of one run or of two: questions won and lost, pairs changed.
 
-Input: two groups of trajectories. Output: for every question of both, the share of right answers
-(exact match) on both sides, and the change of its pairs. A question is won when the second side
-answers a larger share of its samples right.
+Input: two groups of trajectories. Output: for every question that both have, the share of right
+answers (exact match) on both sides, and the change of its pairs. A question is won when the second
+side answers a larger share of its samples right.
 """
 
 from __future__ import annotations

@@ -253,8 +253,8 @@ class Queries:
     def pairs_of(self, trajectory_ids: Sequence[str]) -> list[Row]:
         """All pairs in which one of the trajectories is chosen or rejected."""
         return self.records(
-            "SELECT * FROM pairs WHERE list_contains(?, chosen_id) OR list_contains(?, "
-            "rejected_id)",
+            "SELECT * FROM pairs WHERE list_contains(?, chosen_id) "
+            "OR list_contains(?, rejected_id)",
             [list(trajectory_ids)] * 2,
         )
 

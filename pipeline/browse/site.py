@@ -1,4 +1,4 @@
-"""The runs that a browser shows; a run is opened at the first request for a page of it."""
+"""The runs that a browser shows; the first request for a run opens it."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def _policies(found: _Found) -> Iterator[Group]:
 
 
 def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:
-    """The question files of the splits, at the place of version 0.2, or of older versions."""
+    """The question files of the splits; versions before 0.2 kept them in the corpus."""
     corpus = found.of("corpus")
     files = []
     for split in splits:

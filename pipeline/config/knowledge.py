@@ -282,8 +282,9 @@ class Retrieval(Block):
     )
     hyperedge_candidates: Literal["near", "all"] = Field(
         "near",
-        description="prograph: hyperedges that are ranked: hyperedges that share an entity with "
-        "the query or with the 5 hyperedges nearest to it, or all, as eq. 10 prints it",
+        description="prograph: the hyperedges that are ranked; near: hyperedges that share an "
+        "entity with the query or with the 5 hyperedges nearest to it; all: every hyperedge, as "
+        "eq. 10 prints it",
     )
     tau: Share = Field(0.2, description="eq. 2: subtracted from a triplet's weight")
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping of the PageRank")

@@ -4,9 +4,11 @@
 faster: with AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types that it
 started with (file `DTYPES` of its directory), because another type would give another result.
 Fingerprints and manifests have the type that computes. Torch is only imported in a separate
-process. Each training process has its own GPU. With ``device: auto`` a configuration with two
-processes for two CPU cores also trains on one GPU, in one process. The examples of an optimizer
-step stay ``batch_size``: fewer processes accumulate more micro-batches.
+process.
+
+Each training process has its own GPU. With ``device: auto`` a configuration with two processes for
+two CPU cores also trains on one GPU, in one process. The examples of an optimizer step stay
+``batch_size``: fewer processes accumulate more micro-batches.
 """
 
 from __future__ import annotations

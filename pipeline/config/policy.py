@@ -249,11 +249,7 @@ class Grpo(Trainer):
 
 
 class Sampling(Block):
-    """Sampling of trajectories.
-
-    Evaluation uses the same settings, except the temperature and the settings in
-    ``evaluation.sampling``.
-    """
+    """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
     samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
     temperature: Temperature = Field(1.0, description="divides the logits; 0: greedy")
@@ -317,8 +313,8 @@ class TeaRagReward(MethodRewards):
     )
     malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
-        description="answer of a malformed trajectory: the answer that its parser reached, if "
-        "any, or the last `Final answer:`",
+        description="answer of a malformed trajectory: the answer that its parser reached (rare), "
+        "or the last `Final answer:`",
     )
 
     @property

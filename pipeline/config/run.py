@@ -44,7 +44,10 @@ Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 class Config(Block):
-    """The settings of one run. Validation refuses blocks that do not fit together."""
+    """The settings of one run.
+
+    Validation refuses blocks that do not fit together, and names the settings to change.
+    """
 
     name: str = Field(description="also the directory of the run under runs_dir")
     seed: Seed = Field(0, description="seed of everything that is drawn at random")

@@ -39,7 +39,7 @@ def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | N
 def listed() -> tuple[str, ...]:
     """The UUIDs of the GPUs that this process can reach, in the order of their PCI addresses.
 
-    In a Slurm job these are the job's own, so that index 0 is another device in another job.
+    In a Slurm job only the job's GPUs are listed, so index 0 differs between jobs.
     """
     return tuple(gpu.uuid for gpu in machine_gpus())
 

@@ -24,8 +24,7 @@ import re
 import unicodedata
 
 WORD = re.compile(r"[^\W_]+")
-# The parenthesis at the end of a title that distinguishes it from other titles: "Frozen (2013
-# film)".
+# The parenthesis that ends a title and makes it unique: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 
 # API keys in the forms of known services; other secrets look like any text.

@@ -183,8 +183,8 @@ def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
 def _transfer(url: str, target: Path) -> None:
     """Download ``url`` to ``target``; a broken connection is continued if the content is the same.
 
-    Not with ``http_get`` of huggingface_hub, which gives up when a connection is reset; the largest
-    file has 4.7 GB.
+    ``http_get`` of huggingface_hub is not used: it gives up when a connection is reset, and the
+    largest file has 4.7 GB.
     """
     import httpx
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential

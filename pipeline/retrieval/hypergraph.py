@@ -12,7 +12,7 @@ Input: queries. Output: scored hyperedges with their entities.
   (`graph.names`): extracted entities include "it" and "film", and with every literal match in V_q,
   recall@5 of MuSiQue's questions falls from .51 to .37. Candidates are the hyperedges that share an
   entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` every
-  hyperedge that can be among the best, as eq. 10 ranks them.
+  hyperedge that can be among the best by eq. 10.
 
 Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
 hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
