@@ -1,7 +1,7 @@
 """The page ``docs/commands.md``: every command with its arguments and options, in the groups of ``steep --help``.
 
-``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The text is that of
-the command line itself.
+``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The
+text is that of the command line itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ _HEAD = """\
 
 <!-- Written by `make reference-pages`; a test compares this page with the command line. -->
 
-`steep COMMAND --help` shows the same in the terminal. Errors that you can fix are one sentence on standard error, with exit
-status 2. `steep --install-completion` makes your shell complete commands, options, shipped configurations, stages and
-settings; `steep --show-completion` prints the script instead. `make help` lists the targets of the repository.
+`steep COMMAND --help` shows the same in the terminal. \
+Errors that you can fix are one sentence on standard error, with exit
+status 2. `steep --install-completion` \
+makes your shell complete commands, options, shipped configurations, stages and
+settings; `steep --show-completion` \
+prints the script instead. `make help` lists the targets of the repository.
 """
 
 

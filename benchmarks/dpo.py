@@ -1,16 +1,18 @@
 """Row ``dpo``: one epoch of preference training, against plain TRL.
 
-Work: pairs of round 1 of a finished run. Ours is the trainer of the stage: log-probabilities of the reference
-computed once, records of similar length together, and the lean forward pass
-(`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` as it comes: a copy of the adapter as
-reference, whose forward pass every step repeats, and records in the order of the data. It is given our ids and
-masks, since it would train on retrieved text otherwise, and the same pairs in every optimizer step.
+Work: pairs of round 1 of a finished run. Ours is the trainer of the stage: log-probabilities of the
+reference computed once, records of similar length together, and the lean forward pass
+(`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` as it comes: a copy of the
+adapter as reference, whose forward pass every step repeats, and records in the order of the data.
+It is given our ids and masks, since it would train on retrieved text otherwise, and the same pairs
+in every optimizer step.
 
-The losses of all steps must be equal to 1e-4 of them. They are where a step is one micro-batch, as in the timed
-work. TRL's term "sft" is a mean over the tokens of a micro-batch, and Trainer averages the micro-batches of a
-step, so that a token of a short micro-batch counts more. Ours is the mean over the tokens of the step, as the
-equation has it (`pipeline.training.step_weights`). With several micro-batches in a step the two therefore report
-other losses for the same log-probabilities; `divided_losses` shows by how much.
+The losses of all steps must be equal to 1e-4 of them. They are where a step is one micro-batch, as
+in the timed work. TRL's term "sft" is a mean over the tokens of a micro-batch, and Trainer averages
+the micro-batches of a step, so that a token of a short micro-batch counts more. Ours is the mean
+over the tokens of the step, as the equation has it (`pipeline.training.step_weights`). With several
+micro-batches in a step the two therefore report other losses for the same log-probabilities;
+`divided_losses` shows by how much.
 """
 
 from __future__ import annotations

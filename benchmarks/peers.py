@@ -40,7 +40,8 @@ def peer(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DependencyError(
-            f"{module.split('.')[0]} is not compared, because it is not installed ({error}); {INSTALL}"
+            f"{module.split('.')[0]} is not compared, because it is not installed ({error}); "
+            f"{INSTALL}"
         ) from None
 
 

@@ -1,14 +1,15 @@
 """Row ``sampling``: rolling out one round, against the lockstep loop and against the engine alone.
 
-Work: recorded trajectories of a finished run are rolled out again, from their questions, with their seeds.
-The lockstep loop is the one that others ship: generate for all until each stops, retrieve for all, repeat.
-The engine alone generates the same segments at once, as if every observation were known in advance. All three
-must give the same tokens.
+Work: recorded trajectories of a finished run are rolled out again, from their questions, with their
+seeds. The lockstep loop is the one that others ship: generate for all until each stops, retrieve
+for all, repeat. The engine alone generates the same segments at once, as if every observation were
+known in advance. All three must give the same tokens.
 
-``on_this_machine`` opens the run's engine and its retriever. Where both compute on the same cores, overlapping
-them gains little. ``simulated`` therefore replays the recorded segments and contexts with the times of an
-accelerator: a step of an 8B model on an A100 takes as long as reading its weights, and the cache of every
-sequence in it (`tasks.planning.rates`), and a query as long as it took in the recorded run. Both wait in wall time.
+``on_this_machine`` opens the run's engine and its retriever. Where both compute on the same cores,
+overlapping them gains little. ``simulated`` therefore replays the recorded segments and contexts
+with the times of an accelerator: a step of an 8B model on an A100 takes as long as reading its
+weights, and the cache of every sequence in it (`tasks.planning.rates`), and a query as long as it
+took in the recorded run. Both wait in wall time.
 """
 
 from __future__ import annotations
@@ -281,8 +282,8 @@ def _ids(trajectories: Sequence[Trajectory]) -> list[Key]:
 def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     """Round 1 of the finished run in ``directory``: simulated, and on this machine.
 
-    ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises StoreError
-    when the run is not finished.
+    ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises
+    StoreError when the run is not finished.
     """
     run = Run.from_directory(directory)
     config = load(directory / "config.yaml")
@@ -307,7 +308,8 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
 def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:
     """The round with ``count`` of its questions, from all data sets.
 
-    Questions with a malformed trajectory whose last context is no step are left out: it cannot be replayed.
+    Questions with a malformed trajectory whose last context is no step are left out: it cannot be
+    replayed.
     """
     from pipeline.grammars.tokenizer import model_tokenizer
     from pipeline.stages.policy import rollout_settings

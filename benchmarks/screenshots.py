@@ -1,7 +1,8 @@
 """Take the pictures of ``docs/images/`` from a finished run, in headless Chromium.
 
 ``python -m benchmarks.screenshots --config C`` starts ``steep browse``, follows its links as
-a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page that is an error.
+a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page
+that is an error.
 """
 
 from __future__ import annotations

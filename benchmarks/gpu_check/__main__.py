@@ -1,9 +1,9 @@
 """``python -m benchmarks.gpu_check``: run the parts one after the other, each in its own process.
 
-Only the standard library, and of the project only what needs nothing else, is imported here: a machine
-that lacks packages names them for each part instead of failing. Parts run in the order of the catalogue, as far
-as the budget reaches. Exit status 0 when no part failed and every expected value held, 1 otherwise, 2 for wrong
-options and for a GPU that is missing or held by another run.
+Only the standard library, and of the project only what needs nothing else, is imported here: a
+machine that lacks packages names them for each part instead of failing. Parts run in the order of
+the catalogue, as far as the budget reaches. Exit status 0 when no part failed and every expected
+value held, 1 otherwise, 2 for wrong options and for a GPU that is missing or held by another run.
 """
 
 from __future__ import annotations
@@ -111,13 +111,15 @@ def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
         about |= _card(environment)
         if "device" not in about and about["cuda"] == "none" and (gpus := machine_gpus()):
             raise DependencyError(
-                f"torch {about['torch']} is built for CPUs, and this machine has a GPU ({gpus[0].name}); run "
-                "make setup-gpu VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu"
+                f"torch {about['torch']} is built for CPUs, and this machine has a GPU "
+                f"({gpus[0].name}); run make setup-gpu VENV=.venv-gpu, then make gpu-check "
+                "VENV=.venv-gpu"
             )
         if "device" not in about:
             raise DependencyError(
-                f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
-                "(driver 580 or newer, or forward compatibility: docs/gpu.md) after make setup-gpu"
+                f"torch {about['torch']} finds no CUDA device; run this on a machine with an "
+                "NVIDIA GPU (driver 580 or newer, or forward compatibility: docs/gpu.md) after "
+                "make setup-gpu"
             )
     about["driver"] = _driver()
     about["packages"] = {name: version for name in _PACKAGES if (version := _version(name))}

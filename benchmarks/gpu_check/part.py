@@ -1,7 +1,7 @@
 """The process of one part: ``python -m benchmarks.gpu_check.part NAME DEVICE SHAPES WORKSPACE OUTPUT``.
 
-Writes ``{"state": "done" | "failed", "reason": …, "figures": […]}`` to OUTPUT. Figures that were measured
-before a failure are kept.
+Writes ``{"state": "done" | "failed", "reason": …, "figures": […]}`` to OUTPUT. Figures that were
+measured before a failure are kept.
 """
 
 from __future__ import annotations

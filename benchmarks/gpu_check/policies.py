@@ -42,8 +42,8 @@ _WITHOUT_DROPOUT = LORA.model_copy(update={"dropout": 0.0})
 def adapters(place: Place, figures: Figures) -> None:
     """How far a trained adapter's policy is from its exact one, merged in bf16 and unmerged.
 
-    The exact policy has base and adapter in float32. Differences are means of |Δ log p| over tokens, in
-    nats; they are read beside the change that the adapter makes.
+    The exact policy has base and adapter in float32. Differences are means of |Δ log p| over
+    tokens, in nats; they are read beside the change that the adapter makes.
     """
     shape = shape_of(place)
     for rate in RATES:
@@ -174,7 +174,9 @@ def engine_against_trainer(
     prompts = _prompts(shape, requests, 16 if place.tiny else 256)
     warm, asked = (
         [
-            GenerationRequest(f"{name}{number}", ids, new, (), temperature=1.0, top_p=1.0, seed=number)
+            GenerationRequest(
+                f"{name}{number}", ids, new, (), temperature=1.0, top_p=1.0, seed=number
+            )
             for number, ids in enumerate(of)
         ]
         for name, of in (("w", [ids[::-1] for ids in prompts]), ("r", prompts))

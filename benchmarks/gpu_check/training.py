@@ -112,9 +112,9 @@ def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None =
     """DPO's margin with an adapter that is not zero, without dropout and without learning.
 
     Policy and reference are then the same function of the same weights, so that the margin is 0 and
-    the loss ln 2 in both steps. The reference is computed in batches of similar length and the steps
-    in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer before
-    its first step.
+    the loss ln 2 in both steps. The reference is computed in batches of similar length and the
+    steps in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer
+    before its first step.
     """
     length = 64 if place.tiny else 2048
     shape = shape_of(place, layers=8)
@@ -273,8 +273,8 @@ def _dpo_trainer(
     learning_rate: float = 1e-4,
 ) -> Any:  # fmt: skip
     settings = Dpo(
-        learning_rate=learning_rate, batch_size=pairs, per_device_batch_size=per_device, round_epochs=(1,),
-        quantization=quantization, **_common(place),
+        learning_rate=learning_rate, batch_size=pairs, per_device_batch_size=per_device,
+        round_epochs=(1,), quantization=quantization, **_common(place),
     )  # fmt: skip
     return dpo_trainer(
         model, tokenizer_of(shape.vocabulary), records, settings, number=1, seed=0,
@@ -333,7 +333,8 @@ def _check_row(row: Mapping[str, float], figures: Figures, tolerance: float, nam
         f"{name}: DPO loss", row["loss/dpo"], away <= tolerance, expected=f"ln 2 {bound}"
     )
     figures.verdict(
-        f"{name}: reward margin", found, abs(found) <= tolerance, expected=f"0 {bound}", unit="nats × β"
+        f"{name}: reward margin", found, abs(found) <= tolerance, expected=f"0 {bound}",
+        unit="nats × β",
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Descriptions of a random format for the system prompt, in words or as a skeleton of a trajectory.
 
-Purpose: train the model to follow a format that its prompt describes. Input: a `Format` and a random
-generator. Output: text that names every tag of the format.
+Purpose: train the model to follow a format that its prompt describes. Input: a `Format` and a
+random generator. Output: text that names every tag of the format.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Random formats of a reasoning trajectory.
 
-Purpose: a model trained on one grammar does not read in another. A model that saw a new grammar with
-every trajectory needs only an adapter to learn the next one. Input: a random generator. Output: a
-`Format`: tag words, bracket style, order and presence of the parts of a step, labels of retrieved
-items, separators. The structure follows the grammars in `pipeline.grammars`, but none of their tag
-words occurs here. `format_prompts` describes a format in a system prompt.
+Purpose: a model trained on one grammar does not read in another. A model that saw a new grammar
+with every trajectory needs only an adapter to learn the next one. Input: a random generator.
+Output: a `Format`: tag words, bracket style, order and presence of the parts of a step, labels of
+retrieved items, separators. The structure follows the grammars in `pipeline.grammars`, but none of
+their tag words occurs here. `format_prompts` describes a format in a system prompt.
 """
 
 from __future__ import annotations

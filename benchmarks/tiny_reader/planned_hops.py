@@ -1,8 +1,8 @@
 """The retrievals of a training trajectory, planned before a format renders them.
 
-Input: a simulated retriever and the steps of a question. Output: `PlannedHop`s, each with its query,
-its retrieved items and its conclusion. A retrieval may miss its evidence. The next hop then repeats
-the question in other words, and the trajectory gives up after three attempts.
+Input: a simulated retriever and the steps of a question. Output: `PlannedHop`s, each with its
+query, its retrieved items and its conclusion. A retrieval may miss its evidence. The next hop then
+repeats the question in other words, and the trajectory gives up after three attempts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A separate process that generates worlds and packs of samples for one training process.
 
-Input: the work directory with the tokenizer, the seed of the training, and the position to start at.
-Output: packs in the order of the curriculum, each with its position.
+Input: the work directory with the tokenizer, the seed of the training, and the position to start
+at. Output: packs in the order of the curriculum, each with its position.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Check of the loss mask of a trajectory: its trained and its masked text, in pieces.
 
 Input: token ids with spans and a tokenizer. Output: the decoded text of every span, in which an
-inverted or shifted mask is visible, and a comparison of the decoded pieces with the text by characters
-(TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no retrieved token).
+inverted or shifted mask is visible, and a comparison of the decoded pieces with the text by
+characters (TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no
+retrieved token).
 """
 
 from __future__ import annotations

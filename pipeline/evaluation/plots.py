@@ -1,9 +1,10 @@
 """Figures of the report, as SVG that follows the color scheme of the page.
 
-Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs. matplotlib
-draws with placeholder colors, which are then replaced by CSS variables of the page (``--ink``,
-``--muted``, ``--line``, and one per series). A series is identified by its number: policies and rounds
-count from 0, and `EM`, `F1`, `THINKING`, `RETRIEVED` and `FAILURE_MODES` have fixed numbers.
+Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs.
+matplotlib draws with placeholder colors, which are then replaced by CSS variables of the page
+(``--ink``, ``--muted``, ``--line``, and one per series). A series is identified by its number:
+policies and rounds count from 0, and `EM`, `F1`, `THINKING`, `RETRIEVED` and `FAILURE_MODES` have
+fixed numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieve
 }
 
 _RUN_COLORS = (
-    "--em", "--f1", "--not-retrieved", "--malformed", "--stopped-early", "--misread", "--inexact", "--other"
+    "--em", "--f1", "--not-retrieved", "--malformed", "--stopped-early", "--misread", "--inexact",
+    "--other",
 )  # fmt: skip
 _FIRST_RUN = 80
 _NAMED |= {_FIRST_RUN + place: color for place, color in enumerate(_RUN_COLORS)}

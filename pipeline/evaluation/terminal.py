@@ -40,8 +40,8 @@ def view_pairs(
     """Print the first ``limit`` pairs of a file or ``pair`` directory and return their number.
 
     ``keep`` selects the pairs to print.
-    ``tokenizer`` is the directory of the base model, which holds ``tokenizer.json``. Raises InputError
-    when a file is missing or broken, or when token spans do not cover the ids.
+    ``tokenizer`` is the directory of the base model, which holds ``tokenizer.json``. Raises
+    InputError when a file is missing or broken, or when token spans do not cover the ids.
     """
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = open_tokenizer(tokenizer)

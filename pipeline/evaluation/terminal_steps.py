@@ -1,7 +1,7 @@
 """The steps of a trajectory in the terminal: each search, what it found with scores, and the answer.
 
-Input: a trajectory. Output: lines of a rich `Text`, in which text of documents and models cannot control
-the terminal.
+Input: a trajectory. Output: lines of a rich `Text`, in which text of documents and models cannot
+control the terminal.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Sanitize retrieved text before it is inserted into a policy's context, and find control tokens.
 
-A document may contain any text, including ``</Reference>``, ``Final answer:`` at the start of a line
-or ``<|im_end|>``. Inserted unchanged, such text would close the observation, forge a step or switch
-the chat role; released code of comparable systems has this defect. `sanitize` rewrites these strings
-with HTML character references: they look the same, but no grammar or chat template reads them as
-tags. Whitespace runs become single spaces, so every document is one line. All other text is
+A document may contain any text, including ``</Reference>``, ``Final answer:`` at the start of a
+line or ``<|im_end|>``. Inserted unchanged, such text would close the observation, forge a step or
+switch the chat role; released code of comparable systems has this defect. `sanitize` rewrites these
+strings with HTML character references: they look the same, but no grammar or chat template reads
+them as tags. Whitespace runs become single spaces, so every document is one line. All other text is
 unchanged, and sanitizing twice gives the same text as sanitizing once. The time grows linearly with
 the text.
 
 A policy may sample any token, including one meant for the chat template (``<|im_start|>``) or for
-padding. The rollout keeps the sampled text, and a trajectory with such a control token is malformed. The
-form that current chat templates share, ``<|name|>``, always counts, so imported outputs are checked
-without a tokenizer.
+padding. The rollout keeps the sampled text, and a trajectory with such a control token is
+malformed. The form that current chat templates share, ``<|name|>``, always counts, so imported
+outputs are checked without a tokenizer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MARKERS = re.compile(
     r"(\s*):",
     re.IGNORECASE | re.MULTILINE,
 )
-# The end of a tag is optional: in "<think <think>>" the outer tag would have one only after the inner
-# tag is escaped, and a pass for each level takes quadratic time.
+# The end of a tag is optional: in "<think <think>>" the outer tag would have one only after the
+# inner tag is escaped, and a pass for each level takes quadratic time.
 _CONTROL = (
     rf"<\s*/?\s*(?:{_TAGS})\b(?:[^<>]*>)?"  # grammar tags, with or without attributes
     r"|<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"  # <|im_end|>, <|eot_id|>; some use a full-width bar

@@ -4,8 +4,8 @@ Prompts go through the model's chat template. Observation text is tokenized sepa
 special tokens, and its ids are spliced between the sampled ids, which are only ever decoded. The
 text of a trajectory is the concatenation of its decoded parts, so character spans and token spans
 agree by construction. Control tokens that the policy samples are part of that text, except the
-token that ends the sequence. No added token comes from a question or a document: in prompts they are
-escaped, in observations they are tokenized as ordinary text. `mismatch`
+token that ends the sequence. No added token comes from a question or a document: in prompts they
+are escaped, in observations they are tokenized as ordinary text. `mismatch`
 decodes the ids again and compares, because a loss mask is only as good as its spans.
 """
 
@@ -75,14 +75,15 @@ def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         )
     except Exception as error:  # a template is a program, and may raise anything
         raise InputError(
-            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct it, "
-            "or set model.chat_template to another"
+            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct "
+            "it, or set model.chat_template to another"
         ) from error
     for message, content in zip(messages, contents, strict=True):
         if content.strip() not in text:  # templates strip contents
             raise InputError(
-                f"the chat template of {tokenizer.name_or_path} leaves out the {message.role} message "
-                f"{content.strip()[:60]!r}; set model.chat_template to a template that writes it"
+                f"the chat template of {tokenizer.name_or_path} leaves out the {message.role} "
+                f"message {content.strip()[:60]!r}; set model.chat_template to a template that "
+                "writes it"
             )
     return text
 

@@ -180,7 +180,7 @@ def explain_end(status: int | None) -> str:
         ended = f"was ended by {name} (exit status {128 - status})"
     if status == -signal.SIGKILL:
         return (
-            f"{ended}, probably by the kernel because memory ran out; free some, run fewer stages at once "
-            "(--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
+            f"{ended}, probably by the kernel because memory ran out; free some, run fewer stages "
+            "at once (--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
         )
     return f"{ended}; its last messages are in the log of the process that opened it"

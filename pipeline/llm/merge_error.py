@@ -36,13 +36,15 @@ class MergeError:
         """Raise ConfigError when more than `MOST_LOST` is lost, InputError when no entry changes."""
         if self.relative > MOST_LOST:
             raise ConfigError(
-                f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its size "
-                f"({self.unchanged:.0%} of its entries change nothing), so another policy would be "
-                "sampled than was trained; set engine.adapters: loaded, or engine.dtype: float32"
+                f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its "
+                f"size ({self.unchanged:.0%} of its entries change nothing), so another policy "
+                "would be sampled than was trained; set engine.adapters: loaded, or engine.dtype: "
+                "float32"
             )
         if not self.changed:
             raise InputError(
-                f"{adapter}: merged, the adapter changes no weight of the base model; name a trained adapter"
+                f"{adapter}: merged, the adapter changes no weight of the base model; name a "
+                "trained adapter"
             )
 
 

@@ -7,8 +7,8 @@ because rounding the sum to such a grid changes the policy's output (peft#2321, 
 bit where much of a small adapter would be lost (`merge_error`).
 
 Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
-serves. A process that merges another policy removes the models that no process holds. Lock files are
-open for reading too, because NFS gives a shared lock only to a reader.
+serves. A process that merges another policy removes the models that no process holds. Lock files
+are open for reading too, because NFS gives a shared lock only to a reader.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
 class Served:
     """The model directory that an engine loads: the base, or the base with the adapter merged.
 
-    ``path`` is that directory or hub name. It stays until `close`, which deletes a merged model only
-    if it was written to a temporary directory, as happens when ``workspace`` is None.
+    ``path`` is that directory or hub name. It stays until `close`, which deletes a merged model
+    only if it was written to a temporary directory, as happens when ``workspace`` is None.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=False
         )
-        # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share of it.
+        # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share
+        # of it.
         policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
         lost = merge_and_measure(policy)
         lost.check(adapter, dtype)

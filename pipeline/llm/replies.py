@@ -1,8 +1,9 @@
 """Replies of chat models as records: what a shard of a stage received, and the joined stage reads.
 
-A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as an
-undivided stage does, and its chat models give the recorded replies instead of new ones (`Replay`). Its
-output is therefore the same, however the prompts were divided. Memory: all replies of the stage.
+A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as
+an undivided stage does, and its chat models give the recorded replies instead of new ones
+(`Replay`). Its output is therefore the same, however the prompts were divided. Memory: all replies
+of the stage.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ REPLIES = "replies.parquet"
 class ReplyRecord:
     """One reply, with the fields of `pipeline.llm.chat.Reply`.
 
-    ``source`` is what it belongs to: the name of a model within its stage, or the id of a chunk. ``key``
-    is the digest of the request (`Chat.key`), in hexadecimal digits.
+    ``source`` is what it belongs to: the name of a model within its stage, or the id of a chunk.
+    ``key`` is the digest of the request (`Chat.key`), in hexadecimal digits.
     """
 
     source: str
@@ -81,8 +82,8 @@ class ReplyLog(ReplyExchange):
 class ShardReplies(ReplyExchange):
     """The replies that shards have written, for the chat models of the stage that joins them.
 
-    With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a rerun of
-    an undivided stage does. Models in this process would give the same reply.
+    With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a
+    rerun of an undivided stage does. Models in this process would give the same reply.
     """
 
     replays = True
@@ -125,8 +126,8 @@ class Replay:
             replies = self._replies.get(key)
             if not replies:
                 raise StoreError(
-                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or the "
-                    "prompts have changed since they ran; rerun the stage with --force"
+                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or "
+                    "the prompts have changed since they ran; rerun the stage with --force"
                 )
             if self.retry:
                 taken[key] = replies[-1]

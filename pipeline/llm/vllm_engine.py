@@ -33,7 +33,8 @@ from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
 
-# Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few prefixes.
+# Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
+# prefixes.
 CPU_BLOCK = 32
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for max_lora_rank
 
@@ -159,7 +160,8 @@ def import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # The processes of an engine are spawned: threads of torch and the watch of a parent do not survive a fork.
+    # The processes of an engine are spawned: threads of torch and the watch of a parent do not
+    # survive a fork.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # vLLM configures its logging only after its first modules have emitted warnings.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])

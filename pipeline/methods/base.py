@@ -1,7 +1,7 @@
 """The interface of a method: every module of this package defines one `Method`.
 
-Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and the
-facts that decide fingerprints are in `pipeline.core.methods`.
+Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and
+the facts that decide fingerprints are in `pipeline.core.methods`.
 """
 
 from __future__ import annotations

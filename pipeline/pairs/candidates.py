@@ -1,8 +1,8 @@
 """The values by which a trajectory is selected for pairs, and the record of a pair.
 
-Two kinds of reward are known: one with separate outcome and process terms (TeaRAG, arXiv 2511.05385,
-eq. 5, 6 and 13), and one whose terms add up to a single number that is compared by a margin (HiPRAG,
-arXiv 2510.07794, eq. 1; ProGraph-R1 eq. 15).
+Two kinds of reward are known: one with separate outcome and process terms (TeaRAG, arXiv
+2511.05385, eq. 5, 6 and 13), and one whose terms add up to a single number that is compared by a
+margin (HiPRAG, arXiv 2510.07794, eq. 1; ProGraph-R1 eq. 15).
 """
 
 from __future__ import annotations

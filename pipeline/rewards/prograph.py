@@ -5,8 +5,8 @@
 r_outcome is the format, 1 or 0, plus the token F1 of the answer. Progress r_sp is the difference of
 the value estimates of two neighboring states (`pipeline.rewards.progress`); r_con and r_ans are the
 structure terms (`pipeline.rewards.structure`). Input: trajectories with the terms of their turns.
-Output: every term of every step, their means over the trajectory, and ``total``, the mean of R_t, by
-which trajectories are paired.
+Output: every term of every step, their means over the trajectory, and ``total``, the mean of R_t,
+by which trajectories are paired.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def step_rewards(
 ) -> ProGraphRewards:
     """The rewards of one trajectory.
 
-    ``values`` are the value estimates before every turn and after the last. None means that progress
-    was not measured: it is then null in the record and left out of the totals.
+    ``values`` are the value estimates before every turn and after the last. None means that
+    progress was not measured: it is then null in the record and left out of the totals.
     """
     format_ok = float(trajectory.format_ok)
     answer = f1(trajectory.answer, trajectory.answers)

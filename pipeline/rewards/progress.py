@@ -8,10 +8,10 @@ The value after the last turn is the outcome of the trajectory itself, so nothin
 Input: trajectories, and a function that continues them. Output: the values of all states.
 
 A state is its prompt and token ids, and each distinct state is continued once. All samples of a
-question share the initial state, and samples with the same first tokens share early states. The answers
-of a state's continuations are cached by content (policy, settings, ids), so a killed stage continues
-where it stopped, and changed gold answers need no new continuations. States are continued in the order
-of their ids, so that an engine with a prefix cache reuses it.
+question share the initial state, and samples with the same first tokens share early states. The
+answers of a state's continuations are cached by content (policy, settings, ids), so a killed stage
+continues where it stopped, and changed gold answers need no new continuations. States are continued
+in the order of their ids, so that an engine with a prefix cache reuses it.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class ValueEstimator:
         except (InputError, UnicodeDecodeError, KeyError, TypeError):
             pass
         raise StoreError(
-            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states are "
-            "continued again"
+            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states "
+            "are continued again"
         )
 
     def _store(self, continued: Mapping[bytes, Continued]) -> None:

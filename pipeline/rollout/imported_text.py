@@ -1,22 +1,23 @@
 """Which part of another system's output the policy wrote, and which part was retrieved.
 
-Other systems insert documents as they are, so a document may hold any text: chat turns, closing tags,
-whole answers. Input: the text of one output, which may begin with its chat prompt. Output: the text
-after the prompt, and the character ranges of the retrieved blocks in it. Four rules keep the text of a
-document out of the policy's text:
+Other systems insert documents as they are, so a document may hold any text: chat turns, closing
+tags, whole answers. Input: the text of one output, which may begin with its chat prompt. Output:
+the text after the prompt, and the character ranges of the retrieved blocks in it. Four rules keep
+the text of a document out of the policy's text:
 
-1. A prompt is removed only from a text that begins with a chat turn, up to the first assistant turn.
-2. A block begins directly after the tag that ends a search, where only the rollout writes. It ends at
-   its closing tag, or with the text when that was cut off. A block of JSON (Graph-R1) ends with the
-   JSON, which a string inside it cannot do.
+1. A prompt is removed only from a text that begins with a chat turn, up to the first assistant
+   turn.
+2. A block begins directly after the tag that ends a search, where only the rollout writes. It ends
+   at its closing tag, or with the text when that was cut off. A block of JSON (Graph-R1) ends with
+   the JSON, which a string inside it cannot do.
 3. The end of any other block is certain if exactly one closing tag comes before the next block, its
    documents are numbered from 1 without a gap, all blocks of the text hold the same number of
    documents, and there are no more blocks than the row says that there were searches.
 4. Outside the blocks no chat turn begins or ends, except the end of the last turn, and no block of
    another system begins.
 
-A text that violates one of them raises `UncertainWriter`. One forgery passes: the last document of a
-block imitates a whole turn of the policy and a block of as many documents, in a row that does not
+A text that violates one of them raises `UncertainWriter`. One forgery passes: the last document of
+a block imitates a whole turn of the policy and a block of as many documents, in a row that does not
 state its searches. Text alone cannot tell it from a turn of the policy.
 """
 

@@ -6,7 +6,8 @@ use this module. While one batch of queries is retrieved in a thread, the engine
 trajectories; all queries that arrive in the meantime form the next batch.
 
 The seed of a trajectory is a hash of run seed, round, question and sample, and every segment has a
-seed derived from it. Trajectories are therefore independent of the number in flight and their order.
+seed derived from it. Trajectories are therefore independent of the number in flight and their
+order.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def roll_out(
     ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): what the question
     retrieves is shown in the prompt, before the question. ``policy`` is the
     fingerprint that the trajectories record. A query whose retrieval fails ends its trajectory with
-    stop "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
-    query can be answered.
+    stop "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when
+    no query can be answered.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
     trajectories = (
@@ -91,8 +92,8 @@ def continue_trajectories(
     """Continue each partial trajectory once, and yield the trajectories as they finish.
 
     Existing tokens and steps count against the budgets, as if the trajectory had been rolled out
-    from its question. ``settings.system`` has no effect, since the prompts exist already. Everything
-    else is as in `roll_out`.
+    from its question. ``settings.system`` has no effect, since the prompts exist already.
+    Everything else is as in `roll_out`.
     """
     return _Scheduler(engine, grammar, retriever, settings, policy).run(iter(trajectories))
 
@@ -281,8 +282,8 @@ def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
     )  # fmt: skip
 
 
-# Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from the
-# last items and never touches the closing tag of the observation.
+# Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from
+# the last items and never touches the closing tag of the observation.
 
 
 def truncate_items(items: Sequence[ContextItem], characters: int) -> list[ContextItem]:

@@ -2,7 +2,8 @@
 
 Input: a trajectory with spans. Output: turns, where turn t is one span of model text with the
 observation after it, if any. The last turn is the one that answers, or the one in which the
-trajectory ended. `before_turn` restores the state before a turn, from which the sampler can continue.
+trajectory ended. `before_turn` restores the state before a turn, from which the sampler can
+continue.
 """
 
 from __future__ import annotations

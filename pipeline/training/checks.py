@@ -1,7 +1,8 @@
 """Checks of token ids and masks against the recorded text, before anything is trained.
 
-Input: token ids with spans over them, and the text with its spans. Every function raises TrainingError
-when they disagree: a mask that is inverted or shifted by one token would train on retrieved text.
+Input: token ids with spans over them, and the text with its spans. Every function raises
+TrainingError when they disagree: a mask that is inverted or shifted by one token would train on
+retrieved text.
 """
 
 from __future__ import annotations

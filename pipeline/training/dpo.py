@@ -1,20 +1,22 @@
 """One round of preference training (TeaRAG, arXiv 2511.05385, eq. 15-17), through TRL.
 
 Input: encoded pairs with token masks, and policy n - 1 as a PEFT model. Output: a DPOTrainer whose
-model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected, ref the reference) is::
+model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected, ref the reference)
+is::
 
     L_DPO = -1/B sum log sigmoid(beta [(log p(w) - log ref(w)) - (log p(l) - log ref(l))])
     L     = L_DPO + eta L_SFT(w)
 
-where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of`` chooses
-L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean over the same
-tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is a mean over those of
-a micro-batch, so its weight here holds the share of the micro-batch in the step
-(`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
-none.
+where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of``
+chooses L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean
+over the same tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is
+a mean over those of a micro-batch, so its weight here holds the share of the micro-batch in the
+step (`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the
+paper trains both stages with 0.1); the reference has none.
 
-The reference's log-probabilities are computed once, before training (`pipeline.training.reference`),
-and stored under a key of their content (base, adapter and ids, never a file path).
+The reference's log-probabilities are computed once, before training
+(`pipeline.training.reference`), and stored under a key of their content (base, adapter and ids,
+never a file path).
 """
 
 from __future__ import annotations

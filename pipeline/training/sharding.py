@@ -1,12 +1,13 @@
 """Divide the frozen base of a policy among the training processes of a machine (PyTorch's FSDP2).
 
-Input: a base model on the CPU. Output: the same model, whose decoder layers each process holds a part of. A
-layer is gathered while it computes, in both directions, and freed afterwards. Embeddings and the LM head stay whole,
-because TRL's fused head reads their weights outside of their modules.
+Input: a base model on the CPU. Output: the same model, whose decoder layers each process holds a
+part of. A layer is gathered while it computes, in both directions, and freed afterwards. Embeddings
+and the LM head stay whole, because TRL's fused head reads their weights outside of their modules.
 
-Adapters come after that, as ordinary parameters: gradients, optimizer, checkpoints and files are those of data
-parallel training, whose DistributedDataParallel is told to leave the shards alone. The base has no gradients, so
-nothing of it is reduced, and the machines of a training need not exchange it.
+Adapters come after that, as ordinary parameters: gradients, optimizer, checkpoints and files are
+those of data parallel training, whose DistributedDataParallel is told to leave the shards alone.
+The base has no gradients, so nothing of it is reduced, and the machines of a training need not
+exchange it.
 
 Gathering is collective, so all processes of a machine must make the same number of forward passes.
 """
@@ -30,9 +31,9 @@ def load_sharded(
 ) -> CausalModel:
     """The model that ``load`` returns on the CPU, divided among the processes of this machine.
 
-    Every process of the training calls it. One after the other holds the whole base until its part is on its
-    device, so that a machine needs RAM for one base. Raises TrainingError for a model without a list of
-    decoder layers.
+    Every process of the training calls it. One after the other holds the whole base until its part
+    is on its device, so that a machine needs RAM for one base. Raises TrainingError for a model
+    without a list of decoder layers.
     """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
@@ -61,7 +62,8 @@ def _shard(model: CausalModel, mesh: DeviceMesh, device: torch.device) -> Causal
     layers = getattr(decoder, "layers", None)
     if not isinstance(layers, ModuleList):
         raise TrainingError(
-            f"{type(model).__name__} has no list of decoder layers, which shard_base divides; set it to false"
+            f"{type(model).__name__} has no list of decoder layers, which shard_base divides; set "
+            "it to false"
         )
     divided = {value for layer in layers for value in layer.parameters()}
     for layer in layers:

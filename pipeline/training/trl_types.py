@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Collated tensors by name, for example ``input_ids`` [B, T].
 Batch = dict[str, "torch.Tensor"]
-# One record as a dataset yields it: ids, masks, advantages, log-probabilities. Some columns are lists
-# of integers and others lists of floats, so the type of a value is Any.
+# One record as a dataset yields it: ids, masks, advantages, log-probabilities. Some columns are
+# lists of integers and others lists of floats, so the type of a value is Any.
 DatasetRow = Mapping[str, Any]
 Collator = Callable[[Sequence[DatasetRow]], Batch]
 # A trainer class of TRL or a subclass that is built at run time. Subclassing needs Any, because the
