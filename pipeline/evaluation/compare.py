@@ -6,9 +6,9 @@ t-test, p < 0.05.
 
 Groups of runs are compared by a sign-flip test on the differences per question, averaged over seeds
 first, because seeds are not independent observations of a question: under the null hypothesis the
-two groups are exchangeable for every question. It needs no distribution, so it serves EM, F1, steps
-and tokens alike. Where all differences have one size, as EM of a single seed, it is McNemar's exact
-test.
+two groups are exchangeable for every question. The test assumes no distribution, so it serves EM,
+F1, steps and tokens alike. If all differences have the same size, as for EM of a single seed, it is
+McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def compare(
     """Test every policy against the previous one, and the last against the first.
 
     ``policies`` maps each policy, in order of training, to {question id: (data set, {measure:
-    value})}. Those named in ``given`` were not trained by the run; the last is tested against each
-    of them too. Returns one row per pair of policies, data set and measure. Rows with
+    value})}. The policies named in ``given`` were not trained by the run; the last policy is tested
+    against each of them too. Returns one row per pair of policies, data set and measure. Rows with
     ``dataset: "all"`` pool the questions of all data sets, so every question has equal weight.
 
     Raises StoreError when two policies were evaluated on different questions.
@@ -124,7 +124,7 @@ def compare(
     return result
 
 
-RESAMPLES = 9999  # random sign flips; all of them are computed where there are fewer
+RESAMPLES = 9999  # random sign flips; fewer possible flips are all computed
 _BATCH_CELLS = 20_000_000
 
 

@@ -41,8 +41,8 @@ _SCALES = {
 class Table(NamedTuple):
     """A table of texts under a title, with a note below it.
 
-    With ``by_policy`` the headings after the first are names of policies. Otherwise those are in
-    the column ``policy``, if there is one.
+    With ``by_policy`` the headings after the first are names of policies. Otherwise policies are in
+    the column ``policy``, if the table has one.
     """
 
     title: str
@@ -92,7 +92,7 @@ def settings_table(comparison: Comparison) -> Table:
 def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     """A table for each measure, with policies as columns, and the paired tests.
 
-    Leaves out measures that no run has, and searches where they look as the steps do. Raises
+    Leaves out measures that no run has, and searches if they look the same as the steps. Raises
     InputError when no run has rows of the data set.
     """
     rows = [row for row in comparison.means if row["dataset"] == dataset]
@@ -134,7 +134,7 @@ def _texts(cells: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, s
 
 
 def pairs_table(comparison: Comparison) -> Table:
-    """Kinds of pairs by round, and the share of chosen trajectories in common with the first row."""
+    """Kinds of pairs by round, and the share of chosen trajectories shared with the first row."""
     kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
     cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
     shared = {(r["after"], r["round"]): r["mean"] for r in comparison.shared}
@@ -162,7 +162,7 @@ def pairs_table(comparison: Comparison) -> Table:
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
-    """The tests of all rows, without those of policies that differ in no question."""
+    """The tests of all rows, except for policies that differ in no question."""
     differing = {
         (test["after"], test["policy"])
         for test in tests

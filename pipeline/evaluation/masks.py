@@ -28,7 +28,7 @@ class Mask:
 
 
 def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: Tokenizer) -> Mask:
-    """Decode the tokens of the model and those of the observations, span by span.
+    """Decode the tokens of the model and of the observations, span by span.
 
     Raises InputError when the spans do not cover the ids exactly.
     """
@@ -44,7 +44,7 @@ def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: To
 def tokenize_spans(
     text: str, spans: Sequence[Span], tokenizer: Tokenizer
 ) -> tuple[list[int], list[Span]]:
-    """Token ids and token spans of a text without recorded ids; each span is tokenized separately."""
+    """Token ids and token spans of a text without recorded ids, tokenized span by span."""
     ids: list[int] = []
     token_spans: list[Span] = []
     for start, end, writer in spans:
@@ -82,8 +82,8 @@ def mismatch(
 ) -> str | None:
     """The first difference between tokens and text; None when they agree.
 
-    Compared are masked and observation text (`observation_mismatch`), then the whole text and the
-    writers of its pieces, so that trained tokens that are not the policy's text are found too.
+    It compares masked and observation text (`observation_mismatch`), then the whole text and the
+    writers of its pieces. This also finds trained tokens that are not the policy's text.
     """
     spans, token_spans = _joined(spans), _joined(token_spans)
     decoded = decode_mask(token_ids, token_spans, tokenizer)

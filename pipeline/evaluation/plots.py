@@ -48,7 +48,7 @@ RunPoints = Sequence[tuple[int, float, float, bool]]
 
 
 def series_color(number: int, count: int) -> str:
-    """CSS color of series ``number``; ``count`` is the number of ordered series (policies, rounds)."""
+    """CSS color of series ``number``; ``count``: how many ordered series (policies, rounds)."""
     if number in _NAMED:
         return f"var({_NAMED[number]})"
     share = 0 if count < 2 else round(100 * number / (count - 1))
@@ -97,7 +97,7 @@ def learning_curve(
     """Line chart of scores in percent over policies.
 
     ``curves`` maps a series to the score and its interval, both from 0 to 1, for every policy.
-    ``limits`` are those of the y axis in percent, or None.
+    ``limits`` are the ends of the y axis in percent, or None.
     """
     figure, axes = _figure(2.8, 2.1, left=0.36, bottom=0.25)
     positions = np.arange(len(policies))
@@ -223,7 +223,7 @@ def line_chart(
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Names as matplotlib shows them literally: text between two dollar signs is a formula otherwise."""
+    """Names that matplotlib shows literally; text between two dollar signs would be a formula."""
     return [name.replace("$", r"\$") for name in names]
 
 

@@ -47,7 +47,7 @@ class RunResults:
         outcomes: the outcomes of every policy, by question id.
         pairs: the preference pairs of every round that the policies were trained on.
         configured: settings that decide results in the configuration that the run was last started
-            with; empty where it is not known.
+            with; empty if that is unknown.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Comparison:
         settings: ``setting`` and its ``values``, one for each group; None where it plays no part.
         means: for each group, policy, data set and measure the ``mean`` over seeds, the standard
             deviation between them (``spread``, None for one seed) and the ``values``. Measures are
-            `COMPARED`, and those of `RATES` that every run of the group has.
+            `COMPARED`, and every measure of `RATES` that all runs of the group have.
         tests: for each further group, policy, data set and measure the ``difference`` to the first
             group, its ``interval``, ``p``, and the number ``n`` of questions. Measures are
             `COMPARED`.
@@ -245,7 +245,7 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
                 difference = np.array(
                     [_mean(after[unit], column) - _mean(before[unit], column) for unit in units]
                 )
-                # Means over the seeds of a group differ by rounding where they are equal.
+                # Equal means over the seeds of a group may differ by rounding.
                 difference[np.abs(difference) < 1e-12] = 0
                 test = paired_test(np.zeros_like(difference), difference)
                 yield {
@@ -277,8 +277,8 @@ class RoundPairs:
         kinds: the number of pairs of each kind, such as "format".
         chosen: the ids of the chosen trajectories.
         samples: identifies the trajectories that were sampled, from which pairs were chosen; None
-            where that is not known. The ids of trajectories do not tell: they have the policy and
-            the number of the sample, and neither the seed nor the settings of sampling and
+            if that is unknown. The ids of trajectories do not identify them: an id has the policy
+            and the number of the sample, and neither the seed nor the settings of sampling and
             retrieval.
     """
 
@@ -291,7 +291,7 @@ PairsByRound = Mapping[int, RoundPairs]
 
 
 def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, Any]]:
-    """For each round and kind: ``mean``, ``spread`` (None for one run) and ``values`` of the numbers of pairs.
+    """The numbers of pairs by round and kind: ``mean``, ``spread`` (None for one run), ``values``.
 
     Kind "all" counts every pair. Rounds that not all runs have are left out.
     """
@@ -313,11 +313,11 @@ def _count(kinds: Counter[str], kind: str) -> int:
 def shared_rows(
     first: tuple[str, Sequence[PairsByRound]], other: tuple[str, Sequence[PairsByRound]]
 ) -> Iterable[dict[str, Any]]:
-    """The share of the first group's chosen trajectories that the other group chooses too, by round.
+    """The share of the first group's chosen trajectories that both groups choose, by round.
 
-    Each run is compared with those of the other group that chose from the same sampled
-    trajectories; a round is left out where a run has none. ``values`` holds the share of each run,
-    averaged over the runs that it is compared with, and ``mean`` their mean.
+    Each run is compared with the runs of the other group that chose from the same sampled
+    trajectories. A round is left out if a run has no such counterpart. ``values`` holds the share
+    of each run, averaged over the runs that it is compared with, and ``mean`` their mean.
     """
     for number in sorted({number for run in first[1] for number in run}):
         partners: defaultdict[str | None, list[RoundPairs]] = defaultdict(list)

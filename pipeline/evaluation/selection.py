@@ -34,7 +34,7 @@ _FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "roun
 
 @dataclass(frozen=True)
 class Selection:
-    """What records must have; an empty field asks for nothing, and so does an empty selection.
+    """Conditions on records; an empty field sets none, and so does an empty selection.
 
     ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of
     questions, in addition to ``ids``. ``contains`` is looked for in question and output, in any
@@ -57,7 +57,7 @@ class Selection:
         )
 
     def facts(self, kind: type[Any]) -> list[str]:
-        """The fields of a record that decide; raises InputError when records of ``kind`` lack one."""
+        """The fields of a record that decide; raises InputError if records of ``kind`` lack one."""
         used = [name for asked, name in _FACTS.items() if getattr(self, asked)]
         known = {field.name for field in fields(kind)}
         if lacking := [name for name in used if name not in known]:

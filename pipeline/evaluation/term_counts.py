@@ -47,7 +47,7 @@ class WithinQuestions:
         self._squares += (won * won, won * count, count * count)
 
     def auc(self) -> float | None:
-        """The share of comparisons in which the right answer has the larger value; ties count half."""
+        """The share of comparisons that the right answer wins; ties count half."""
         return self._won / self.comparisons if self.comparisons else None
 
     def interval(self) -> tuple[float, float] | None:
@@ -66,7 +66,7 @@ class WithinQuestions:
 
 
 class TermCounts:
-    """One reward term over the trajectories of a round; ``within`` compares those of one question."""
+    """One reward term over the trajectories of a round; ``within`` compares within questions."""
 
     def __init__(self) -> None:
         self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())  # wrong, right
@@ -74,7 +74,7 @@ class TermCounts:
         self.within = WithinQuestions()
 
     def add_question(self, values: Iterable[tuple[float, bool]]) -> None:
-        """Count the trajectories of one question: value, and whether the answer is an exact match."""
+        """Count the trajectories of one question, by value and exact match."""
         own: tuple[list[int], list[int]] = ([], [])
         for value, right in values:
             own[right].append(round(value * _SCALE))

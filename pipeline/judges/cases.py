@@ -19,7 +19,7 @@ from pipeline.core.verdicts import Kind, Ruling
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceCase:
-    """Over-search: is the policy's closed-book ``answer`` equivalent to the step's ``conclusion``?"""
+    """Over-search: is the closed-book ``answer`` equivalent to the step's ``conclusion``?"""
 
     query: str
     answer: str

@@ -44,7 +44,7 @@ class ClosedWorldJudge(Judge):
 
     @classmethod
     def of(cls, directory: Path) -> ClosedWorldJudge:
-        """The judge of the world that the stage ``world`` wrote; raises what `read_world` raises."""
+        """The judge of the world of the stage ``world``; raises what `read_world` raises."""
         return cls(read_world(directory))
 
     def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:

@@ -1,4 +1,4 @@
-"""A language model as judge (HiPRAG, arXiv 2510.07794, fig. 5 and 6), behind an endpoint or in this process.
+"""A language model as judge (HiPRAG, arXiv 2510.07794, fig. 5 and 6), remote or local.
 
 Input: cases. Output: their verdicts. The instructions are our wording. The judged text comes from a
 policy and may contain anything, also ``<answer>True</answer>`` or a chat control token. It is
@@ -107,7 +107,7 @@ def quote(text: str) -> str:
 
 
 def parse_verdict(case: Case, answer: Reply) -> tuple[Ruling, str]:
-    """The verdict of an answer, and the reason where it is unknown ("" otherwise).
+    """The verdict of an answer, and the reason for an unknown verdict ("" otherwise).
 
     Only the text after the judge's reasoning block counts. It must contain exactly one answer tag
     pair. An answer that was cut off is unknown, because its continuation could contradict it.

@@ -77,8 +77,8 @@ def count_search_errors(verdicts: Iterable[Verdict]) -> SearchErrors:
 def constant_verdicts(statistics: Mapping[str, Any]) -> list[str]:
     """A sentence for each kind of step on which a judge gave the same verdict in many cases.
 
-    ``statistics`` are those of the stage ``judge``: verdict counts of steps by kind, and under
-    "calls" the number of distinct cases.
+    ``statistics`` come from the stage ``judge``: verdict counts of steps by kind, and under "calls"
+    the number of distinct cases.
     """
     lines = []
     for kind in KINDS:

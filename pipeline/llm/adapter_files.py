@@ -1,10 +1,10 @@
 """Check that a LoRA adapter changes its base model as its files say.
 
 PEFT ignores tensors that it finds no place for, and keeps initial values, which are random or 0,
-where the file has no tensor. Another policy would be used without a word, often the base model.
-Input: an adapter's directory with ``adapter_config.json`` and ``adapter_model.safetensors``, and
-its base model. Output: its tensors, or an InputError. Only `check_adapter` imports torch; it loads
-no weights of the base model.
+where the file has no tensor. Another policy, often the base model, would then be used without a
+message. Input: an adapter's directory with ``adapter_config.json`` and
+``adapter_model.safetensors``, and its base model. Output: its tensors, or an InputError. Only
+`check_adapter` imports torch; it loads no weights of the base model.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def check_effect(adapter: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def check_adapter(adapter: Path, base: Path | str) -> None:
-    """Raise InputError unless PEFT loads the whole adapter into the base model, and it changes something.
+    """Raise InputError unless PEFT loads the whole adapter, and it changes the base model.
 
     The base model is built without weights.
     """

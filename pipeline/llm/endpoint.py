@@ -2,15 +2,15 @@
 
 Input: the `Endpoint` settings and prompts. Output: replies, in the order of their arrival. The
 client retries rate limits (429), server errors, timeouts and broken connections with growing
-pauses, and observes ``Retry-After``. This module adds what depends on the settings and on what a
-reply means:
+pauses, and observes ``Retry-After``. This module adds the parts that depend on the settings and on
+the meaning of a reply:
 
 - An error that concerns one prompt (too long, content filter) is a fault of that prompt. So is a
   prompt without a usable reply, but only if the endpoint then answers a short probe and the prompt
   fails again: an outage is never recorded as a fault of prompts.
 - An error that concerns all prompts (key, address, model, quota, an endpoint that is down) is an
   EngineError that states the remedy. So is a redirect, which is never followed: another host would
-  receive all prompts, and its answers would be kept as those of the configured address.
+  receive all prompts, and its answers would be kept as answers of the configured address.
 - ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling``
   end the stage before more is spent; requests in flight still finish.
 - The API key is read from its environment variable at the first request and removed from all text
@@ -43,7 +43,7 @@ PROBE = (Message("user", "Say yes."),)  # any answer shows that the endpoint wor
 _PROBE_TOKENS = 16
 _CONNECT_SECONDS = 30.0
 _SECRET = 8  # characters; a shorter key is a placeholder such as "EMPTY", which answers may contain
-_MOST_TOKENS = 10**7  # a count above it is no token count: no context is that long
+_MOST_TOKENS = 10**7  # a larger number cannot be a token count: no context is that long
 _ALL = 5  # prompts without any answer that point to the endpoint
 _SHOWN = 300  # characters of the server's words in a message
 _KEPT = "run again: finished answers are kept"
@@ -217,7 +217,11 @@ class EndpointChat(Chat):
     async def _send(
         self, client: AsyncOpenAI, messages: Sequence[Message], max_tokens: int
     ) -> Reply:
-        """The reply to one prompt, after retries. Raises NoReplyError, and EngineError for all prompts."""
+        """The reply to one prompt, after retries.
+
+        Raises NoReplyError for a fault of this prompt, and EngineError for a failure of all
+        prompts.
+        """
         import openai
 
         settings = self._settings

@@ -75,7 +75,7 @@ class Engine(ABC):
 
     @abstractmethod
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; its id must differ from those of all unfinished requests."""
+        """Queue a request; its id must differ from the ids of all unfinished requests."""
 
     @abstractmethod
     def unfinished(self) -> int:
@@ -90,7 +90,7 @@ class Engine(ABC):
         """Generate for one scheduling step; returns the requests that finished in it."""
 
     def step(self) -> list[GenerationResult]:
-        """Advance all requests; returns those that finished, in any order.
+        """Advance all requests; returns the requests that finished, in any order.
 
         Raises EngineError when generation fails.
         """

@@ -9,10 +9,10 @@ token and V the vocabulary::
     activations = T (2 i + 6 h) b + 3 S V 4 / n          (T tokens of a batch, S sequences: logits and
                                                          their log-probabilities in float32)
 
-vLLM takes ``gpu_memory_utilization`` of the device: what weights, activations and CUDA graphs leave
-of this share becomes its cache. It measures the graphs before it sizes the cache, unless
-``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS`` is 0. Its CUDA context is there before it starts to
-count, and so is outside the share (vLLM 0.32, ``v1/worker/gpu_worker.py``).
+vLLM takes ``gpu_memory_utilization`` of the device: the part of this share that weights,
+activations and CUDA graphs leave free becomes its cache. It measures the graphs before it sizes the
+cache, unless ``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS`` is 0. Its CUDA context exists before it
+starts to count, so the context is outside the share (vLLM 0.32, ``v1/worker/gpu_worker.py``).
 """
 
 from __future__ import annotations

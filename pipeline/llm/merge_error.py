@@ -33,7 +33,7 @@ class MergeError:
     changed: int
 
     def check(self, adapter: Path, dtype: str) -> None:
-        """Raise ConfigError when more than `MOST_LOST` is lost, InputError when no entry changes."""
+        """Raise ConfigError if more than `MOST_LOST` is lost, InputError if no entry changes."""
         if self.relative > MOST_LOST:
             raise ConfigError(
                 f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its "

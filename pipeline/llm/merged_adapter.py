@@ -116,10 +116,10 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
     into.mkdir(parents=True, exist_ok=True)
     lock = _lock_file(target).open("a+b")
     try:
-        # Nobody removes the model, or what is written of it, from here on.
+        # From here on nobody removes the model or its unfinished files.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not target.is_dir():
-            # A second lock lets one process merge. With the first one alone the others would wait
+            # A second lock lets one process merge. With the first lock alone the others would wait
             # until that process no longer serves the model.
             with target.with_name(f"{target.name}.merging").open("a+b") as merging:
                 fcntl.flock(merging, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Replies of chat models as records: what a shard of a stage received, and the joined stage reads.
+"""Replies of chat models as records, which a shard writes and the joined stage reads.
 
 A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as
 an undivided stage does, and its chat models give the recorded replies instead of new ones
@@ -24,8 +24,8 @@ REPLIES = "replies.parquet"
 class ReplyRecord:
     """One reply, with the fields of `pipeline.llm.chat.Reply`.
 
-    ``source`` is what it belongs to: the name of a model within its stage, or the id of a chunk.
-    ``key`` is the digest of the request (`Chat.key`), in hexadecimal digits.
+    ``source`` is the name of a model within its stage, or the id of a chunk. ``key`` is the digest
+    of the request (`Chat.key`), in hexadecimal digits.
     """
 
     source: str
@@ -61,7 +61,7 @@ class ReplyExchange:
 
 
 class ReplyLog(ReplyExchange):
-    """Keeps all replies of the chat models of a shard, in the order in which they were asked for."""
+    """Keeps all replies of the chat models of a shard, in the order of their requests."""
 
     def __init__(self) -> None:
         self._records: list[ReplyRecord] = []
@@ -74,7 +74,7 @@ class ReplyLog(ReplyExchange):
 
     def write(self, folder: Path) -> int:
         """Write ``replies.parquet``, model by model; returns the number of replies."""
-        # The judge of under-search runs beside the policy, so their replies are mixed by chance.
+        # The judge of under-search runs beside the policy, so their replies come in a random order.
         by_model = sorted(self._records, key=lambda record: record.source)
         return write_parquet(folder / REPLIES, by_model, ReplyRecord)
 
@@ -106,7 +106,7 @@ class ShardReplies(ReplyExchange):
 class Replay:
     """Recorded replies by the key of their request, in the order in which they came.
 
-    ``origin`` says for messages where they are from.
+    ``origin`` names their source in messages.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class _InProgress:
 
 
 class ScriptedEngine(Engine):
-    """Emits the segments of ``script``, each followed by the end-of-sequence id unless stopped before.
+    """Emits the segments of ``script``, each with the end-of-sequence id unless stopped before.
 
     A mapping is searched for the longest key that the decoded prompt ends with. Log-probabilities
     are 0 nats, because a script is deterministic.

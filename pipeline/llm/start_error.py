@@ -44,7 +44,10 @@ class CauseFile(logging.Filter):
 
 
 def start_error(model: object, error: BaseException, cause: Path) -> str:
-    """The sentence for a failed start; ``error`` is of this process, ``cause`` is the file of `CauseFile`."""
+    """The sentence for a failed start; ``cause`` is the file of `CauseFile`.
+
+    ``error`` is the exception in this process.
+    """
     try:
         message = cause.read_text(encoding="utf-8")
     except OSError:  # the engine is in this process, or its process was killed

@@ -1,7 +1,7 @@
 """transformers' ``generate`` as an engine, for machines without vLLM; it must be chosen explicitly.
 
-Input and output are those of every engine. Requests are generated in left-padded batches that run
-to completion (no continuous batching). Every request has a separate random generator: the argmax of
+Input and output are as for every engine. Requests are generated in left-padded batches that run to
+completion (no continuous batching). Every request has a separate random generator: the argmax of
 its logits plus Gumbel noise from that generator is a sample from their softmax, so the requests of
 a batch share no random state.
 """
@@ -79,7 +79,7 @@ class TransformersEngine(Engine):
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; raises EngineError when prompt plus segment exceed the context length."""
+        """Queue a request; raises EngineError if prompt plus segment exceed the context length."""
         if len(request.prompt_ids) + request.max_tokens > self.max_model_len:
             raise EngineError(
                 f"request {request.id} needs {len(request.prompt_ids)} + {request.max_tokens} "

@@ -21,7 +21,7 @@ from pipeline.core.similarity import Similarity
 
 
 class EvidenceMatches(TypedDict):
-    """m_t in [0, 1] of every piece of golden evidence (in its order), by kind of text (eq. 9-11)."""
+    """m_t in [0, 1] of every piece of golden evidence, in order, by kind of text (eq. 9-11)."""
 
     subquery: list[float]
     context: list[float]

@@ -34,7 +34,7 @@ DEFAULT = ProGraphWeights()
 
 
 class StepRewards(TypedDict):
-    """r_sp (None where it was not measured), r_con, r_ans and R_t of one step."""
+    """r_sp (None if not measured), r_con, r_ans and R_t of one step."""
 
     progress: float | None
     connectivity: float
@@ -108,7 +108,7 @@ def combined(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the measured values: 0 of no values at all, None where none was measured."""
+    """The mean of the measured values; 0 without values, None without measured values."""
     measured = [value for value in values if value is not None]
     if values and not measured:
         return None

@@ -1,4 +1,4 @@
-"""Search-R1's outcome reward of a trajectory, with a weight on the format (arXiv 2503.09516, 2505.15117).
+"""Search-R1's outcome reward of a trajectory, with a format term (arXiv 2503.09516, 2505.15117).
 
     R(T) = A (1 - lambda_f) + lambda_f F
 

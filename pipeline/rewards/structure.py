@@ -6,8 +6,8 @@ the question and everything written or retrieved before step t::
     r_con(t) = |V(G_t) ∩ V(s_<t)| / |V(G_t)|        r_ans(t) = |V(G_t) ∩ V(y*)| / |V(G_t)|
 
 Both are 0 where V(G_t) is empty. Input: trajectories, and a source of entities. Output: both terms
-of every turn. The entities of a hyperedge are its members in the graph; the entities of a text are
-those whose names occur in it.
+of every turn. The entities of a hyperedge are its members in the graph; a text has the entities
+whose names occur in it.
 """
 
 from __future__ import annotations

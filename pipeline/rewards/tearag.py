@@ -25,7 +25,7 @@ from pipeline.rewards.evidence_match import EvidenceMatches, match_evidence
 
 
 class TeaRagWeights(NamedTuple):
-    """The weights of eq. 13 with the paper's values, and ``judged``, the weight beyond the paper."""
+    """The weights of eq. 13 with the paper's values, and ``judged``, which the paper lacks."""
 
     consistency: float = 0.1
     subquery: float = 0.3
@@ -70,10 +70,10 @@ def score(
     Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``.
     ``single_per_step`` divides the outcome of single-hop questions by the steps. With
     ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for
-    which ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts``
-    on the steps of every trajectory add the terms ``judged`` (None and without weight where no
-    verdict is known) and ``steps``. Raises RetrievalError when the similarity model fails; a
-    failure is never turned into a reward.
+    which ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts`` on the
+    steps of every trajectory add the terms ``judged`` (None and without weight if no verdict is
+    known) and ``steps``. Raises RetrievalError when the similarity model fails; a failure is never
+    turned into a reward.
     """
     matches = match_evidence(
         [(trajectory.evidence, trajectory.steps) for trajectory in trajectories], similarity

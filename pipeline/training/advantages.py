@@ -1,4 +1,4 @@
-"""Rewards to advantages: a weight per token for policy-gradient training (ProGraph-R1 3.3, eq. 5, 16).
+"""Advantages: a weight per token for policy-gradient training (ProGraph-R1 3.3, eq. 5, 16).
 
 Input: scored trajectories. Output: trajectories with ids, a mask over model-written tokens, the
 log-probabilities at sampling time, and an advantage per token. The trajectories are read twice,
@@ -77,9 +77,9 @@ def questions_of(trajectories: Sequence[EncodedTrajectory]) -> Sequence[str]:
 class Advantages:
     """Standardized rewards of a file of trajectories, by the position of each trajectory.
 
-    ``values`` holds the advantages of all trajectories one after another: those of trajectory i
-    from ``starts[i]`` to ``starts[i + 1]``, one per turn or a single one. A trajectory that is left
-    out has none. 8 bytes a value, so that all trajectories of a round fit into memory.
+    ``values`` holds the advantages of all trajectories one after another, one per turn or a single
+    one. Trajectory i has the values from ``starts[i]`` to ``starts[i + 1]``. A trajectory that is
+    left out has none. A value takes 8 bytes, so all trajectories of a round fit into memory.
     """
 
     starts: NDArray[np.int64]
@@ -137,7 +137,7 @@ def encode_trajectories(
 ) -> Iterator[EncodedTrajectory]:
     """The trajectories with advantages, encoded, in order.
 
-    ``advantages`` are those of the same trajectories in the same order, and ``vocabulary`` is the
+    ``advantages`` belong to the same trajectories in the same order, and ``vocabulary`` is the
     number of token ids of the model (None: unknown). Raises TrainingError when a trajectory has an
     id that is not in the vocabulary, lacks the log-probability of a model-written token, or has
     ids, spans and text that disagree.

@@ -2,8 +2,8 @@
 
 Input: a PEFT model before and after training. Output: the norm of the difference of its trained
 weights, absolute and relative to the norm before. A run that changed nothing, or that left a weight
-which is not finite, is an error: its policy would be stored and evaluated as if it had been
-trained.
+that is not finite, is an error. Its policy would otherwise be stored and evaluated as if it had
+been trained.
 """
 
 from __future__ import annotations

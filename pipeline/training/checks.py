@@ -43,7 +43,7 @@ def check_mask(
     spans: Sequence[Span],
     name: str,
 ) -> None:
-    """Compare the decoded trained and masked tokens with model and observation text, piece by piece.
+    """Compare the decoded trained and masked tokens with the recorded text, piece by piece.
 
     ``ids`` [T] have ``token_spans`` over them and ``text`` has character ``spans``; a closing
     end-of-turn token must be left out of ``ids``. Raises TrainingError naming the first piece that

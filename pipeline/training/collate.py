@@ -3,9 +3,10 @@
 Input: encoded records. Output: a ``datasets.Dataset``, the order in which a trainer reads it, and
 the tensors of a batch. Every optimizer step sees the same records as under plain shuffling. Only
 *inside* a step are they sorted by length, so that micro-batches hold records of similar length and
-little padding, while the losses stay those of shuffled batches. (Trainer's ``group_by_length``
-groups whole steps by length, which changes them.) With several processes, the records of
-micro-batches that run concurrently are dealt out so that their total lengths are similar.
+little padding, while the losses stay the same as with shuffled batches. (Trainer's
+``group_by_length`` groups whole steps by length, which changes them.) With several processes, the
+records of micro-batches that run concurrently are dealt out so that their total lengths are
+similar.
 """
 
 from __future__ import annotations

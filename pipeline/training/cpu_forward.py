@@ -54,7 +54,7 @@ def row_groups(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
-    """Replace the fused forward of a TRL trainer's model by the lean one, where that is exact.
+    """Replace the fused forward of a TRL trainer's model by the lean one if it is exact.
 
     Returns whether it was replaced: only on a CPU and for the model types in ``FAMILIES``.
     Afterwards ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by

@@ -6,8 +6,8 @@ sees the token boundaries of sampling. Labels are the ids on model-written token
 end-of-turn token, and ``IGNORED`` on the prompt and on observations (TeaRAG, arXiv 2511.05385, eq.
 4). Preference pairs bring their sampled ids and token spans and are never tokenized again. The mask
 of every record is decoded and compared with its text (`pipeline.training.checks`). Control tokens
-inside a completion are refused, except those that the policy itself sampled into a rejected
-trajectory: they are the fault that training penalizes.
+inside a completion are refused. Tokens that the policy itself sampled into a rejected trajectory
+are allowed, because they are the fault that training penalizes.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class EncodedPair:
 class Encoded(Protocol):
     """A record with a name.
 
-    ``length`` is that of its longest sequence. ``tokens`` and ``trained_tokens`` count all its
-    sequences, the latter only the tokens that the loss reads.
+    ``length`` is the length of its longest sequence. ``tokens`` and ``trained_tokens`` count all
+    its sequences, the latter only the tokens that the loss reads.
     """
 
     @property
@@ -167,10 +167,10 @@ def encode_pairs(
     """Masks over the recorded ids of preference pairs, in order.
 
     ``vocabulary`` is the number of token ids of the model (None: unknown) and ``first`` the number
-    of the first pair in its file. Raises TrainingError when an id is not in the vocabulary,
-    token spans do not cover the ids, a side has no model-written token, control tokens are doubled
-    or misplaced (except those that the policy sampled into a rejected trajectory), or the decoded
-    ids differ from the recorded text.
+    of the first pair in its file. Raises TrainingError when an id is not in the vocabulary, token
+    spans do not cover the ids, a side has no model-written token, control tokens are doubled or
+    misplaced (unless the policy sampled them into a rejected trajectory), or the decoded ids differ
+    from the recorded text.
     """
     return [
         _encode_pair(tokenizer, pair, vocabulary, f"record {number}, pair")

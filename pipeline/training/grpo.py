@@ -210,7 +210,7 @@ def _count(batch: Batch) -> tuple[int, int]:
 
 
 class _MaskedLabels:
-    """A model whose labels are ignored outside a mask [B, T], so that its head skips those tokens."""
+    """A model whose labels are ignored outside a mask [B, T]; its head skips those tokens."""
 
     def __init__(self, model: PeftModel, mask_BT: torch.Tensor) -> None:
         self.model = model

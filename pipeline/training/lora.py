@@ -165,7 +165,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
 
 
 def quantization_config(settings: Trainer) -> BitsAndBytesConfig:
-    """bitsandbytes' settings for base weights in 4 bit (QLoRA's NF4 with double quantization) or 8 bit."""
+    """bitsandbytes' settings for 4 bit (QLoRA's NF4 with double quantization) or 8 bit."""
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -265,7 +265,9 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
 
 
 def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
-    """The settings of the adapter that training continues, whose rank, alpha and targets are ``lora``'s.
+    """The settings of the adapter that training continues; its shape must be that in ``lora``.
+
+    The shape is the rank, alpha and targets.
 
     Raises InputError when they are missing or damaged, ConfigError when they differ.
     """
@@ -296,8 +298,8 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
 def load_weights(model: PeftModel, adapter: Path, name: str) -> None:
     """Overwrite the adapter ``name`` of a PEFT model with the weights in ``adapter``.
 
-    Raises InputError when they are missing, damaged, of another shape, or not those of the model's
-    adapter.
+    Raises InputError when they are missing, damaged, of another shape, or named differently from
+    the model's adapter.
     """
     from peft import load_peft_weights, set_peft_model_state_dict
 

@@ -95,7 +95,7 @@ def training_memory(
     repeated = 2 * q * size if padded and q != kv else 0
     layer = tokens * (repeated + 8 * h + size * (3 * h + 2 * (q + 2 * kv) + q + 4 * i) + lora)
     gradients = tokens * size * (2 * i + 2 * h)
-    # The norms and embeddings of a quantized model are in float32, and so is what is between
+    # The norms and embeddings of a quantized model are in float32, and so are the values between
     # layers.
     between = size if quantization == "none" else 4
     inputs = tokens * shape.layers * h * between if checkpointing else 0.0

@@ -1,4 +1,4 @@
-"""Checks of training data before training: lengths, repetitions, overlap, balance and mask coverage.
+"""Checks of training data: lengths, repetitions, overlap, balance and mask coverage.
 
 Input: facts about each record, added one by one to `DataFacts`, and the limits below. Output: one
 `Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
@@ -81,7 +81,7 @@ class DataFacts:
     _seen: set[bytes] = field(default_factory=set)
 
     def add(self, length: int, tokens: int, trained: int, digest: bytes) -> None:
-        """Count a record: its longest sequence, its tokens after the prompt, those that are trained."""
+        """Count a record: its longest sequence, tokens after the prompt, and trained tokens."""
         self.records += 1
         self.over_long += length > self.max_length
         self.longest = max(self.longest, length)
@@ -199,7 +199,7 @@ def _median(counts: Counter[int]) -> int:
 
 
 def table(checks: Iterable[Check]) -> list[str]:
-    """The checks as aligned lines: verdict, name, and figures; a fault or hint has its remedy below."""
+    """The checks as aligned lines: verdict, name, figures, and the remedy of a fault or hint."""
     lines = []
     for check in checks:
         lines.append(f"{check.verdict:<6} {check.name:<32} {check.found}")

@@ -65,7 +65,7 @@ def sft_trainer(
 
 
 def heldout_loss(trainer: TrlTrainer, examples: Sequence[EncodedSft]) -> dict[str, float]:
-    """Means of the losses (nats) and token accuracies of held-out examples; empty without examples."""
+    """Mean losses (nats) and token accuracies of held-out examples; empty without examples."""
     if not examples:
         return {}
     lengths = lengths_of(examples)

@@ -4,10 +4,10 @@ Input: a base model on the CPU. Output: the same model, whose decoder layers eac
 part of. A layer is gathered while it computes, in both directions, and freed afterwards. Embeddings
 and the LM head stay whole, because TRL's fused head reads their weights outside of their modules.
 
-Adapters come after that, as ordinary parameters: gradients, optimizer, checkpoints and files are
-those of data parallel training, whose DistributedDataParallel is told to leave the shards alone.
-The base has no gradients, so nothing of it is reduced, and the machines of a training need not
-exchange it.
+Adapters come after that, as ordinary parameters. Gradients, optimizer, checkpoints and files are
+the same as in data parallel training, and DistributedDataParallel is told to leave the shards
+alone. The base has no gradients, so nothing of it is reduced, and the machines of a training need
+not exchange it.
 
 Gathering is collective, so all processes of a machine must make the same number of forward passes.
 """
@@ -78,7 +78,7 @@ def _shard(model: CausalModel, mesh: DeviceMesh, device: torch.device) -> Causal
 
 
 def _weights(model: CausalModel) -> tuple[int, int]:
-    """The weights that this process holds, and those of the whole model."""
+    """The weights that this process holds, and the weights of the whole model."""
     held = whole = 0
     tensors: Any = model
     for value in tensors.parameters():
@@ -88,7 +88,7 @@ def _weights(model: CausalModel) -> tuple[int, int]:
 
 
 def is_shard(value: torch.Tensor) -> bool:
-    """Whether a weight is a part of one that is divided among processes."""
+    """Whether a weight is divided among processes, so that this process holds a part."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(value, DTensor)

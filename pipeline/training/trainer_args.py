@@ -127,9 +127,9 @@ def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) ->
 
 
 def warmup_steps(ratio: float, steps: int) -> int:
-    """The number of steps before the learning rate reaches its maximum; the first of them has rate 0.
+    """The number of steps before the learning rate reaches its maximum; the first has rate 0.
 
-    This is ``ratio * steps``, rounded up. A share below one step is no warm-up, because a single
+    This is ``ratio * steps``, rounded up. A share below one step gives no warm-up, because a single
     step of warm-up has rate 0 and would only discard a batch. At least the last step is not
     warm-up.
     """
@@ -196,7 +196,7 @@ def train(
 ) -> None:
     """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
 
-    ``history`` is that of the trainer's `pipeline.training.history.history_callback`. ``progress``
+    ``history`` belongs to the trainer's `pipeline.training.history.history_callback`. ``progress``
     counts the optimizer steps.
     """
     from transformers.trainer_callback import PrinterCallback
@@ -236,7 +236,7 @@ def on_main(trainer: TrlTrainer, action: Callable[[], None]) -> None:
 # carries the rest over to the next step. Adapters over a base that is not quantized are float32.
 @contextmanager
 def keeping_precision(model: PeftModel) -> Iterator[None]:
-    """Undo casts of the trainable weights of ``model`` inside the context; they keep their device."""
+    """Undo casts of the trainable weights of ``model`` inside the context; devices are kept."""
     kept = [(value, value.data) for _, value in model.named_parameters() if value.requires_grad]
     yield
     for parameter, before in kept:

@@ -1,7 +1,8 @@
 """The parts of trl, peft, transformers and accelerate that the training modules use.
 
 These libraries are imported inside functions, because they are slow to import, and the type checker
-does not follow them. Their objects are named here once, as Protocols of what is used.
+does not follow them. Their objects are named here once, as Protocols with the attributes that the
+project uses.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Dataset(Protocol):
 class TrainingArguments(Protocol):
     """The arguments of a trainer, resolved for this process."""
 
-    _n_gpu: int  # the GPUs that this process trains on, not those of other processes
+    _n_gpu: int  # the GPUs that this process trains on, without the GPUs of other processes
 
     @property
     def n_gpu(self) -> int: ...
