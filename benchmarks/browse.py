@@ -65,7 +65,7 @@ def _stage(store: Path, stage: str, name: str, written: Path, inputs: dict[str, 
 
 
 def pages(store: Path) -> Iterator[tuple[str, str]]:
-    """Names and addresses of the pages that are measured."""
+    """Names and addresses of the measured pages."""
     run = "/run/generated"
     terms = {"pairs": "chosen_total", "trajectories": "term_total"}
     files = {"pairs": "pair/*/pairs.parquet", "trajectories": f"score/*/{FILE}"}

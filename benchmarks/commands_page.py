@@ -1,7 +1,7 @@
-"""The page ``docs/commands.md``: every command with its arguments and options, in the groups of ``steep --help``.
+"""The page ``docs/commands.md``: commands, arguments and options, grouped as in ``steep --help``.
 
 ``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The
-text is that of the command line itself.
+text comes from the command line itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _overview(commands: list[tuple[str, Any]]) -> str:
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:
-    """The section of a command; one for each of its own commands, where it has some."""
+    """The section of a command, or of each command below it."""
     if hasattr(command, "commands"):
         yield f"### steep {name}\n\n{inspect.cleandoc(command.help)}\n"
         for below, found in command.commands.items():

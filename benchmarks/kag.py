@@ -179,7 +179,7 @@ def by_igraph_names(step: Candidates) -> Ranking:
 
 
 def by_scikit_network(step: Candidates) -> Ranking:
-    """scikit-network by power iteration; its other solvers are neither faster nor more exact here."""
+    """scikit-network by power iteration; its other solvers are neither faster nor more exact."""
     from scipy import sparse
 
     graph = graph_of(step)

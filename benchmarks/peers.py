@@ -1,6 +1,7 @@
-"""The peer libraries of the benchmarks, which steep does not require, and the runs that rows read.
+"""The peer libraries of the benchmarks, which steep does not require.
 
-What is missing leaves out the rows that need it (`Missing`), and the others are measured.
+A row is left out if its library, or the run that it reads, is missing (`Missing`). The others are
+measured.
 """
 
 from __future__ import annotations

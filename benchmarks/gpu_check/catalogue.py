@@ -1,4 +1,4 @@
-"""The parts of the GPU check: what each measures, what it needs and how long it may take."""
+"""The parts of the GPU check, with their measurements, requirements and time limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MODEL = ("torch", "transformers", "pydantic")
 class Part:
     """One part: a function ``module.function`` below this package.
 
-    ``packages`` are the modules that it imports, and ``cuda`` says that a CPU cannot run it.
-    ``limit`` is in seconds; typical durations are far below.
+    ``packages`` are the modules that it imports. With ``cuda`` a CPU cannot run it. ``limit`` is in
+    seconds; typical durations are far below.
     """
 
     name: str
@@ -80,7 +80,7 @@ PARTS: tuple[Part, ...] = (
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts with these names or beginnings of names (``sft``: both sizes), in the order of the table.
+    """The parts with these names or name prefixes (``sft``: both sizes), in table order.
 
     Raises InputError for a name that no part has.
     """

@@ -1,4 +1,4 @@
-"""One GPU for the check: the first of those that this process may use and that no run holds.
+"""One GPU for the check: the first GPU that this process may use and that no run holds.
 
 Every part measures a single GPU. With several, the processes of the parts would see all of them,
 and ``Trainer`` would wrap models in ``nn.DataParallel``, which TRL refuses. Nothing heavy is
@@ -20,9 +20,9 @@ from tasks.execution.leases import lock_dir, lock_files, take
 
 @contextmanager
 def one_gpu() -> Iterator[dict[str, str]]:
-    """Hold a free GPU; yields the environment variables of processes that see it alone.
+    """Hold a free GPU; yields environment variables that show processes only this GPU.
 
-    They are empty where no GPU is known. Raises DependencyError that names the GPUs when other runs
+    They are empty if no GPU is known. Raises DependencyError that names the GPUs when other runs
     hold them all, and StoreError when the lock files cannot be opened.
     """
     uuids, names = listed(), allotted()

@@ -79,7 +79,7 @@ def _cased(rng: random.Random, word: str) -> str:
 
 
 def tag_word(rng: random.Random, role: str) -> str:
-    """A tag word for a part: one or two English words, or an invented word. Never a reserved one."""
+    """A tag word for a part: one or two English words or an invented one, never reserved."""
     while True:
         draw = rng.random()
         if draw < 0.45:

@@ -33,7 +33,7 @@ def _generate(out: Any, work: str, seed: int, rank: int, start: tuple[int, int, 
 
 
 class PackFeed:
-    """The packs of one rank, generated in a process that is replaced at the start of every phase."""
+    """The packs of one rank, from a process that is replaced at the start of every phase."""
 
     def __init__(self, work: str, seed: int, rank: int) -> None:
         import multiprocessing

@@ -155,9 +155,8 @@ def pairs_table(comparison: Comparison) -> Table:
         "Preference pairs by kind",
         ["row", "round", "pairs", *kinds[1:], *([f"chosen as in {first}"] if shared else [])],
         rows,
-        "a share is that of the chosen trajectories of the first row that this row chooses too, in "
-        "rounds where both "
-        "sampled the same ones" if shared else "",
+        "the share of the first row's chosen trajectories that this row chooses too, in rounds "
+        "where both sampled the same trajectories" if shared else "",
     )  # fmt: skip
 
 

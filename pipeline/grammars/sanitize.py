@@ -27,14 +27,14 @@ _TAGS = (
     "|knowledge|query|summary|subquery|tool|tool_call|tool_response|document|documents"
     "|s|bos|eos|pad|unk|cls|sep|mask|start_of_turn|end_of_turn|system|user|assistant"
 )
-# What splits lines is left out of the white space in front of a marker, which starts after it.
+# The white space before a marker excludes these characters, because a marker starts a line.
 _BREAKS = r"\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _MARKERS = re.compile(
     rf"(^|[{_BREAKS}])([^\S\n{_BREAKS}]*)(Step\s+[0-9]+|Important\s+entity|Subquery|Summary|Final\s+answer|Evidence\s+[0-9]+)"
     r"(\s*):",
     re.IGNORECASE | re.MULTILINE,
 )
-# The end of a tag is optional: in "<think <think>>" the outer tag would have one only after the
+# The end of a tag is optional: in "<think <think>>" the outer tag would have an end only after the
 # inner tag is escaped, and a pass for each level takes quadratic time.
 _CONTROL = (
     rf"<\s*/?\s*(?:{_TAGS})\b(?:[^<>]*>)?"  # grammar tags, with or without attributes
@@ -64,7 +64,7 @@ ESCAPES = {"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;"}
 def token_patterns(tokens: Iterable[str]) -> list[str]:
     """Patterns that match each of ``tokens``, longest first: one may be the prefix of another.
 
-    Left out are white space, and what escaping would write again, such as ``&#``.
+    White space is left out, and so are strings that escaping would write again, such as ``&#``.
     """
     found = (token for token in tokens if token.strip() and token not in _escape(token))
     visible = (token for token in found if not set(token) <= _WRITTEN)
@@ -72,7 +72,7 @@ def token_patterns(tokens: Iterable[str]) -> list[str]:
 
 
 def escape_all(pattern: re.Pattern[str], text: str) -> str:
-    """``text`` with every match of ``pattern`` escaped, also one that is left inside another."""
+    """``text`` with every match of ``pattern`` escaped, also matches inside another match."""
     while (escaped := pattern.sub(escape_match, text)) != text:
         text = escaped
     return text

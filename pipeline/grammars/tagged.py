@@ -1,4 +1,4 @@
-"""Shared parser for tag-based grammars: ``<think>``, a search tag, an observation tag, ``<answer>``.
+"""Shared parser for grammars of tags: ``<think>``, search, observation and ``<answer>``.
 
 Search-R1 (arXiv 2503.09516) and Graph-R1 (arXiv 2507.21892), whose format ProGraph-R1 uses, differ
 in the names of two tags, in the states that allow untagged reasoning, and in the layout of

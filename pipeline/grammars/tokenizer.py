@@ -118,7 +118,7 @@ class Tokenizer(Protocol):
     def __call__(
         self, text: list[str], *, add_special_tokens: bool, split_special_tokens: bool = ...
     ) -> Mapping[Literal["input_ids"], list[list[int]]]:
-        """Ids under ``"input_ids"``; ``split_special_tokens`` reads control tokens as plain text."""
+        """Ids as ``"input_ids"``; ``split_special_tokens`` reads control tokens as plain text."""
 
     def decode(
         self,

@@ -5,8 +5,8 @@ special tokens, and its ids are spliced between the sampled ids, which are only 
 text of a trajectory is the concatenation of its decoded parts, so character spans and token spans
 agree by construction. Control tokens that the policy samples are part of that text, except the
 token that ends the sequence. No added token comes from a question or a document: in prompts they
-are escaped, in observations they are tokenized as ordinary text. `mismatch`
-decodes the ids again and compares, because a loss mask is only as good as its spans.
+are escaped, in observations they are tokenized as ordinary text. `mismatch` decodes the ids again
+and compares them, because a loss mask is only as good as its spans.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _escaped_in_prompts(tokenizer: Tokenizer) -> tuple[str, ...]:
 def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The chat template applied to ``messages``, with the generation prompt appended.
 
-    Added tokens in a message are escaped, so that a question cannot switch the chat role.
-    Raises InputError when the tokenizer has no chat template, or one that fails or leaves out a
+    Added tokens in a message are escaped, so that a question cannot switch the chat role. Raises
+    InputError when the tokenizer has no chat template, or a template that fails or leaves out a
     message.
     """
     if tokenizer.chat_template is None:
@@ -161,8 +161,8 @@ def mismatch(
     """How text, character spans, ids and token spans disagree, or None when they agree.
 
     Decodes every token span: the texts must concatenate to ``output``, and their writers must be
-    those of the character spans. A control token as the last id may be absent from the text, since
-    it ended the sequence.
+    the writers of the character spans. A control token as the last id may be absent from the text,
+    since it ended the sequence.
     """
     problem = cover_error(token_spans, len(token_ids))
     if problem is not None:

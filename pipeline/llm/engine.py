@@ -123,12 +123,13 @@ def open_engine(
 
     ``adapter`` is a PEFT directory. With ``adapters: merged`` it is merged into the base below
     ``workspace``, where engines of the same policy share the merged model; None uses a temporary
-    directory that is deleted with the engine. ``key`` is the
-    configuration key of the model's name, for error messages.
+    directory that is deleted with the engine. ``key`` is the configuration key of the model's name,
+    for error messages.
+
     Raises InputError for a model directory without weights and for an adapter that would not change
-    the model as its files say (`check_adapter`), DependencyError when the
-    engine's package is missing, ConfigError for the scripted engine and for an adapter that merging
-    would blur, and EngineError when the model cannot be loaded.
+    the model as its files say (`check_adapter`), DependencyError when the engine's package is
+    missing, ConfigError for the scripted engine and for an adapter that merging would blur, and
+    EngineError when the model cannot be loaded.
     """
     model = find_model(model)
     check_model(model, key)

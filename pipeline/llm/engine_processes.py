@@ -172,8 +172,10 @@ class EngineWatch:
 
 
 def explain_end(status: int | None) -> str:
-    """How a process with this exit status ended, and the remedy; negative for a signal, as in
-    `multiprocessing`."""
+    """How a process with this exit status ended, and the remedy.
+
+    A negative status is a signal, as in `multiprocessing`.
+    """
     if status is None or status >= 0:
         ended = f"ended with exit status {'unknown' if status is None else status}"
     else:

@@ -6,8 +6,8 @@ token and V the vocabulary::
 
     weights     = P b / n
     KV of one token = 2 L kv b / n                      (keys and values)
-    activations = T (2 i + 6 h) b + 3 S V 4 / n          (T tokens of a batch, S sequences: logits and
-                                                         their log-probabilities in float32)
+    activations = T (2 i + 6 h) b + 3 S V 4 / n         (T tokens of a batch; for S sequences logits
+                                                         and log-probabilities in float32)
 
 vLLM takes ``gpu_memory_utilization`` of the device: the part of this share that weights,
 activations and CUDA graphs leave free becomes its cache. It measures the graphs before it sizes the

@@ -1,4 +1,4 @@
-"""Why a pair was formed: the conditions of `pipeline.pairs.select`, with the values that met them.
+"""Why a pair was formed: the conditions of `pipeline.pairs.select` and the values that met them.
 
 Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and
 the thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice
@@ -47,7 +47,7 @@ def reasons(
             _rejected_by_margin(kind, chosen, rejected, thresholds),
             "Partners are taken from the lowest reward on: at most "
             f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong "
-            "search decision, and one that is only wrong or malformed.",
+            "search decision, and a single partner that is only wrong or malformed.",
         )
     return Reasons(
         _chosen(chosen, thresholds),
@@ -107,7 +107,7 @@ def _rejected_by_margin(
 def _partner(
     rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
 ) -> str:
-    """Why none of the samples before the partner was taken; the order is that of `select`."""
+    """Why none of the samples before the partner was taken, in the order of `select`."""
     before = Counter(
         _LOWER.get(outcome, "")
         for other, outcome in others
@@ -121,7 +121,7 @@ def _partner(
     return f"{walk} Before this partner: {which}."
 
 
-# What a sample before a partner is; duplicates are not looked at.
+# Why a sample before a partner was passed over; duplicates are skipped.
 _LOWER: dict[str, str] = {
     "chosen": "good enough to be chosen",
     "chosen-unpaired": "good enough to be chosen",
@@ -134,7 +134,7 @@ _LOWER: dict[str, str] = {
 
 
 def place(candidate: Candidate, thresholds: Pairs) -> tuple[float, int]:
-    """The place in the order in which partners are looked for, from the lowest total on."""
+    """The place in the order in which partners are tried, from the lowest total on."""
     return round(counted_total(candidate, thresholds), 9), candidate.sample
 
 

@@ -3,7 +3,7 @@
 Input: JSONL or Parquet with a question, gold answers and the whole model output per line, under any
 of the common field names. Output: trajectories that can be parsed, scored and paired like sampled
 ones, but without token ids. A line that cannot be imported is reported with its reason. So is a
-line of which it is not certain what the policy wrote and what was retrieved (`imported_text`).
+line whose policy text and retrieved text cannot be separated with certainty (`imported_text`).
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def iterate_outputs(
 
     The policy of a trajectory is the stem of its file. The same question in several files keeps one
     ``question_id``, so that trajectories of several policies can be paired. ``hop`` is used where
-    neither the row nor its data set determines it. One line is in memory at a time, and the number
-    of samples of every question. Raises InputError for a file that is missing or malformed, or has
-    no line that can be imported.
+    neither the row nor its data set determines it. Only one line at a time is in memory, with the
+    number of samples of every question. Raises InputError for a file that is missing or malformed,
+    or has no line that can be imported.
     """
     parser = grammar(grammar_name)
     samples: Counter[str] = Counter()

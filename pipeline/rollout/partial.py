@@ -36,7 +36,7 @@ def stable_seed(*parts: str | int) -> int:
 
 @dataclass
 class PartialTrajectory:
-    """A trajectory in progress; fields without a comment are those of `Trajectory`."""
+    """A trajectory in progress; fields without a comment are as in `Trajectory`."""
 
     question: Question
     sample: int
@@ -83,7 +83,7 @@ class PartialTrajectory:
     def put_context_in_prompt(
         self, items: Sequence[ContextItem], prompt_ids: list[int], tokens: int
     ) -> None:
-        """Replace the prompt by one that shows the retrieved ``items``, which add ``tokens`` to it."""
+        """Replace the prompt by ``prompt_ids``, which show ``items`` in ``tokens`` tokens."""
         self.contexts.append(list(items))
         self.per_retrieval.append(tokens)
         self.prompt_ids = prompt_ids

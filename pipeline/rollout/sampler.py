@@ -55,11 +55,11 @@ def roll_out(
     """Yield ``samples`` trajectories per question as they finish.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
-    ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): what the question
-    retrieves is shown in the prompt, before the question. ``policy`` is the
-    fingerprint that the trajectories record. A query whose retrieval fails ends its trajectory with
-    stop "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when
-    no query can be answered.
+    ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
+    question retrieves are shown in the prompt, before the question. ``policy`` is the fingerprint
+    that the trajectories record. A query whose retrieval fails ends its trajectory with stop
+    "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
+    query can be answered.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
     trajectories = (
@@ -234,7 +234,7 @@ class _Scheduler:
         yield from self._generate(trajectory)
 
     def _observation(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """The text of a retrieval: an observation, or for the prompt what stands before the question."""
+        """Text of a retrieval: an observation, or the part of the prompt before the question."""
         if self.prompt_retrieval:
             return self.one_turn.prompt_context(items)
         if self.single_retrieval:
@@ -255,7 +255,7 @@ class _Scheduler:
         return fit_items(items, limit, token_count)
 
     def _first_step(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """Single-*: a step with the question as subquery and entity, up to the end of its context."""
+        """Single-*: a step up to its context, with the question as subquery and entity."""
         question = trajectory.question.question
         step = Step(entities=[question], subquery=question, search=question, context=list(items))
         text, spans = self.grammar.render([step], None)
@@ -274,7 +274,7 @@ def _cut(item: ContextItem) -> ContextItem:
 
 
 def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
-    """The one step of an answer to a prompt with retrieved items, in the fields of every grammar."""
+    """The one step of an answer to a prompt with retrieved items, for every grammar."""
     question, answer = trajectory.question, trajectory.answer or ""
     return Step(
         entities=[question], subquery=question, search=question, query=question, context=items,

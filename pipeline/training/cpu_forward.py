@@ -7,8 +7,8 @@ so no attention mask is passed and attention runs its causal kernel, which skips
 (3) Only positions with a label go through the LM head; observations, most of a trajectory, do not.
 Together they give 2 to 3 times the tokens per second of the plain pass on two cores. With
 ``dtype: bfloat16`` the rows are concatenated without any padding under the packed attention of
-`pipeline.training.cpu_attention`.
-On accelerators TRL's kernels already do (3), so the plain pass is kept.
+`pipeline.training.cpu_attention`. On accelerators TRL's kernels already do (3), so the plain pass
+stays.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 
 Input: a base model directory (or the name of a model in the Hugging Face cache) and, from round 1
 on, the adapter directory of the previous policy. Output: a PEFT model whose "default" adapter is
-trained. There is always exactly one adapter over the base: round n continues the weights of round n
-- 1 and is not stacked on them. Adapters stay separate files and are never merged into a quantized
-  base,
-which would change the outputs. TeaRAG (arXiv 2511.05385), 4.3: r = 8, alpha = 32, dropout 0.1 on
-the four attention projections, in both stages.
+trained. There is always exactly one adapter over the base: each round continues the weights of the
+round before and is not stacked on them. Adapters stay separate files and are never merged into a
+quantized base, because that would change the outputs. TeaRAG (arXiv 2511.05385), 4.3: r = 8, alpha
+= 32, dropout 0.1 on the four attention projections, in both stages.
 """
 
 from __future__ import annotations

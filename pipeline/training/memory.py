@@ -13,14 +13,16 @@ bfloat16 (4 in float32), and a the parameters of the adapter::
     adapter      16 a: weights, gradients and two Adam moments in float32, and with several
                  processes 4 a of gradient buckets
     layer inputs T L h b                                    with gradient checkpointing
-    one layer    T [8 h + b (3 h + 2 (q + 2 kv) + q + 4 i) + lora]    norms in float32; with their outputs;
-                 q, k, v before and after the rotary embedding; attention; gate, up, their
-                 activation and product. Without checkpointing every layer keeps this
+    one layer    T [8 h + b (3 h + 2 (q + 2 kv) + q + 4 i) + lora]
+                 norms in float32, with their outputs; q, k, v before and after the rotary
+                 embedding; attention; gate, up, their activation and product. Without
+                 checkpointing every layer keeps this
     mask         R N N (1 + b), and T 2 q b in each layer    for rows of several lengths, so R > 1
     lora         for every target of input width w: 4 w for its input in float32, and with dropout
                  5 w more (output and mask)
     gradients    T b (2 i + 2 h), of the layer in work
-    head         2 tiles of 4,096 tokens × 32,768 ids in float32, and T h 4 for the gradient of its input
+    head         2 tiles of 4,096 tokens × 32,768 ids in float32, and T h 4 for the gradient of its
+                 input
 
 Where a row is padded, transformers (5.19) makes a boolean mask of R × N × N for the attention of
 PyTorch, whose kernel copies it in b bytes for the layer in work, and repeats keys and values for

@@ -1,12 +1,10 @@
 """Log-probabilities under the frozen reference policy, computed once before training.
 
 Input: encoded records and a TRL trainer whose model holds the reference as a second adapter.
-Output:
-one value per record, in the order of the records. Afterwards the reference adapter can be deleted,
-so that training keeps one copy of the base weights and one adapter in memory and needs no forward
-pass of the reference. DPO (TeaRAG, arXiv 2511.05385, eq. 16) takes a sum per side, GRPO
-(ProGraph-R1, eq.
-16) a value per token.
+Output: one value for each record, in the order of the records. Afterwards the reference adapter can
+be deleted, so that training keeps one copy of the base weights and one adapter in memory and needs
+no forward pass of the reference. DPO (TeaRAG, arXiv 2511.05385, eq. 16) takes a sum per side, GRPO
+(ProGraph-R1, eq. 16) one value per token.
 """
 
 from __future__ import annotations
