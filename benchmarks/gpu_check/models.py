@@ -144,7 +144,7 @@ def _deviation(name: str, shape: Shape) -> float:
 
 
 def language_model_directory(place: Place, layers: int | None = None) -> Path:
-    """The same model with its tokenizer in the workspace, written by the first user."""
+    """The same model with its tokenizer in the workspace, written at the first call."""
     import os
 
     shape = shape_of(place, layers)

@@ -1,9 +1,9 @@
 """Part ``rollout``: sampling with engine, FAISS, embedder and reranker on one GPU.
 
 Input: TeaRAG's published configuration with random models of its shapes, and a small corpus of
-random words. Output: trajectories a second, searches for each trajectory, and the peak of the GPU's
-memory beside the memory plan. The stage ``sample`` uses the same sampler, retriever and settings.
-The vector indexes of the published corpus are replaced by an allocation of their size.
+random words. Output: trajectories a second, the share that used all searches, and the peak of the
+GPU's memory beside the memory plan. The stage ``sample`` uses the same sampler, retriever and
+settings. The vector indexes of the published corpus are replaced by an allocation of their size.
 """
 
 from __future__ import annotations

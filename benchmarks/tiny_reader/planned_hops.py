@@ -28,8 +28,8 @@ class PlannedHop:
         question: the query, with earlier answers filled in.
         names: surfaces of the entities that the query is about.
         noun: noun phrase for the answer, such as "the director of Silver Lantern".
-        fact: that answers the question.
-        answer: to the question.
+        fact: the fact that answers the question.
+        answer: the answer to the question.
         items: retrieved items; None when the fact is stated from memory without a retrieval.
         answered: whether this hop yields the answer.
         retry: whether the previous hop asked for the same fact.

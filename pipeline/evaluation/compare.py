@@ -58,9 +58,8 @@ def paired_test(before_Q: np.ndarray, after_Q: np.ndarray) -> dict[str, Any]:
 
     ``before_Q`` and ``after_Q`` hold one value per question, in the same order. Returns the mean
     difference, its 95 % interval, t and p. With fewer than two questions only the difference is
-    set.
-    If all differences are equal, the variance is zero: p is 1 for a difference of zero and 0
-    otherwise, and t and the interval are None.
+    set. If all differences are equal, the variance is zero. Then p is 1 for a difference of zero
+    and 0 otherwise, and t and the interval are None.
     """
     from scipy.stats import ttest_rel
 

@@ -1,8 +1,8 @@
 """Choose pairs or trajectories of a file by their ids and facts.
 
-Input: a Parquet or JSONL file and a `Selection`. Output: the records that it keeps, in order. Of a
-Parquet file only the columns with these facts are read, and then the row groups that hold the
-records, so that a rare record of a large file is found without reading its tokens.
+Input: a Parquet or JSONL file and a `Selection`. Output: the records that it keeps, in order. It
+reads only the columns with these facts from a Parquet file, and then the row groups that hold the
+records. A rare record of a large file is therefore found without reading its tokens.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Selection:
     """Conditions on records; an empty field sets none, and so does an empty selection.
 
     ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of
-    questions, in addition to ``ids``. ``contains`` is looked for in question and output, in any
-    case.
+    questions, in addition to ``ids``. ``contains`` is searched in question and output, without
+    regard to case.
     """
 
     ids: Collection[str] = ()
@@ -105,7 +105,7 @@ def selected(
     """(line or row from 1, record) of the first ``limit`` records that ``keep`` keeps.
 
     Raises InputError when the file is unreadable, a record does not fit ``kind``, or ``keep`` asks
-    for what its records do not have.
+    for a field that its records do not have.
     """
     facts = keep.facts(kind)
     if file.suffix != ".parquet" or not keep:

@@ -106,8 +106,8 @@ def observation_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of each text, without an id of an added token.
 
-    ``split_special_tokens`` alone leaves added tokens whole that are not flagged special, such as
-    Qwen3's ``<think>``. A text with one is cut behind the first character of each.
+    ``split_special_tokens`` alone keeps added tokens whole if they are not flagged special, such as
+    Qwen3's ``<think>``. A text with such tokens is cut behind the first character of each.
     """
     if not texts:
         return []

@@ -61,7 +61,7 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
 def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
     """Remove the merged models below ``folder`` that no process serves; returns their directories.
 
-    What interrupted merges left is removed too. ``keep`` is left in any case.
+    Files of interrupted merges are removed too. ``keep`` stays in any case.
     """
     removed = []
     names = {path.name.removeprefix(".").partition(".")[0] for path in folder.glob(f"*{_NAME}*")}
@@ -175,7 +175,7 @@ def _lock_file(target: Path) -> Path:
 
 @contextmanager
 def _unless_served(target: Path) -> Iterator[bool]:
-    """Whether no process serves or makes ``target``; none can inside the block."""
+    """Whether no process serves or makes ``target``, throughout the block."""
     with _lock_file(target).open("a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,6 +186,6 @@ def _unless_served(target: Path) -> Iterator[bool]:
 
 
 def _remove_interrupted(target: Path) -> None:
-    """Remove what a killed process left while it merged ``target``, whose lock is held."""
+    """Remove the files of a killed process that merged ``target``; its lock is held."""
     for path in target.parent.glob(f".{target.name}.*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

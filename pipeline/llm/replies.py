@@ -54,7 +54,7 @@ class ReplyRecord:
 class ReplyExchange:
     """Where the chat models of a stage get their replies from; here from the models themselves."""
 
-    replays = False  # whether others have asked the models, so that their work is not this stage's
+    replays = False  # whether shards have asked the models, so their work is counted there
 
     def attach(self, name: str, chat: Chat) -> None:
         """Take part in the requests of a chat model, which has this name within its stage."""
@@ -117,7 +117,7 @@ class Replay:
         self.retry = retry
 
     def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
-        """The next reply to each request, of which the last is repeated; with ``retry`` the last.
+        """The next recorded reply to each request, then the last again; with ``retry`` the last.
 
         Raises StoreError when a request has none.
         """

@@ -27,7 +27,7 @@ _LEAST_SHARE = 0.1  # less holds no model, so it is not proposed
 class CauseFile(logging.Filter):
     """Writes the message of the first exception that a logger gets to ``path``; drops no record.
 
-    A filter, because vLLM removes other handlers when it configures its logging in a process.
+    It is a filter, because vLLM removes other handlers when it configures its logging in a process.
     Several processes may share the file: the first one to write it wins.
     """
 

@@ -13,7 +13,7 @@ first trajectory that qualifies becomes its rejected partner:
 - hard (multi-hop only): well-formed, 0.3 < outcome <= chosen outcome - 0.3, and its process is not
   above the chosen one's.
 
-For table 8, ``pairs.terms`` leaves terms out, of the sum and of every condition. Without the
+For table 8, ``pairs.terms`` leaves terms out of the sum and of every condition. Without the
 process, a multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of
 eq. 14. Without the format too, malformed trajectories are chosen and rejected by their outcomes.
 
@@ -170,7 +170,7 @@ def select(
 def _select_by_margin(
     candidates: Sequence[Candidate], thresholds: Pairs, bins: dict[str, Bin]
 ) -> list[CandidatePair]:
-    """Pairs of the right and well-formed trajectories of the highest reward with worse ones.
+    """Pair the right and well-formed trajectories of the highest reward with worse trajectories.
 
     Each chosen trajectory, in order of samples, gets partners whose reward is lower by at least
     ``thresholds.margin``, worst first. No partner is used twice. There are three groups of

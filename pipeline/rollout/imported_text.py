@@ -9,7 +9,7 @@ of a document out of the policy's text:
    turn.
 2. A block begins directly after the tag that ends a search, where only the rollout writes. It ends
    at its closing tag, or with the text if the text was cut off. A block of JSON (Graph-R1) ends
-   with the JSON, which a string inside it cannot do.
+   with the JSON; a string inside the JSON cannot end it.
 3. The end of any other block is certain if exactly one closing tag comes before the next block, its
    documents are numbered from 1 without a gap, all blocks of the text hold the same number of
    documents, and there are no more blocks than the row says that there were searches.

@@ -16,7 +16,7 @@ GRPO, which HiPRAG's reward uses.
 Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before
 training. The engine sampled from the base in 16 bit; with its probabilities, rho would hold the
 error of quantization, which is larger than the change by a step: ratios would be clipped before the
-first one. The departure from eq. 16 is that sampling from the other base is not corrected for.
+first one. Departure from eq. 16: nothing corrects for sampling from the other base.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ MIN_TRAINED = 0.05
 class Check:
     """The outcome of one check. ``value`` and ``limit`` are shares, or a ratio for the lengths.
 
-    ``limit`` is None where a figure is only shown. ``found`` says the figures in words, and
-    ``remedy`` what can be done where the limit is passed. Beyond its limit a check is a fault of
-    the data, or with ``hint`` something to know about them: the balance of pairs follows from the
-    policy.
+    ``limit`` is None where a figure is only shown. ``found`` states the figures in words, and
+    ``remedy`` the action to take if the limit is passed. Data beyond the limit are faulty. With
+    ``hint`` the check only informs: the balance of pairs, for example, follows from the policy.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Check:
 
     @property
     def verdict(self) -> Literal["ok", "hint", "FAULT"]:
-        """What the check says about the data."""
+        """The verdict on the data."""
         return "ok" if self.passed else "hint" if self.hint else "FAULT"
 
     @property
@@ -173,7 +172,7 @@ class DataFacts:
         )  # fmt: skip
 
 
-# What makes more pairs of a kind; most of the rest depend on the policy.
+# Ways to get more pairs of a kind; other causes mostly depend on the policy.
 _REMEDIES = {
     "hard": "answers that are partly right are rare among the samples; lower pairs.hard_margin or "
     "pairs.easy_outcome, raise sampling.samples",

@@ -46,8 +46,8 @@ def reference_logps(
     values: list[tuple[int, Value]] = []
     trainer.model.eval()
     for turn in range(turns):
-        # A process without a batch repeats the first one: where the base is sharded, it gives its
-        # part of it.
+        # A process without a batch repeats the first batch. With a sharded base the other processes
+        # need its part.
         indices = own[turn] if turn < len(own) else batches[0]
         batch = trainer._prepare_inputs(trainer.data_collator([dataset[at] for at in indices]))
         logps = batch_logps(batch, indices)

@@ -31,9 +31,9 @@ def load_sharded(
 ) -> CausalModel:
     """The model that ``load`` returns on the CPU, divided among the processes of this machine.
 
-    Every process of the training calls it. One after the other holds the whole base until its part
-    is on its device, so that a machine needs RAM for one base. Raises TrainingError for a model
-    without a list of decoder layers.
+    Every process of the training calls it. The processes take turns: each holds the whole base
+    until its part is on its device, so a machine needs RAM for only one base. Raises TrainingError
+    for a model without a list of decoder layers.
     """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh

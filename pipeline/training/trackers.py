@@ -48,7 +48,7 @@ class Tracking:
 
 @dataclass
 class _State:
-    """What a continued training must know: kept in the stage's checkpoint directory.
+    """State for a continued training, kept in the stage's checkpoint directory.
 
     ``started`` is the UTC time of the first start, ``logged`` the last logged step by tracker, and
     ``failed`` the message of each tracker that was dropped.
