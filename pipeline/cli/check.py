@@ -101,7 +101,7 @@ def _check_training(task: StageTask, round: int | None, as_json: bool) -> None:
             typer.echo(f"{each.label}: {count:,} {each.figures['data']} of {each.source}")
             print_lines(f"  {line}".rstrip() for line in lines_of(each.checks))
         total = sum(len(each.checks) for each in found)
-        verdict = f"{len(faults)} of {total} checks are beyond a limit of preflight"
+        verdict = f"{len(faults)} of {total} checks are beyond a limit"
         typer.echo(f"verdict: {verdict if faults else 'no faults'}")
     if faults:
         raise typer.Exit(2)

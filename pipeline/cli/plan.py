@@ -33,7 +33,7 @@ def plan(
     machine: MachineOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a run would do: its stages, their memory, disk and GPU hours. Nothing runs.
+    """Show the stages that would run, with their memory, disk and GPU hours.
 
     The data need not be there; then the plan is that of the whole run.
     """

@@ -142,9 +142,9 @@ def test_a_round_that_the_run_does_not_have_is_refused(
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    page = (CONFIGURATIONS.parent / "docs" / "data.md").read_text()
+    page = (CONFIGURATIONS.parent / "docs" / "concepts" / "stages.md").read_text()
     section = page[page.index("## Settings of single rounds") :]
-    [example] = re.findall(r"```yaml\n(.*?)```", section[: section.index("### Looking")], re.DOTALL)
+    [example] = re.findall(r"```yaml\n(.*?)```", section[: section.index("## A stage")], re.DOTALL)
     file = tmp_path / "example.yaml"
     file.write_text(f"base: {EMBEDDED}\n{example}")
     config = load(file)

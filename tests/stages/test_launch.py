@@ -205,15 +205,6 @@ def test_sharded_training_by_the_environment_is_refused(
         run_sft(run.context("sft", name))
 
 
-@pytest.mark.parametrize("block", ["sft", "dpo"])
-def test_sharded_training_by_the_configuration_is_refused(run: Run, block: str) -> None:
-    settings = {block: {"processes": 2, "accelerate_config": "fsdp.yaml"}}
-    with pytest.raises(
-        ValueError, match=r"accelerate_config is no setting; .* shard_base: true \(FSDP2\)"
-    ):
-        run.context("sft", "sharded", **settings)
-
-
 @pytest.mark.slow
 def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     run: Run, monkeypatch: pytest.MonkeyPatch

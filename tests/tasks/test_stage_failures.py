@@ -83,7 +83,7 @@ from tasks.run import run
 from tests.tasks.counting_tasks import First, task
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 try:
-    run(task(First, Path(sys.argv[1])), force=True)
+    run(task(First, Path(sys.argv[1])), force=True, keep_config=True)
 except Exception as error:
     print(f"{type(error).__name__} {error}")
 """
@@ -95,7 +95,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy
     command = [sys.executable, "-c", LIMITED, str(workspace)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.fullmatch(
-        r"StoreError /.*/runs/embedded: the file is larger than allowed; raise the limit .*\n",
+        r"StoreError /.*/runs/embedded/config\.yaml: the file is larger than allowed; raise the limit .*\n",
         done.stdout,
     )
     assert task(First, workspace).complete()
