@@ -1,8 +1,8 @@
 """Roll out the policy of a stage, from questions or from partial trajectories.
 
 `roll_out_policy` serves the stages ``sample`` and ``evaluate``, so that a policy is evaluated with
-the settings, prompt and stop rules it was sampled with. `PolicyContinuations` serves the Monte Carlo
-value estimates of ProGraph-R1 (eq. 11). Finished questions are saved in batches of
+the settings, prompt and stop rules it was sampled with. `PolicyContinuations` serves the Monte
+Carlo value estimates of ProGraph-R1 (eq. 11). Finished questions are saved in batches of
 ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
 question and sample only, so a rollout that was killed and continues gives the same trajectories in
 the same order.
