@@ -68,7 +68,7 @@ class _Scoring(RoundTask, DivisibleTask):
         return {"reranker": model_identity(reranker.model or self.settings.index.embedder.model)}
 
     def opens(self) -> Iterator[Opened]:
-        """What continues trajectories, or the reranker that compares evidence with knowledge."""
+        """The models that continue trajectories, or the reranker for evidence and knowledge."""
         settings = self.settings
         if settings.method.scoring_samples:
             yield from roll_out_models(self)

@@ -43,7 +43,8 @@ def run(context: StageContext) -> dict[str, int]:
         Lineage(
             policy=policy.fingerprint, base=model.base,
             base_sha=model_hash(locate_base(model.base)), parent=None, reference=None, round=0,
-            method="given" if policy.adapter else UNTRAINED, settings={}, seed=context.seed, counts={},
+            method="given" if policy.adapter else UNTRAINED, settings={}, seed=context.seed,
+            counts={},
         ).write(context.output)  # fmt: skip
     print(f"policy {policy.fingerprint}: {source or model.base}")
     return {"adapters": int(policy.adapter is not None)}
