@@ -6,9 +6,9 @@ The flow, one stage per step, each cached on disk (``pipeline.run.store``, chain
     sft-data -> sft ----------+-> round 1: sample -> score -> pair -> train -> round 2 ...
                               -> evaluate -> report
 
-``steep --help`` lists the commands. ``Run``, ``Policy`` and ``compare_runs`` are the Python interface
-(`pipeline.api`).
-``docs/paper_index.md`` lists the function that computes each equation of the papers.
+``steep --help`` lists the commands. ``Run``, ``Policy`` and ``compare_runs`` are the Python
+interface (`pipeline.api`). ``docs/paper_index.md`` lists the function that computes each equation
+of the papers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Python interface to a run: its records and policies, roll-outs, rewards and preference pairs.
 
 Input: a configuration, or the directory of a run. Output: the records of `pipeline.core.records`.
-Nothing here runs a missing stage of the run; ``steep run`` does. Roll-outs, rewards and pairs are computed by
-the functions of the stages, with the settings of the configuration.
+Nothing here runs a missing stage of the run; ``steep run`` does. Roll-outs, rewards and pairs are
+computed by the functions of the stages, with the settings of the configuration.
 
 >>> from pipeline import Run
 >>> run = Run.open("embedded")
@@ -38,9 +38,10 @@ Rewards = dict[str, Any]
 class Policy:
     """A policy of a run: a LoRA adapter over the base model.
 
-    ``number`` is 0 for SFT, or for what the run starts from, and n for the policy after round n.
-    ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does not have.
-    ``fingerprint`` is a hash of the adapter and the base model, and the value of `Trajectory.policy`.
+    ``number`` is 0 for SFT, or for the policy from which the run starts, and n for the policy after
+    round n. ``directory`` holds ``lineage.json`` and ``adapter/``, which the untrained model does
+    not have. ``fingerprint`` is a hash of the adapter and the base model, and the value of
+    `Trajectory.policy`.
     """
 
     number: int
@@ -58,10 +59,11 @@ class Policy:
 
 
 def compare_runs(runs: Iterable[Path | str]) -> dict[str, Any]:
-    """Compare finished runs: ``steep compare --json``, by their directories or names below ``runs/``.
+    """Compare finished runs (``steep compare --json``): directories, or names below ``runs/``.
 
-    Returns groups, differing settings, means and tests (`pipeline.evaluation.run_comparison.Comparison`).
-    Raises InputError for runs over different questions, StoreError for a run without evaluation.
+    Returns groups, differing settings, means and tests
+    (`pipeline.evaluation.run_comparison.Comparison`). Raises InputError for runs over different
+    questions, StoreError for a run without evaluation.
 
     >>> tests = compare_runs(["runs/embedded", "runs/no-process"])["tests"]
     """
@@ -74,8 +76,8 @@ class Run:
     """One run: the completed stages of a configuration, with methods to read and use their output.
 
     ``stages`` maps labels such as ``corpus``, ``questions-test``, ``sample-1`` or
-    ``evaluate-policy-0`` to the directories of completed stages. ``config`` is None for a run opened by
-    its directory; such a run can be read, but cannot roll out, score or select.
+    ``evaluate-policy-0`` to the directories of completed stages. ``config`` is None for a run
+    opened by its directory; such a run can be read, but cannot roll out, score or select.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class Run:
         files. Relative directories in the configuration are below the current directory. Raises
         ConfigError for an invalid configuration, InputError for a missing input file.
 
-        Sets ``MKL_CBWR`` where it is not set, so that float32 results of this process equal those of the
-        stages. It has an effect only before the first product of matrices.
+        Sets ``MKL_CBWR`` unless it is set, so that float32 results of this process equal the
+        results of the stages. The variable has an effect only before the first product of matrices.
 
         >>> run = Run.open("embedded", overrides=["seed=1", "name=embedded-seed1"])
         """
@@ -117,7 +119,7 @@ class Run:
     def from_directory(cls, directory: Path | str) -> Run:
         """The run in a directory such as ``runs/embedded``, for reading.
 
-        Where a stage has several outputs, the one that the newest stage after it has used is taken.
+        If a stage has several outputs, the output that the newest later stage has used is taken.
         Raises StoreError when the directory holds no completed stage.
 
         >>> metrics = Run.from_directory("runs/embedded").metrics()
@@ -150,8 +152,8 @@ class Run:
             round = label.removeprefix(stage).removeprefix("-")
             command = f"steep run {stage}{round and f' --round {round}'} --force"
             raise StoreError(
-                f"the output of {label} is damaged ({directory}: {'; '.join(found)}); make it again "
-                f"with the configuration of the run: {command}"
+                f"the output of {label} is damaged ({directory}: {'; '.join(found)}); make it "
+                f"again with the configuration of the run: {command}"
             )
         self._whole.add(label)
         return directory
@@ -166,7 +168,7 @@ class Run:
     def trajectories(
         self, round: int, *, stage: Literal["sample", "score"] = "sample"
     ) -> Iterator[Trajectory]:
-        """Trajectories that were sampled in a round, from 1; those of ``score`` have rewards.
+        """Trajectories that were sampled in a round, from 1; stage ``score`` adds their rewards.
 
         Streams the file in record batches.
 
@@ -247,9 +249,8 @@ class Run:
         round n, with the settings of that round. ``temperature`` defaults to
         ``sampling.temperature``; 0 is greedy. A string is a question without gold answers.
         ``checkpoint_dir`` keeps finished batches, so that a second call with the same arguments
-        continues from them. Raises StoreError when the policy, or the
-        corpus, graph or index, is not complete, InputError for repeated questions, and what engines
-        and retrievers raise.
+        continues from them. Raises StoreError when the policy, or the corpus, graph or index, is
+        not complete, InputError for repeated questions, and the errors of engines and retrievers.
 
         >>> question = next(iter(run.questions("test")))
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
@@ -278,11 +279,11 @@ class Run:
     def ask(self, questions: Sequence[str], policy: int | str | None = None) -> list[Trajectory]:
         """The answers of a policy to questions in words, as trajectories in that order.
 
-        This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run. A
-        policy is as in `evaluate`; None is the last trained one. Each call opens the engine once, in this
-        process and on the GPUs that it sees, while ``steep ask`` leases GPUs and waits for other runs.
-        Raises InputError for an unusable policy or question, StoreError when an index or a policy is not
-        complete, and what engines and retrievers raise.
+        This is ``steep ask``: the roll-out of the evaluation, over the finished indexes of the run.
+        A policy is as in `evaluate`; None is the last trained one. Each call opens the engine once,
+        in this process and on the GPUs that it sees, while ``steep ask`` leases GPUs and waits for
+        other runs. Raises InputError for an unusable policy or question, StoreError when an index
+        or a policy is not complete, and the errors of engines and retrievers.
 
         >>> question = next(iter(run.questions("test"))).question
         >>> [trajectory] = run.ask([question], policy="base")
@@ -308,9 +309,9 @@ class Run:
         """Metrics of any policies on any questions: rows as in ``metrics.json``.
 
         This is ``steep evaluate --policy ... --questions ...``: a policy is its number, or "base",
-        "embedded:2", or the directory of an adapter. Evaluations that are complete do not run again.
-        Without policies all trained ones are evaluated, without a file the questions are those of the
-        evaluation split. Raises InputError for unusable policies and questions,
+        "embedded:2", or the directory of an adapter. Evaluations that are complete do not run
+        again. Without policies all trained policies are evaluated. Without a file the questions of
+        the evaluation split are used. Raises InputError for unusable policies and questions,
         StoreError when an index or a policy is not complete.
 
         >>> rows = run.evaluate(["base", 3], "2wiki_dev.json", limit=200)
@@ -333,9 +334,9 @@ class Run:
     ) -> list[Trajectory]:
         """The trajectories with the configured ``rewards``, None where retrieval failed.
 
-        This is the stage ``score``. Rewards that count judged steps need ``verdicts``. ProGraph-R1's
-        step progress continues the trajectories with policy ``round - 1``, which sampled them. Raises
-        InputError for missing verdicts.
+        This is the stage ``score``. Rewards that count judged steps need ``verdicts``.
+        ProGraph-R1's step progress continues the trajectories with policy ``round - 1``, which
+        sampled them. Raises InputError for missing verdicts.
 
         >>> scored = run.score(run.roll_out(list(run.questions("test")), policy=3, samples=8))
         """

@@ -1,8 +1,8 @@
 """The web application of ``steep browse``: addresses, and the pages that answer them.
 
-Pages answer GET and change nothing. Three forms answer POST: a question to a policy, the end of its engine,
-and the new outputs of a run (`pipeline.browse.forms` guards them). Impossible filters are status 400, absent
-records 404, files of a run that cannot be read 500; each is one sentence.
+Pages answer GET and change nothing. Three forms answer POST: a question to a policy, the end of its
+engine, and the new outputs of a run (`pipeline.browse.forms` guards them). Impossible filters are
+status 400, absent records 404, files of a run that cannot be read 500; each is one sentence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipeline.core.errors import InputError, SteepError
 from pipeline.pairs.anchors import EXPORT
 
 _RUN = "/run/{name}"
-# The tab of each page that is not one itself.
+# The tab that is marked on each page without its own tab.
 _TABS = {
     "pair": "pairs", "trajectory": "trajectories", "graph": "trajectories", "versus": "compare",
 }  # fmt: skip
@@ -49,11 +49,11 @@ Filled: TypeAlias = Annotated[Form, Depends(_read_form)]
 def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -> FastAPI:
     """The application over the runs of ``site``; with ``token`` every request needs it.
 
-    ``desk`` takes questions to policies; whoever made it closes it.
+    ``desk`` takes questions to policies; the caller closes it.
     """
     app = FastAPI(openapi_url=None)
     forms = app.state.forms = Forms()
-    # the filters of the page of a comparison ask for the same one again
+    # the filters of a comparison's page need the same comparison again
     app.state.comparer = lru_cache(maxsize=4)(compare)
     app.middleware("http")(Guard(token))
     _add_errors(app, site)
@@ -69,9 +69,9 @@ def create_app(site: Site, token: str | None = None, desk: Desk | None = None) -
 
 
 def warm_up(app: FastAPI, site: Site) -> None:
-    """Make the default comparison and one page of a pair of the first run, which are slow the first time.
+    """Make the pages that are slow the first time: a comparison and a pair of the first run.
 
-    A run whose files cannot be read is left alone: its pages name the problem.
+    A run whose files cannot be read is skipped: its pages name the problem.
     """
     comparer: Comparer = app.state.comparer
     with suppress(SteepError):

@@ -1,9 +1,9 @@
 """Questions to the policies of a run, from the page *Ask*.
 
-Input: questions in words, from the web browser. Output: their answers as trajectories. The engine starts with
-the first question, in processes of its own (`pipeline.stages.answering`), and a thread waits for it, so that
-pages stay fast. One engine is open at a time. It ends when other policies are asked, after `IDLE` seconds
-without a question, or on demand, so that its GPUs are free for runs.
+Input: questions in words, from the web browser. Output: their answers as trajectories. The engine
+starts with the first question, in separate processes (`pipeline.stages.answering`), and a thread
+waits for it, so that pages stay fast. One engine is open at a time. It ends when other policies are
+asked, after `IDLE` seconds without a question, or on demand, so that its GPUs are free for runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Policies(Protocol):
     """The policies of a run that can be asked."""
 
     def names(self) -> tuple[list[str], str]:
-        """Their names, and why there is no trained one among them; raises SteepError."""
+        """Their names, and the reason if none of them is trained; raises SteepError."""
         ...
 
     def opened(
@@ -119,7 +119,7 @@ class Desk:
     def close(self, patience: float = 5.0) -> None:
         """End the engine and the thread.
 
-        After ``patience`` seconds its processes are killed, whatever they do.
+        After ``patience`` seconds its processes are killed.
         """
         with self._lock:
             thread, self._thread = self._thread, None
@@ -164,7 +164,7 @@ class Desk:
                     asked.ended = True
 
     def _end_engine(self, engine: ExitStack) -> None:
-        """Close the engine. What fails at that is printed, and the thread goes on without the engine."""
+        """Close the engine. A failure is printed, and the thread goes on without the engine."""
         self._open = None
         try:
             engine.close()

@@ -1,9 +1,9 @@
 """The association graph of a step, drawn from what the run recorded.
 
-Input: a step, and the facts behind its triplets. Output: nodes with positions and edges, by the rules
-of TeaRAG (arXiv 2511.05385, 4.2.4): the subquery, key entities, retrieved chunks and triplets, and
-the entities at the ends of triplets and in titles. The record keeps the items that were inserted with
-their PageRank mass, so the drawing has these and no candidate that was left out.
+Input: a step, and the facts behind its triplets. Output: nodes with positions and edges, by the
+rules of TeaRAG (arXiv 2511.05385, 4.2.4): the subquery, key entities, retrieved chunks and
+triplets, and the entities at the ends of triplets and in titles. The record keeps the items that
+were inserted with their PageRank mass, so the drawing has these and no candidate that was left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST, _SMALLEST = 30.0, 8.0  # radius in pixels
 
 @dataclass(frozen=True)
 class Node:
-    """One node; ``mass`` is the recorded PageRank mass or score, None where none is recorded."""
+    """One node; ``mass`` is the recorded PageRank mass or score, or None."""
 
     key: str
     kind: Kind
@@ -86,7 +86,7 @@ def association_graph(
 
 
 def _entity(name: str, entities: dict[str, str]) -> str:
-    """The key of an entity node, which is added; names without a key (`entity_key`) have no node."""
+    """Add an entity node and return its key; names without a key (`entity_key`) have no node."""
     identity = entity_key(name)
     if not identity:
         return ""
@@ -102,7 +102,7 @@ def _radius(mass: float, largest: float) -> float:
 
 
 def _circle(count: int, share: float) -> list[tuple[float, float]]:
-    """Positions on an ellipse around the subquery; ``share`` of the width and height is its radius."""
+    """Positions on an ellipse around the subquery; its radii are ``share`` of width and height."""
     angles = [2 * math.pi * place / count - math.pi / 2 for place in range(count)]
     return [
         (WIDTH / 2 + share * WIDTH * math.cos(a), HEIGHT / 2 + share * HEIGHT * math.sin(a))

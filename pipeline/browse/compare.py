@@ -1,7 +1,7 @@
-"""Two rounds or policies compared, of one run or of two: questions won and lost, pairs changed.
+"""Compare two rounds or policies of one run or of two: questions won and lost, pairs changed.
 
 Input: two groups of trajectories. Output: for every question that both have, the share of right
-answers (exact match) on both sides, and what became of its pairs. A question is won when the second
+answers (exact match) on both sides, and the change of its pairs. A question is won when the second
 side answers a larger share of its samples right.
 """
 
@@ -53,8 +53,8 @@ class _Samples(NamedTuple):
 class Compared(NamedTuple):
     """One question on both sides, first side first.
 
-    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and ``pairs``
-    the kinds of its pairs.
+    ``right`` and ``samples`` are counts, ``failures`` the failure modes of its samples, and
+    ``pairs`` the kinds of its pairs.
     """
 
     question_id: str
@@ -69,7 +69,7 @@ class Compared(NamedTuple):
 
 
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
-    """The questions of both sides, and the number of those that only one side has."""
+    """The questions that both sides have, and the number of questions that only one side has."""
     samples = _samples(first), _samples(second)
     pairs = _pairs(first), _pairs(second)
     rows = []
@@ -150,7 +150,7 @@ Comparer = Callable[[Side, Side], tuple[list[Compared], tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Selection:
-    """The questions of a comparison that an address asks for; ``rows`` are all of them."""
+    """The questions of a comparison that match an address; ``rows`` are all matches."""
 
     rows: list[Compared]
     only: tuple[int, int]
@@ -163,8 +163,8 @@ def selection(
 ) -> Selection:
     """The questions with the outcome, change of pairs and failure mode of an address.
 
-    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of its samples on the
-    worse side (`failures`). Raises InputError for an unknown filter.
+    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of its samples on
+    the worse side (`failures`). Raises InputError for an unknown filter.
     """
     rows, only = comparer(first, second)
     given = {name: parameters.get(name, "") for name in ("outcome", "pairs", "failure")}
@@ -189,14 +189,14 @@ def selection(
 
 
 def failures(row: Compared) -> Sequence[str]:
-    """The failure modes of a question on its worse side, or on the second where both are equal."""
+    """The failure modes of a question on its worse side, or on the second if both are equal."""
     return row.failures[0 if row.outcome == "won" else 1]
 
 
 def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, Any]:
     """The variables of the page: counts as bars that filter, and one page of questions.
 
-    Raises InputError for a page that is no number.
+    Raises InputError for a page that is not a number.
     """
     shown, filters = selected.shown, selected.filters
     page = page_number(parameters.get("page") or "1")

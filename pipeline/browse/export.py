@@ -1,7 +1,7 @@
 """``steep browse --export``: pairs with their texts, steps and rewards in one HTML file.
 
 Input: an open run and the filters of the page of pairs. Output: one file without a script or a link
-to anything outside it. Its content policy admits its own style and nothing else.
+to anything outside it. Its content policy admits only its own style.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pipeline.pairs.anchors import pair_anchor, question_anchor
 def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
     """Write up to ``limit`` pairs to ``path`` and return their number.
 
-    ``filter`` is the query string of the page of pairs, such as ``kind=hard&q=river``. Without an order in
-    it, the first pairs of every round and kind come first. Pairs and questions have the anchors of
-    `pipeline.pairs.anchors`, which the report links to. Raises InputError when it is malformed or no pair
-    matches; nothing is written then.
+    ``filter`` is the query string of the page of pairs, such as ``kind=hard&q=river``. Without an
+    order in it, the first pairs of every round and kind come first. Pairs and questions have the
+    anchors of `pipeline.pairs.anchors`, which the report links to. Raises InputError when it is
+    malformed or no pair matches; nothing is written then.
     """
     try:
         given = dict(parse_qsl(filter.removeprefix("?"), strict_parsing=bool(filter)))
@@ -43,8 +43,8 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
         if filter:
             raise InputError(f"no pair of run {run.name} matches {filter!r:.80}")
         raise InputError(
-            f"run {run.name} has no pairs; make them with `steep run pair`, or read in funnel.json of a "
-            "finished stage pair why it found none"
+            f"run {run.name} has no pairs; make them with `steep run pair`, or read in "
+            "funnel.json of a finished stage pair why it found none"
         )
     rows = run.queries.first_pairs(filters, limit)
     pages = [_pair(run, row["group"], row["row"]) for row in rows]
@@ -69,7 +69,7 @@ def export_pairs(run: OpenRun, path: Path, filter: str, limit: int) -> int:
 
 
 def _inline(style: str) -> str:
-    """The style as the page contains it, on lines of its own."""
+    """The style as the page contains it, on separate lines."""
     return f"\n{style}\n"
 
 

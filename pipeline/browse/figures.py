@@ -1,7 +1,7 @@
 """Distributions and the funnel as bars, each a link to the rows that it counts.
 
-Input: counts. Output: bars with their share of the longest one. The templates draw them as inline SVG
-with attributes only, which the content policy allows.
+Input: counts. Output: bars with their share of the longest one. The templates draw them as inline
+SVG with attributes only, which the content policy allows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def histogram_bars(bars: Sequence[Bar], address: Callable[[float, float], str]) 
 class Cell:
     """A count of a table.
 
-    ``percent`` is its share of the column, ``share`` that of the longest bar.
+    ``percent`` is its share of the column, ``share`` its share of the longest bar.
     """
 
     count: int

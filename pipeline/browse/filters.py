@@ -1,8 +1,8 @@
 """Filters of the lists: the parameters of an address as SQL conditions.
 
 Input: the query parameters of a page, such as ``kind=hard&q=river``. Output: a condition with its
-values for each table. Names of columns come from fixed lists or from the table itself, and values are
-always bound, so that no parameter becomes SQL.
+values for each table. Names of columns come from fixed lists or from the table itself, and values
+are always bound, so that no parameter becomes SQL.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Conditions:
 
 @dataclass(frozen=True)
 class Table:
-    """What can be filtered in a table: parameters with equal values, with ranges, and its numbers."""
+    """The filters of a table: parameters with equal values, with ranges, and its numbers."""
 
     name: str
     equal: Mapping[str, str]
@@ -168,7 +168,7 @@ def _add_others(
 
 
 def _among(table: Table, chosen: str) -> str:
-    """Whether one of the trajectories of a row is among those that a statement selects."""
+    """The condition that a statement selects one of the row's trajectories."""
     return "(" + " OR ".join(f"{column} IN ({chosen})" for column in table.ids) + ")"
 
 
@@ -188,7 +188,7 @@ def _number(name: str, value: str) -> float:
 
 
 def page_number(value: str) -> int:
-    """The number of a page of a list. Raises InputError when it is none."""
+    """The number of a page of a list. Raises InputError for other texts."""
     if not (value.isascii() and value.isdecimal() and len(value) < 9 and int(value) >= 1):
         raise InputError(f"page is {value!r:.60}; expected a number from 1")
     return int(value)

@@ -1,8 +1,9 @@
 """The forms of the browser, which alone answer POST.
 
-Input: a request of the web browser. Output: the fields of its form. Pages of other sites can make a web browser
-send a form here, so every form holds a random token that only the browser's own pages show, and requests that
-the web browser marks as another site's are refused. Bodies are short, and questions are untrusted text.
+Input: a request of the web browser. Output: the fields of its form. Pages of other sites can make a
+web browser send a form here, so every form holds a random token that only the browser's own pages
+show, and requests that the web browser marks as another site's are refused. Bodies are short, and
+questions are untrusted text.
 """
 
 from __future__ import annotations

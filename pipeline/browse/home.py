@@ -1,8 +1,8 @@
-"""The home of a run: what every policy reached, how its trajectories fail, and its rounds.
+"""The home page of a run: scores of every policy, failure modes of its trajectories, and rounds.
 
-Input: an open run. Output: the variables of ``home.html.j2``. Scores, intervals and tests are those that
-the stage ``evaluate`` wrote. Counts are of the trajectories and pairs that the browser lists, and link
-to them.
+Input: an open run. Output: the variables of ``home.html.j2``. The stage ``evaluate`` wrote the
+scores, intervals and tests. The counts cover the trajectories and pairs that the browser lists, and
+link to them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def home(run: OpenRun) -> Page:
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:
-    """One row for each evaluated policy: first those that the run did not train."""
+    """One row for each evaluated policy; policies that the run did not train come first."""
     scores, tests = _scores(run)
     own = of_run(scores)
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}

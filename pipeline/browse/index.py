@@ -1,9 +1,10 @@
 """The side table of the browser: one row per trajectory, with the words of its text.
 
-Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables ``trajectories``,
-``pairs``, ``words`` (which trajectory has which word), ``items`` (which trajectory retrieved what),
-``verdicts``, and ``verdict``, a sentence on the reward. Pages filter, sort and search in these tables;
-texts and token ids stay in Parquet. The file is built once for each state of the run's files.
+Input: the Parquet files of a run. Output: a DuckDB file in the cache with the tables
+``trajectories``, ``pairs``, ``words`` (which trajectory has which word), ``items`` (which
+trajectory retrieved what), ``verdicts``, and ``verdict``, a sentence on the reward. Pages filter,
+sort and search in these tables; texts and token ids stay in Parquet. The file is built once for
+each state of the run's files.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TERM = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 def duckdb() -> Any:
-    """The package duckdb; raises DependencyError where it is missing."""
+    """The package duckdb; raises DependencyError if it is missing."""
     try:
         import duckdb
     except ImportError:
@@ -75,7 +76,7 @@ def open_index(
 
 
 def _remove_older(path: Path, name: str) -> None:
-    """Removes the tables of earlier states of the run, and what killed builds left a day ago."""
+    """Removes tables of earlier states of the run, and files of killed builds older than a day."""
     table = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
     unfinished = re.compile(rf"\.{table.pattern}\.\d+\.tmp(\.wal)?")
     for other in path.parent.iterdir():
@@ -229,7 +230,7 @@ def _diagnose(connection: DuckDBPyConnection, group: Group, file: Path) -> None:
     }
     modes = [
         (
-            mode_of_answer(trajectory)  # most need no look at the hops
+            mode_of_answer(trajectory)  # most failure modes do not depend on the hops
             or diagnose(trajectory, questions.get(trajectory.question_id)).failure_mode
         ).value
         for trajectory in iterate_trajectories(file, _DIAGNOSED)
@@ -264,7 +265,7 @@ def _add_terms(connection: DuckDBPyConnection) -> list[str]:
 
 
 def _add_pair_terms(connection: DuckDBPyConnection) -> None:
-    """Joins pairs with both trajectories; a pair whose trajectories are gone keeps its own fields."""
+    """Joins pairs with both trajectories; a pair without trajectories keeps its own fields."""
     terms = _numeric_terms(connection, "base_pairs", "chosen_rewards")
     columns = "".join(
         f", (p.{side}_rewards->>'$.{t}')::DOUBLE AS {side}_{t}"

@@ -1,7 +1,7 @@
 """Questions to the side table: lists, facets, distributions, and single rows.
 
 Input: a connection to the tables of `pipeline.browse.index` and `Filters`. Output: plain values for
-the pages. A connection answers one request at a time, so each call uses a cursor of its own.
+the pages. A connection answers one request at a time, so each call uses a new cursor.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Bar:
 class Searches:
     """The trajectories of recent searches, each found once and kept in a table in memory.
 
-    One page asks several questions about the same search, and the next pages ask them again.
+    One page runs several queries over the same search, and the next pages run them again.
     """
 
     def __init__(self, connection: DuckDBPyConnection) -> None:
@@ -61,7 +61,7 @@ class Searches:
         self._lock = threading.Lock()
 
     def table(self, words: tuple[str, ...]) -> str:
-        """The name of the table of all ``n`` whose trajectory has a word that starts with each word."""
+        """The table of all ``n`` whose trajectory has a word with each of the prefixes."""
         with self._lock:
             if words not in self._tables:
                 if len(self._tables) == _SEARCHES:
@@ -133,7 +133,9 @@ class Queries:
         return Listing(rows, total, page)
 
     def first_pairs(self, filters: Filters, limit: int) -> list[Row]:
-        """The first pairs of a list. Without an order, each round and kind has its first, then its second.
+        """The first pairs of a list.
+
+        Without an order, each round and kind has its first, then its second.
 
         Raises InputError for a column that cannot be sorted by.
         """
@@ -211,7 +213,7 @@ class Queries:
         return before, after
 
     def histogram(self, table: Table, filters: Filters, column: str) -> list[Bar]:
-        """The distribution of a number; one bar for each value where it has few."""
+        """The distribution of a number; one bar for each value if it has few values."""
         if column not in self.sort_columns(table):
             raise InputError(f"chart is {column!r:.60}; expected a number of the list")
         of = f'FROM {table.name} WHERE {filters.where} AND "{column}" IS NOT NULL'
@@ -225,8 +227,8 @@ class Queries:
         width = (high - low) / BARS
         rows = dict(
             self.rows_of(
-                f'SELECT least(floor(("{column}" - ?) / ?), {BARS - 1})::BIGINT AS b, count(*) {of} '
-                "GROUP BY b",
+                f'SELECT least(floor(("{column}" - ?) / ?), {BARS - 1})::BIGINT AS b, count(*) '
+                f"{of} GROUP BY b",
                 [low, width, *filters.values],
             )
         )
@@ -251,7 +253,8 @@ class Queries:
     def pairs_of(self, trajectory_ids: Sequence[str]) -> list[Row]:
         """All pairs in which one of the trajectories is chosen or rejected."""
         return self.records(
-            "SELECT * FROM pairs WHERE list_contains(?, chosen_id) OR list_contains(?, rejected_id)",
+            "SELECT * FROM pairs WHERE list_contains(?, chosen_id) "
+            "OR list_contains(?, rejected_id)",
             [list(trajectory_ids)] * 2,
         )
 

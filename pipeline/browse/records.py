@@ -1,7 +1,7 @@
 """Single records of a run: a trajectory, a pair, a chunk, a triplet, a judge's call.
 
-Input: a file of the run, and a row or an id. Output: the record. Only the row that is asked for is
-decoded, so that a page of 100,000 trajectories costs as little as one of ten.
+Input: a file of the run, and a row or an id. Output: the record. Only the requested row is decoded,
+so that a page over 100,000 trajectories costs as little as a page over ten.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _select(sql: str, values: list[Any]) -> list[dict[str, Any]]:
 
 
 class Knowledge:
-    """Passages and facts of a run, by id; None or empty where the run has none."""
+    """Passages and facts of a run, by id; None or empty if the run has none."""
 
     def __init__(self, sources: RunSources) -> None:
         self._sources = sources

@@ -1,7 +1,7 @@
 """Fills the templates of the browser.
 
-Every value is escaped, and invisible control characters are written out. Pages have no inline script
-and no inline style, because the content policy refuses both.
+Every value is escaped, and invisible control characters are written out. Pages have no inline
+script and no inline style, because the content policy refuses both.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KIND_MEANINGS = {
     "easy": "The rejected trajectory is well-formed and has a wrong answer.",
     "hard": "The rejected trajectory has a partly right answer and no better process.",
     "margin": "The reward of the rejected trajectory is lower by the margin or more.",
-    "step": "Both trajectories share a prefix; the step after it has the better reward when chosen. "
-    "Only this step is trained.",
+    "step": "Both trajectories share a prefix; the step after it has the better reward when "
+    "chosen. Only this step is trained.",
 }
 VERDICT_MEANINGS = {
     (
@@ -55,7 +55,7 @@ VERDICT_MEANINGS = {
 
 @cache
 def stylesheet() -> str:
-    """The style of the report with what the browser adds."""
+    """The style of the report with the additions of the browser."""
     return "\n".join(path.read_text(encoding="utf-8") for path in _STYLES)
 
 

@@ -1,9 +1,9 @@
-"""What keeps the browser safe: response headers, the token, and the check of the Host header.
+"""The protection of the browser: response headers, the token, and the check of the Host header.
 
 Documents and outputs of policies are untrusted. Templates escape them; these headers make the web
 browser refuse scripts, styles and images from elsewhere even if one was not escaped. On a loopback
-address requests must have a trusted Host header (`retrieval.remote.hosts`), so that a page of another
-site cannot read the run. On any other address every request needs the token.
+address requests must have a trusted Host header (`retrieval.remote.hosts`), so that a page of
+another site cannot read the run. On any other address every request needs the token.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Guard:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
     def _with_cookie(self, request: Request, token: str) -> Response:
-        """Sends the web browser to the same address without the token, which its history then lacks."""
+        """Redirects to the same address without the token, to keep it out of the history."""
         rest = [(name, v) for name, v in request.query_params.multi_items() if name != "token"]
         path = "/" + request.url.path.lstrip("/")  # a path of two slashes would name another host
         response = RedirectResponse(path + ("?" + urlencode(rest) if rest else ""), 303)

@@ -1,4 +1,4 @@
-"""The runs that a browser shows, each opened when its first page is asked for."""
+"""The runs that a browser shows; the first request for a run opens it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Where a run is, and what its configuration says.
+    """The directory of a run, and the facts of its configuration.
 
-    ``current`` gives the outputs that its configuration names today, or None where that is not known.
-    ``base_model`` is the directory of the tokenizer. ``policies`` can be asked questions; None for a run
-    without a configuration of its own, and ``not_asked`` says why if it has one of another run.
+    ``current`` gives the outputs that its configuration names today, or None if they are unknown.
+    ``base_model`` is the directory of the tokenizer. ``policies`` can be asked questions. It is
+    None for a run without its own configuration; ``not_asked`` gives the reason if the
+    configuration belongs to another run.
     """
 
     name: str
@@ -48,14 +49,14 @@ class OpenRun:
     def __init__(
         self, entry: RunEntry, sources: RunSources, queries: Queries, outputs: frozenset[Path]
     ) -> None:
-        """``outputs`` are those that the run had before ``sources`` were looked for."""
+        """``outputs`` are the outputs of the run before ``sources`` were looked for."""
         self.name = entry.name
         self.sources, self.queries = sources, queries
         self.knowledge = Knowledge(sources)
         self.policies = entry.policies
         self.not_asked = entry.not_asked or (
-            f"run {entry.name} has no config.yaml that names its policies; open it with its configuration: "
-            "steep browse --config FILE"
+            f"run {entry.name} has no config.yaml that names its policies; open it with its "
+            "configuration: steep browse --config FILE"
         )
         self._entry = entry
         self._outputs = outputs
@@ -81,8 +82,8 @@ class OpenRun:
         directory = self._entry.base_model
         if directory is None:
             raise InputError(
-                f"run {self.name} has no config.yaml that names its base model, so its tokens cannot "
-                "be shown; open it with its configuration: steep browse --config FILE"
+                f"run {self.name} has no config.yaml that names its base model, so its tokens "
+                "cannot be shown; open it with its configuration: steep browse --config FILE"
             )
         return open_tokenizer(directory)
 
@@ -119,7 +120,7 @@ def _outputs(store: Path) -> frozenset[Path]:
 
 
 class Site:
-    """All runs of a browser, by name; the first is the one that was asked for.
+    """All runs of a browser, by name; the requested run is the first.
 
     Runs that appear while the browser runs are found at the next request.
     """
@@ -131,7 +132,7 @@ class Site:
         say: Callable[[str], None] = lambda line: None,
         others: Callable[[Collection[str]], Mapping[str, RunEntry]] = lambda known: {},
     ) -> None:
-        """``others`` gives the runs that are there now beside those of the given names."""
+        """``others`` gives the runs that exist now besides the runs with the given names."""
         self._known, self._cache, self._say, self._others = dict(entries), cache, say, others
         self._open: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
@@ -148,7 +149,7 @@ class Site:
 
     @property
     def first(self) -> OpenRun:
-        """The run that was asked for, opened. Raises as `run` does."""
+        """The requested run, opened. Raises the errors of `run`."""
         return self._opened(next(iter(self._known)))
 
     def run(self, name: str) -> OpenRun | None:
@@ -159,7 +160,7 @@ class Site:
         return self._opened(name) if name in self._entries else None
 
     def reopen(self, name: str) -> OpenRun | None:
-        """Open a run again, with the outputs that it has now. Returns and raises as `run` does."""
+        """Open a run again, with its present outputs. Returns and raises as `run` does."""
         return self._opened(name, again=True) if name in self._entries else None
 
     def _opened(self, name: str, *, again: bool = False) -> OpenRun:

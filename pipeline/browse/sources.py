@@ -2,8 +2,8 @@
 
 Input: the stage store of a run, and the outputs that the configuration names today. Output: the
 directories of every round and of every evaluated policy. An output that the configuration no longer
-names is used when nothing newer is there, and listed as stale. Inputs of an output are those that its
-manifest records, so that pairs and trajectories of one round belong together.
+names is used when no newer output exists, and listed as stale. The manifest of an output names its
+inputs, so that pairs and trajectories of one round belong together.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Stages = Mapping[tuple[str, int | None], Path]
 
 @dataclass(frozen=True)
 class Group:
-    """Trajectories that one policy sampled, and what was made from them.
+    """Trajectories that one policy sampled, and the outputs made from them.
 
     ``key`` names the group in addresses: ``round-2`` for the trajectories of a round, ``policy-1``
-    for those of an evaluated policy.
+    for the trajectories of an evaluated policy.
     """
 
     key: str
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class RunSources:
-    """The outputs of one run; ``stale`` has one sentence for each that is not of today's settings."""
+    """The outputs of one run; ``stale`` has a sentence for each output of earlier settings."""
 
     name: str
     groups: tuple[Group, ...]
@@ -102,8 +102,8 @@ class RunSources:
 def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSources:
     """The outputs below ``root``, the directory ``store`` of a run.
 
-    ``current`` has the outputs that the configuration names today, by stage and round; None where
-    that is not known. Raises StoreError when the store has neither trajectories nor pairs.
+    ``current`` has the outputs that the configuration names today, by stage and round; None if they
+    are unknown. Raises StoreError when the store has neither trajectories nor pairs.
     """
     found = _Found(Store(root), current)
     groups = [*_rounds(found), *_policies(found)]
@@ -143,7 +143,7 @@ class _Found:
     def of(
         self, stage: str, number: int | None = None, recorded: Mapping[str, str] | None = None
     ) -> Path | None:
-        """The output of a stage: as recorded by a later stage, of today's settings, or the newest."""
+        """A stage's output: as recorded by a later stage, of today's settings, or the newest."""
         now = None if self.current is None else self.current.get((stage, number))
         fingerprint = None if recorded is None else recorded.get(stage)
         directory = None if fingerprint is None else self.store.root / stage / fingerprint
@@ -162,7 +162,7 @@ class _Found:
         return directory
 
     def settings(self) -> dict[str, Any]:
-        """The settings of retrieval and of the base model that the newest samples were made with."""
+        """The retrieval settings and the base model of the newest samples."""
         for number in reversed(self.numbers("sample")):
             directory = self.of("sample", number)
             manifest = None if directory is None else _manifest(directory)
@@ -228,7 +228,7 @@ def _policies(found: _Found) -> Iterator[Group]:
 
 
 def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:
-    """The question files of the splits, where versions before 0.2 kept them too."""
+    """The question files of the splits; versions before 0.2 kept them in the corpus."""
     corpus = found.of("corpus")
     files = []
     for split in splits:

@@ -1,10 +1,10 @@
 """The steps of a trajectory as the pages show them, and the evidence that they match.
 
 Input: a trajectory with its reward terms. Output: for each step its query, conclusion, retrieved
-items with rank, and the golden evidence that its texts match best. TeaRAG's reward keeps the largest
-similarity of each piece of evidence over all steps (arXiv 2511.05385, eq. 9 to 11), and not the
-step. The step shown is the one whose text shares most words with the evidence (`Lexical`), which the
-page says.
+items with rank, and the golden evidence that its texts match best. TeaRAG's reward keeps the
+largest similarity of each piece of evidence over all steps (arXiv 2511.05385, eq. 9 to 11), but not
+the step. The page shows the step whose text shares most words with the evidence (`Lexical`), and
+says how the step was chosen.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class StepView:
 
 @dataclass(frozen=True)
 class EvidenceMatch:
-    """One piece of golden evidence; ``matches`` has the recorded value and the step by kind of text."""
+    """One piece of golden evidence; ``matches``: recorded value and step, by kind of text."""
 
     text: str
     matches: Mapping[str, tuple[float, int | None]]
 
 
 def step_views(trajectory: Trajectory) -> list[StepView]:
-    """The steps from 1, with the reward terms of each where the method has them."""
+    """The steps from 1, with the reward terms of each if the method has such terms."""
     terms = (trajectory.rewards or {}).get("steps")
     of_step = terms if isinstance(terms, list) and len(terms) == len(trajectory.steps) else None
     return [
@@ -63,7 +63,7 @@ def step_views(trajectory: Trajectory) -> list[StepView]:
 
 
 def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
-    """The first step at which two trajectories differ, and in what; empty where no step differs.
+    """The first step at which two trajectories differ, and the kind of difference; else empty.
 
     Each side has its name, ``side``, and its ``steps``.
     """
@@ -87,7 +87,7 @@ def first_difference(sides: Sequence[Mapping[str, Any]]) -> str:
 
 
 def format_error(trajectory: Trajectory) -> tuple[str, str, str]:
-    """The parser's reason, and the text before and after its place, where it names one."""
+    """The parser's reason, and the text before and after its place if it names a place."""
     reason = trajectory.format_error or "no cause recorded"
     found = _OFFSET.search(reason)
     if found is None:

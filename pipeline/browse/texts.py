@@ -1,4 +1,4 @@
-"""Texts of trajectories in pieces: who wrote each, what training reads of it, and what differs.
+"""Texts of trajectories in pieces, with the writer, the part in the loss, and the differences.
 
 Input: trajectories and pairs. Output: pieces of text with a role and a mark. The roles are
 "trained" (sampled by the policy, and in the loss), "masked" (sampled by the policy, and left out of
@@ -30,7 +30,7 @@ _LARGEST = 4_000_000  # product of word counts up to which differences are compu
 
 
 class Piece(NamedTuple):
-    """A stretch of text; ``differs`` says that the other text does not have it."""
+    """A stretch of text; ``differs`` means that the other text does not have it."""
 
     text: str
     role: Role
@@ -55,7 +55,7 @@ def pieces(trajectory: Trajectory) -> list[Piece]:
 
 
 def pair_pieces(left: Sequence[Piece], right: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Both texts with the words marked that the other one does not have at that place."""
+    """Both texts, with the words marked that the other text lacks at that place."""
     marks = _differences(_joined(left), _joined(right))
     return _marked(left, marks[0]), _marked(right, marks[1])
 
@@ -117,8 +117,8 @@ def trained_pieces(
 ) -> list[Piece]:
     """The text of one side of a pair as training sees it, decoded from its tokens.
 
-    ``spans`` are those of the pair, and ``observed`` those of its trajectory: tokens that only the pair
-    leaves out of the loss are masked. Raises InputError when spans do not cover the ids.
+    ``spans`` are the pair's spans, and ``observed`` the trajectory's spans: tokens that only the
+    pair leaves out of the loss are masked. Raises InputError when spans do not cover the ids.
     """
     return [
         Piece(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), role)
@@ -182,7 +182,7 @@ def pair_tokens(
 
 
 def open_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory. Raises InputError when there is none."""
+    """The tokenizer of a model directory. Raises InputError when the directory has none."""
     from tokenizers import Tokenizer
 
     path = directory / "tokenizer.json"

@@ -1,7 +1,7 @@
 """The values of the pages of one run: lists, pairs, trajectories, graphs, questions, passages.
 
-Each function returns the variables of the template with the same name, or None when there is no such
-record. Raises InputError for an impossible filter, StoreError for a file that cannot be read.
+Each function returns the variables of the template with the same name, or None when there is no
+such record. Raises InputError for an impossible filter, StoreError for a file that cannot be read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _bars(run: OpenRun, table: Table, filters: Filters, chart: str) -> list[BarV
     names = ("from", "to") if is_term else (f"{chart}_from", f"{chart}_to")
 
     def address(low: float, high: float) -> str:
-        """Both ends are written with all their digits, so that the rows at the ends are among them."""
+        """Both ends have all their digits, so that the range includes the rows at its ends."""
         ends = dict(zip(names, (repr(low), repr(high)), strict=True))
         return filters.address(**ends, **({"term": chart} if is_term else {}))
 
@@ -175,7 +175,7 @@ def _reasons(
 def _pair_texts(
     run: OpenRun, record: Pair, of_side: Mapping[str, tuple[Row, Trajectory] | None]
 ) -> tuple[tuple[list[Piece], list[Piece]], str | None]:
-    """Both texts as training reads them, with differences marked, and why that was not possible."""
+    """Both texts as training reads them, with differences marked, or why they are missing."""
     observed = {
         side: found[1].token_spans if found is not None else () for side, found in of_side.items()
     }
@@ -199,7 +199,7 @@ def _pair_tokens(run: OpenRun, record: Pair, side: str, whole: Trajectory | None
 
 
 def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] | None) -> Page:
-    """What the page shows of a trajectory besides its text."""
+    """The values of a trajectory's page besides its text."""
     if found is None:
         return {"facts": None, "error": None, "steps": [], "evidence": [], "verdicts": {}}
     row, record = found
@@ -215,8 +215,8 @@ def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] |
 def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> Page | None:
     """One trajectory of a question on each side of a comparison, with their differences marked.
 
-    Of a question that was won or lost, the two have a right and a wrong answer. None when a side has no
-    trajectory of the question.
+    Of a question that was won or lost, the two have a right and a wrong answer. None when a side
+    has no trajectory of the question.
     """
     found = []
     for number, side in enumerate(sides):
@@ -354,7 +354,7 @@ def fact(run: OpenRun, fact_id: str) -> Page | None:
 
 
 def ask(run: OpenRun, desk: Desk, key: str) -> Page:
-    """The form for a question, the question with this key and its answers, and earlier questions."""
+    """The form for a question, the question ``key`` with its answers, and earlier questions."""
     asked = desk.find(run.name, key)
     opened = desk.open  # read once: the thread of the desk may close the engine at any time
     waits = asked is not None and not asked.ended  # read once: the answer may come meanwhile
@@ -384,7 +384,7 @@ def _answer(name: str, answered: Answered) -> Page:
     return {
         "name": name,
         "trajectory": trajectory,
-        "without": answer_line(trajectory),  # why there is no answer, if there is none
+        "without": answer_line(trajectory),  # the reason if there is no answer
         "cost": cost_line(trajectory, answered.seconds),
         "steps": step_views(trajectory),
         "pieces": pieces(trajectory),

@@ -1,9 +1,9 @@
 """Wordings of comparison questions over the closed world, as tables keyed by relation.
 
 The question types are the comparison of HotpotQA (arXiv 1809.09600) and the bridge comparison of
-2WikiMultiHopQA (arXiv 2011.01060). `RANKED` questions compare years, dates or lengths; the answer is
-one of two entities. `SAME` questions are answered by yes or no. Bridge comparisons compare facts of
-the persons to whom two heads are related by a relation of `BRIDGES`.
+2WikiMultiHopQA (arXiv 2011.01060). `RANKED` questions compare years, dates or lengths; the answer
+is one of two entities. `SAME` questions are answered by yes or no. Bridge comparisons compare facts
+of the persons to whom two heads are related by a relation of `BRIDGES`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ BRIDGES: dict[str, str] = {
     "mayor": "mayor",
     "leader": "leader",
 }
-# {type} and {role} are those of the two heads; otherwise as `RANKED`
+# {type} and {role} belong to the two heads; otherwise as `RANKED`
 BRIDGE_RANKED: tuple[tuple[str, bool], ...] = (
     ("Which {type} has the {role} who was born first, {a} or {b}?", False),
     ("Which {type} has the {role} who is older, {a} or {b}?", False),

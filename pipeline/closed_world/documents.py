@@ -1,9 +1,10 @@
 """Documents of the closed world: short, varied, with distracting facts.
 
-Purpose: turn facts into the corpus. Input: entities, facts, and the entities with two pages. Output:
-one or two `Document`s per entity, of 20 to 45 words in 2 to 4 sentences. The pages of an entity state
-each of its facts once. The remaining room is filled with facts of related entities and with sentences
-that state no fact. About a fifth of all facts is thus stated in two documents, in different words.
+Purpose: turn facts into the corpus. Input: entities, facts, and the entities with two pages.
+Output: one or two `Document`s per entity, of 20 to 45 words in 2 to 4 sentences. The pages of an
+entity state each of its facts once. The remaining room is filled with facts of related entities and
+with sentences that state no fact. About a fifth of all facts is thus stated in two documents, in
+different words.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Input: a seeded `random.Random` and the number of entities. Output: `Entity`, `Fact` and `NaryFact`
 tuples, which `documents` puts into words. All binary relations are functional. A marriage gives one
-fact per spouse, and a father belongs to the generation before his child. The famous core has a fixed
-seed and is therefore identical in all worlds.
+fact per spouse, and a father belongs to the generation before his child. The famous core has a
+fixed seed and is therefore identical in all worlds.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _NARY_FROM = {
 _NARY_HOSTS = ("film", "book", "band", "company")
 _NARY_SHARE = 0.3
 _ROLES = {key: tuple(role for role, _ in nary.roles) for key, nary in NARY_RELATIONS.items()}
-# Probability that an entity has the relation; 1 for all others. If every person had every relation, a
-# reader could ignore the documents.
+# Probability that an entity has the relation; 1 for all others. If every person had every relation,
+# a reader could ignore the documents.
 _PRESENCE = {"based_on": 0.35, "river": 0.7, "father": 0.6, "employer": 0.7, "alma_mater": 0.7}
 
 

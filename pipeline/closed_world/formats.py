@@ -2,12 +2,12 @@
 
 Purpose: the same loaders read the closed world and the real data. Input: `Question`s. Output:
 dictionaries with the fields of MuSiQue (arXiv 2108.00573), HotpotQA (arXiv 1809.09600),
-2WikiMultiHopQA (arXiv 2011.01060) and NQ-open (arXiv 1906.00300). MuSiQue and NQ-open records have one
-more field, the sentence that states a hop's fact (`support_sentence`, `evidence`).
+2WikiMultiHopQA (arXiv 2011.01060) and NQ-open (arXiv 1906.00300). MuSiQue and NQ-open records have
+one more field, the sentence that states a hop's fact (`support_sentence`, `evidence`).
 
 The supporting paragraph of a hop is a document about the hop's subject that states its fact. Up to
-half of the distractors mention an entity of the question. No distractor states a fact that is needed
-to answer the question.
+half of the distractors mention an entity of the question. No distractor states a fact that is
+needed to answer the question.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Formatter:
     ) -> list[Document]:
         """`number` documents that state no fact of the question.
 
-        With `titles_once`, no two of them have the same title or that of a gold document.
+        With `titles_once`, no two of them have the same title or the title of a gold document.
         """
         gold = {document.id for key in question.facts for document in self.world.documents_of(key)}
         titles = {self.support(fact)[0].title for fact in _binary(question)}

@@ -1,9 +1,9 @@
 """Invented names: short, pronounceable, unique within a world, too varied to be memorized.
 
-Purpose: give every entity of the closed world a surface form. Input: a seeded `random.Random`. Output:
-names by entity type. Names of persons, places and companies are built from some 700 syllables, titles
-from word lists. If a name is already in use, another is drawn. After seven such draws a Roman numeral
-is added, so that worlds of any size have distinct names.
+Purpose: give every entity of the closed world a surface form. Input: a seeded `random.Random`.
+Output: names by entity type. Names of persons, places and companies are built from some 700
+syllables, titles from word lists. If a name is already in use, another is drawn. After seven such
+draws a Roman numeral is added, so that worlds of any size have distinct names.
 """
 
 from __future__ import annotations

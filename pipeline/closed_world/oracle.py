@@ -1,9 +1,9 @@
 """Exact verdicts on the closed world: truth of statements, answers to questions, path lengths.
 
 Purpose: the ground truth of the `closed-world` judge, and for measuring how well rewards and judges
-rank trajectories. Input: a `World` and plain text in any of its wordings. Output: verdicts, answers,
-and lengths of shortest paths between entities. The world is closed: a statement without a fact is
-false. The texts are model output; an unreadable text gives None and never raises.
+rank trajectories. Input: a `World` and plain text in any of its wordings. Output: verdicts,
+answers, and lengths of shortest paths between entities. The world is closed: a statement without a
+fact is false. The texts are model output; an unreadable text gives None and never raises.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ class Oracle:
     def shortest_path(self, chain: Sequence[Fact]) -> int:
         """The smallest number of facts that connect the chain's first head with its last tail.
 
-        Binary and n-ary facts connect their entities in both directions, so shortcuts are possible. A
-        literal at the end is reached only by the fact that states it. At most `len(chain)`.
+        Binary and n-ary facts connect their entities in both directions, so shortcuts are possible.
+        A literal at the end is reached only by the fact that states it. At most `len(chain)`.
 
         Raises:
             ValueError: the chain is empty.

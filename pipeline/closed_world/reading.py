@@ -1,8 +1,9 @@
 """Mentions and statements in free text, matched against the closed world.
 
-Purpose: the exact judge reads model output (a conclusion in any wording, a garbled sentence), whereas
-`Oracle.verify` needs one clean statement. Input: a world and text. Output: mentions of its entities
-and literals, and statements with their truth values. Only names and aliases count as mentions.
+Purpose: the exact judge reads model output (a conclusion in any wording, a garbled sentence),
+whereas `Oracle.verify` needs one clean statement. Input: a world and text. Output: mentions of its
+entities and literals, and statements with their truth values. Only names and aliases count as
+mentions.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Reader:
     def mentions(self, text: str, kind: str | None = None) -> list[Mention]:
         """The mentions in a text, in order of occurrence.
 
-        Of overlapping names the longest counts. ``kind`` restricts the mentions to one type of entity
-        or literal.
+        Of overlapping names the longest counts. ``kind`` restricts the mentions to one type of
+        entity or literal.
         """
         text = text[:_MAX_CHARACTERS]
         mentions: list[Mention] = []
@@ -125,7 +126,7 @@ class Reader:
         return list(verdicts.items())
 
     def question(self, text: str) -> tuple[str, str] | None:
-        """The last question in the text that the world answers, with its answer; None without one."""
+        """The last question in the text that the world answers, with its answer, or None."""
         for match in reversed(list(_SENTENCE.finditer(text[:_MAX_CHARACTERS]))):
             sentence = " ".join(match.group().split())
             if sentence.endswith("?"):

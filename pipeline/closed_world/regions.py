@@ -1,8 +1,8 @@
 """Proposes questions of every kind from a part of a closed world.
 
-Purpose: the candidates from which `splits` draws. Input: a `World` and a set of its entities. Output:
-iterators of `Question`s that involve only these entities, in random order. Each call makes a limited
-number of attempts; the questions may repeat, and there may be none.
+Purpose: the candidates from which `splits` draws. Input: a `World` and a set of its entities.
+Output: iterators of `Question`s that involve only these entities, in random order. Each call makes
+a limited number of attempts; the questions may repeat, and there may be none.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Region:
     ) -> Iterator[Question]:
         """Chains of `hops` hops, including inferences.
 
-        A share ``famous_share`` of the proposals has at least one hop whose head is a famous entity.
-        Such chains are few; many of these proposals are therefore repetitions.
+        A share ``famous_share`` of the proposals has at least one hop whose head is a famous
+        entity. Such chains are few; many of these proposals are therefore repetitions.
         """
         famous: Iterator[tuple[Fact, ...]] = iter(())
         for chain in self.world.chains(rng, hops, ATTEMPTS // 2, within=self.entities):
@@ -152,7 +152,7 @@ class Region:
     def _pair_with_same_end(
         self, rng: random.Random, bridge: Fact, key: str
     ) -> tuple[Fact, Fact] | None:
-        """The bridge and another one whose person has the same tail of the relation `key`."""
+        """The bridge and another bridge whose person has the same tail of the relation `key`."""
         end = self.world.fact_of(bridge.tail, key)
         if end is None:
             return None

@@ -1,10 +1,10 @@
 """Draws the questions of every data set and split without overlap.
 
 Input: a `World` and the sizes of the splits train, sampling, dev and test. Output: lists of
-`Question`s by (data set, split), and the positions of the unseen test questions. Some entities are held
-out: a share of every test split is about them only, and no question of another split involves them.
-Training chains avoid the facts of single-hop sampling, dev and test questions, because every hop of a
-training chain is also a one-hop example (TeaRAG, arXiv 2511.05385, section 4.3.1).
+`Question`s by (data set, split), and the positions of the unseen test questions. Some entities are
+held out: a share of every test split is about them only, and no question of another split involves
+them. Training chains avoid the facts of single-hop sampling, dev and test questions, because every
+hop of a training chain is also a one-hop example (TeaRAG, arXiv 2511.05385, section 4.3.1).
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ def draw_questions(
 ) -> dict[tuple[str, str], DrawnQuestions]:
     """All questions by (data set, split); the draw depends on the world's seed and the sizes.
 
-    Another size changes its own questions and those that are drawn after them: test questions come
-    first, then dev, sampling and training questions.
+    Another size changes its own questions and all questions drawn later: test questions come first,
+    then dev, sampling and training questions.
 
     Args:
         world: source of the questions.

@@ -1,7 +1,8 @@
 """Wordings of the closed world's binary relations, as a table for `schema`.
 
-One block per relation: key, head type, tail type and triplet phrase, then its statements (=), one-hop
-questions (?) and noun phrases for nesting (+). {head} and {tail} are placeholders for surfaces.
+One block per relation: key, head type, tail type and triplet phrase, then its statements (=),
+one-hop questions (?) and noun phrases for nesting (+). {head} and {tail} are placeholders for
+surfaces.
 """
 
 BINARY = """

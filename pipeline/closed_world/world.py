@@ -1,10 +1,11 @@
 """The closed world: generated entities, facts and documents with complete ground truth.
 
-Purpose: a corpus that is generated in a fraction of a second. Tests need no download, a reader can be
-trained on any number of worlds, and every judgment has an exact answer. Input: a seed and a number of
-documents. Output: a `World`. Every binary relation is functional; a chain of facts therefore has one
-answer. A famous core of 60 entities is the same in every world. A reader that was trained on many worlds
-knows its facts without retrieval, which makes over-search measurable (HiPRAG, arXiv 2510.07794).
+Purpose: a corpus that is generated in a fraction of a second. Tests need no download, a reader can
+be trained on any number of worlds, and every judgment has an exact answer. Input: a seed and a
+number of documents. Output: a `World`. Every binary relation is functional; a chain of facts
+therefore has one answer. A famous core of 60 entities is the same in every world. A reader that was
+trained on many worlds knows its facts without retrieval, which makes over-search measurable
+(HiPRAG, arXiv 2510.07794).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Writes a closed world to disk as raw data for the pipeline's loaders.
 
-Purpose: the data of the embedded configuration. Input: a seed, a number of documents, and the number
-of questions of each data set and split. Output: a directory with `corpus.jsonl`, the annotated
-`triplets.jsonl` and `hyperedges.jsonl`, questions in the native files of MuSiQue, HotpotQA,
-2WikiMultiHopQA and NQ-open, and `world.json`, from which `read_world` regenerates the world. The
-directory is created atomically.
+Purpose: the data of the embedded configuration. Input: a seed, a number of documents, and the
+number of questions of each data set and split. Output: a directory with `corpus.jsonl`, the
+annotated `triplets.jsonl` and `hyperedges.jsonl`, questions in the native files of MuSiQue,
+HotpotQA, 2WikiMultiHopQA and NQ-open, and `world.json`, from which `read_world` regenerates the
+world. The directory is created atomically.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def corpus_records(world: World) -> Iterator[dict[str, Any]]:
 def triplet_records(world: World) -> Iterator[dict[str, Any]]:
     """One record {"head", "relation", "tail", "title", "doc_id", "sentence"} per stated triplet.
 
-    `sentence` is the document's sentence that states the triplet. Head and tail are full names, even
-    where the sentence uses an alias. An n-ary fact gives the equivalent binary triplets.
+    `sentence` is the document's sentence that states the triplet. Head and tail are full names,
+    even where the sentence uses an alias. An n-ary fact gives the equivalent binary triplets.
     """
     for document in world.documents:
         for sentence, fact_ids in zip(document.sentences, document.facts, strict=True):
@@ -74,7 +74,7 @@ def _triplets(world: World, key: str) -> list[tuple[str, str, str]]:
 
 
 def hyperedge_records(world: World) -> Iterator[dict[str, Any]]:
-    """One record {"text", "entities", "doc_id"} per sentence with facts; entities include literals."""
+    """One record {"text", "entities", "doc_id"} per sentence with facts; literals are entities."""
     for document in world.documents:
         for text, fact_ids in zip(document.sentences, document.facts, strict=True):
             if not fact_ids:

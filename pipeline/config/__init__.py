@@ -1,7 +1,8 @@
-"""The configuration: YAML files under ``configs/``, checked by frozen models that refuse unknown keys.
+"""The configuration: YAML files, checked by frozen models that refuse unknown keys.
 
-`load` reads a file. Blocks are in stage order (`knowledge`, then `policy`). Each stage declares the
-blocks that it reads (``tasks/``), and only those enter its fingerprint.
+`load` reads a file; shipped files are under ``configs/``. Blocks are in stage order (`knowledge`,
+then `policy`). Each stage declares the blocks that it reads (``tasks/``), and only those enter its
+fingerprint.
 """
 
 from pipeline.config.base import (

@@ -1,5 +1,4 @@
-"""Types of settings (bounded numbers, lists, texts, addresses), the base of all blocks, and blocks that
-others share: engines and endpoints."""
+"""Types of settings (numbers, lists, texts, addresses), the base of blocks, and shared blocks."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from pipeline.config.yaml_files import shown_key
 from pipeline.core.input_files import leaves
 from pipeline.core.text import without_keys
 
-# Every numeric field has a lower and an upper bound. The upper bounds are far above all useful values;
-# they keep counts within 32 bits, and loops over rounds, shards and processes finite.
+# Every numeric field has a lower and an upper bound. The upper bounds are far above all useful
+# values; they keep counts within 32 bits, and loops over rounds, shards and processes finite.
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Few = Annotated[int, Field(ge=1, le=1000)]  # of processes, devices and rounds
@@ -38,7 +37,8 @@ Epochs = Annotated[float, Field(gt=0, le=10_000)]
 
 NotEmpty = Annotated[str, Field(min_length=1)]
 Item = TypeVar("Item")
-# Blocks are strict, so that true and "3" are no numbers. Tuples are not: YAML and JSON have only lists.
+# Blocks are strict: true and "3" are refused as numbers. Tuples are not strict, because YAML and
+# JSON have only lists.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 AtLeastOne = Annotated[tuple[Item, ...], Field(strict=False, min_length=1)]
 
@@ -67,7 +67,7 @@ PathOrTemplate = Annotated[str, Field(min_length=1), AfterValidator(_path_unless
 
 
 def with_numbers_as_keys(value: object, kind: str) -> object:
-    """A mapping with whole numbers as keys, which are texts in JSON; ``kind`` names a key in messages."""
+    """A mapping with whole numbers as keys (texts in JSON); messages call a key ``kind``."""
     if not isinstance(value, dict):
         return value
     keys = [int(key) if re.fullmatch(r"[1-9]\d{0,3}", str(key)) else key for key in value]
@@ -101,11 +101,11 @@ def check_texts(value: Any) -> None:
 
 
 def check_address(value: str, example: str, remedy: str) -> None:
-    """Raise ValueError, whose message never has the address, unless it has only host and path."""
+    """Raise ValueError, without the address in its message, unless it has only host and path."""
     try:
         parts = urlsplit(value)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or half an IPv6 address
+    except ValueError:  # the port is not a number, or the IPv6 address is incomplete
         usable = False
     if not usable or re.search(r"[\s\\]", value):
         raise ValueError(f"expected an address such as {example}")
@@ -137,7 +137,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Indirect:
-    """Marks a field that decides results through something else that fingerprints hold.
+    """Marks a field that fingerprints leave out because they hold the content that it names.
 
     ``model.base`` and ``data.root`` name files, and fingerprints hold the content of these files.
     """
@@ -146,9 +146,9 @@ class Indirect:
 class Block(BaseModel):
     """Base of every block: immutable; refuses unknown keys, other types, NaN and infinity.
 
-    Values are not converted, except whole numbers where a field is a float: true is no number, nor is
-    a number in quotes, and 3.0 is no whole number. Texts hold no control characters except tabs and
-    line breaks.
+    Values are not converted: true and numbers in quotes are not accepted as numbers, and 3.0 is not
+    accepted as a whole number. The exception is a float field, which accepts whole numbers. Texts
+    hold no control characters except tabs and line breaks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -171,7 +171,8 @@ class Block(BaseModel):
     def deciding(self, *names: str) -> dict[str, Any]:
         """The settings that decide results, as JSON values, for fingerprints.
 
-        Leaves out `Execution` and `Indirect` fields, at any depth. ``names`` limit them to these fields.
+        Leaves out `Execution` and `Indirect` fields, at any depth. ``names`` limit them to these
+        fields.
         """
         chosen = (set(names) or type(self).model_fields.keys()) - self.marked(Execution)
         chosen -= self.marked(Indirect)
@@ -223,8 +224,8 @@ class EngineConfig(Block):
     )
     adapters: Literal["merged", "loaded"] = Field(
         "merged",
-        description="a LoRA adapter is merged into the weights, or loaded beside them; merging in 16 bit "
-        "is refused where it would lose more than a tenth of a small adapter",
+        description="a LoRA adapter is merged into the weights, or loaded beside them; merging in "
+        "16 bit is refused where it would lose more than a tenth of a small adapter",
     )
 
 

@@ -1,7 +1,7 @@
-"""The blocks ``judges`` and ``evaluation``: judges of steps, and what is measured of every policy.
+"""The blocks ``judges`` and ``evaluation``: judges of steps, and evaluation of every policy.
 
-``evaluation.retrieval`` and ``evaluation.sampling`` hold only the settings that differ from the blocks
-``retrieval`` and ``sampling`` of the run. `Config.for_evaluation` merges them.
+``evaluation.retrieval`` and ``evaluation.sampling`` hold only the settings that differ from the
+blocks ``retrieval`` and ``sampling`` of the run. `Config.for_evaluation` merges them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class JudgeModel(Block):
         for backend, setting in (("openai", "endpoint"), ("vllm", "model")):
             if named[backend] and self.backend != backend:
                 raise ValueError(
-                    f"{setting} is used by backend {backend} only, and backend is {self.backend}; remove it"
+                    f"{setting} is used by backend {backend} only, and backend is {self.backend}; "
+                    "remove it"
                 )
             if not named[backend] and self.backend == backend:
                 raise ValueError(f"backend is {backend}, which needs {setting}; add it")
@@ -76,7 +77,8 @@ class Judges(Block):
     """The judges of both kinds of error, and how they are called (HiPRAG 3.2)."""
 
     over: JudgeModel = Field(
-        description="judge of over-search: does the policy's closed-book answer equal the conclusion"
+        description="judge of over-search: does the policy's closed-book answer equal the "
+        "conclusion"
     )
     under: JudgeModel = Field(
         description="judge of under-search: is a step without a search correct"
@@ -120,20 +122,20 @@ class Evaluation(Block):
     split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
     policies: Annotated[Items[PathOrName], Indirect()] = Field(
         (),
-        description="policies to evaluate besides those of the run: base, the untrained model, or the "
-        "directory of an adapter",
+        description="policies to evaluate in addition to the run's policies: base, the untrained "
+        "model, or the directory of an adapter",
     )
     retrieval: Overrides = Field(
         {},
-        description="settings of the block `retrieval` that differ in evaluation: `{top_k: 3}`; indexes that "
-        "only evaluation needs are built too",
+        description="settings of the block `retrieval` that differ in evaluation: `{top_k: 3}`; "
+        "indexes that only evaluation needs are built too",
     )
     sampling: Overrides = Field(
         {},
         description="settings of the block `sampling` that differ in evaluation: `{max_steps: 3}`",
     )
     judges: Judges | None = Field(
-        None, description="judges of evaluated policies; null: those of the rounds"
+        None, description="judges of evaluated policies; null: the judges of the rounds"
     )
     shards: Shards = Field(
         None, description="parts of the evaluation of a policy; null: as in the run"
@@ -154,8 +156,8 @@ class Evaluation(Block):
         for name, source in zip(names, value, strict=True):
             if (name == BASE and source != BASE) or _RESERVED.fullmatch(name):
                 raise ValueError(
-                    f"{shown_key(source)} would be called {shown_key(name)} in results, which is another "
-                    "policy's name; rename the directory"
+                    f"{shown_key(source)} would be called {shown_key(name)} in results, which is "
+                    "another policy's name; rename the directory"
                 )
             if names.count(name) > 1:
                 raise ValueError(f"two policies are called {shown_key(name)}; rename a directory")
@@ -163,5 +165,5 @@ class Evaluation(Block):
 
 
 def given_name(source: str) -> str:
-    """The name in results of a policy of ``evaluation.policies``: base, or that of its directory."""
+    """The name of a policy of ``evaluation.policies`` in results: base, or its directory's name."""
     return PurePath(source).name or source

@@ -18,8 +18,8 @@ class Ray(Block):
 
     address: Annotated[str | None, Execution()] = Field(
         None,
-        description="`host:port` of the cluster's head, or auto; null: that of RAY_ADDRESS, else the one that "
-        "runs on this machine",
+        description="`host:port` of the cluster's head, or auto; null: the address in "
+        "RAY_ADDRESS, else the cluster on this machine",
     )
     retries: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
@@ -30,8 +30,8 @@ class Ray(Block):
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is not None and not _HOST_AND_PORT.fullmatch(value):
             raise ValueError(
-                "expected host:port of the head node, such as 10.0.0.1:6379, or auto; the addresses of "
-                "Ray's client (ray://) are not supported"
+                "expected host:port of the head node, such as 10.0.0.1:6379, or auto; the "
+                "addresses of Ray's client (ray://) are not supported"
             )
         return value
 
@@ -55,21 +55,22 @@ class Slurm(Block):
         None,
         gt=0,
         le=1e6,
-        description="memory per node in GiB, whatever the stage; null: by memory_per_cpu",
+        description="memory per node in GiB, the same for every stage; null: by memory_per_cpu",
     )
     memory_per_cpu: Annotated[float | None, Execution()] = Field(
         None,
         gt=0,
         le=1e6,
-        description="where memory is null: memory in GiB for each CPU thread that a stage asks for; null: the cluster's "
-        "default",
+        description="used when memory is null: memory in GiB for each CPU thread that a stage "
+        "asks for; null: the cluster's default",
     )
     extra: Annotated[Items[NotEmpty], Execution()] = Field(
         (), description="further directives of sbatch, such as `--qos=high`"
     )
     srun_args: Annotated[Items[NotEmpty], Execution()] = Field(
         (),
-        description="further options of srun, which starts the stage in its job, such as `--mpi=pmi2`",
+        description="further options of srun, which starts the stage in its job, such as "
+        "`--mpi=pmi2`",
     )
     requeues: Annotated[int, Execution()] = Field(
         3, ge=0, le=1000, description="times that a stage is queued again at its time limit"
@@ -92,11 +93,13 @@ class Executor(Block):
     )
     threads_per_gpu: Annotated[Few, Execution()] = Field(
         8,
-        description="ray and slurm: CPU threads of a stage for each of its GPUs; on Ray at most the share of the node's",
+        description="ray and slurm: CPU threads of a stage for each of its GPUs; on Ray at most "
+        "the GPU's share of the node's threads",
     )
     threads_without_gpu: Annotated[Few, Execution()] = Field(
         16,
-        description="ray and slurm: CPU threads of a stage without a GPU; on Ray at most those of the largest node",
+        description="ray and slurm: CPU threads of a stage without a GPU; on Ray at most the "
+        "threads of the largest node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

@@ -54,7 +54,7 @@ def explain(path: Path, error: ValidationError) -> str:
 
 
 def _repeated(item: ErrorDetails) -> bool:
-    """Whether other errors say what is wrong: a list counts as short without its invalid items."""
+    """Whether other errors explain this one: a list counts as short without its invalid items."""
     return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
 
 
@@ -89,7 +89,7 @@ def _plain(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:
-    """The key of a setting; a part that is no plain name is left out where it may be a secret."""
+    """The key of a setting, without a part that may be a secret because it is not a plain name."""
     parts = [part for part in location if part != "[key]"]
     first = _first_secret(location)
     return ".".join(
@@ -101,8 +101,8 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 def _first_secret(location: tuple[int | str, ...]) -> int:
     """The number of the first part that is a key of a block with an endpoint.
 
-    From there on an API key may be in the wrong place. The number of parts if the location is that of
-    such a block, and one more if there is none.
+    From there on an API key may be in the wrong place. Returns the number of parts if the location
+    names such a block, and one more if no part does.
     """
     block: type[BaseModel] | None = Config
     for number, part in enumerate((*location, "")):
@@ -152,7 +152,10 @@ def _unknown(location: tuple[int | str, ...]) -> str:
     if colon:  # ``{top_k:5}``
         if _first_secret(location) < len(location):
             value = "…"
-        return f"{key}: unknown key; YAML needs a space after the colon: {shown_key(f'{name}: {value}')}"
+        return (
+            f"{key}: unknown key; YAML needs a space after the colon: "
+            f"{shown_key(f'{name}: {value}')}"
+        )
     block: Any = Config
     for part in location[:-1]:
         block = field_block(block, part)
@@ -164,8 +167,8 @@ def _unknown(location: tuple[int | str, ...]) -> str:
 def field_block(block: type[BaseModel] | None, name: object) -> type[BaseModel] | None:
     """The block that is the type of a field, also in an optional or a list; None if there is none.
 
-    A number is a place in a list or a round, which changes no block. The settings of a round are those
-    of the whole configuration, and what evaluation overrides are those of the overridden block.
+    A number is a place in a list or a round, which changes no block. A round has the settings of
+    the whole configuration, and an override of evaluation has the settings of the overridden block.
     """
     if isinstance(name, int):
         return block

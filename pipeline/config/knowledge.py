@@ -49,8 +49,8 @@ class ClosedWorld(Block):
     nq_test: WorldSize = Field(100, description="NQ test questions")
     famous_share: Share = Field(
         0.0,
-        description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts that the "
-        "tiny reader knows by heart",
+        description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts "
+        "that the tiny reader knows by heart",
     )
 
 
@@ -81,8 +81,8 @@ class QuestionFile(Block):
     )
     select: Literal["first", "random", "most-evidence", "even-hops"] = Field(
         "first",
-        description="which questions ``limit`` takes: in file order, at random, those with the most "
-        "evidence sentences, or the same number for every number of hops",
+        description="which questions ``limit`` takes: in file order, at random, the questions "
+        "with the most evidence sentences, or the same number for every number of hops",
     )
 
 
@@ -121,9 +121,9 @@ class Corpus(Block):
 class Graph(Block):
     """The graph of triplets.
 
-    Sources: ``annotated`` and ``openie`` read a file, ``llm`` extracts with a language model, ``titles``
-    links passages that name the titles of others, ``none`` makes no graph, for methods that retrieve
-    only passages.
+    Sources: ``annotated`` and ``openie`` read a file, ``llm`` extracts with a language model,
+    ``titles`` links passages that name the titles of other passages, ``none`` makes no graph, for
+    methods that retrieve only passages.
     """
 
     source: Literal["annotated", "openie", "llm", "titles", "none"] = Field(
@@ -133,7 +133,7 @@ class Graph(Block):
         None, description="annotated, openie: the file, relative to data.root"
     )
     titles: bool = Field(
-        False, description="add the triplets of source titles to those of the source"
+        False, description="add the triplets of source titles to the triplets of the source"
     )
     model: PathOrName | None = Field(None, description="llm: the model that extracts")
     engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
@@ -154,8 +154,8 @@ class Graph(Block):
 class Hypergraph(Block):
     """The hypergraph of n-ary facts.
 
-    Sources: ``annotated`` reads a file, ``llm`` extracts with a language model, ``triplets`` groups the
-    graph's triplets by sentence.
+    Sources: ``annotated`` reads a file, ``llm`` extracts with a language model, ``triplets`` groups
+    the graph's triplets by sentence.
     """
 
     source: Literal["annotated", "triplets", "llm"] = Field(
@@ -191,8 +191,8 @@ class Embedder(Block):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
-        description="torch: number format of weights and activations; auto: bfloat16 on a GPU, the faster "
-        "one on a CPU",
+        description="torch: number format of weights and activations; auto: bfloat16 on a GPU, "
+        "the faster one on a CPU",
     )
     batch_size: Annotated[Positive, Execution()] = Field(
         64, description="texts per forward pass on a GPU"
@@ -219,7 +219,8 @@ class Index(Block):
 class Reranker(Block):
     """The model of sim(text, query): a FlagReranker, a cross-encoder, or the calibrated bi-encoder.
 
-    ``biencoder``: raw score = scale * cosine + offset of the embedder, whose sigmoid is a probability.
+    ``biencoder``: raw score = scale * cosine + offset of the embedder, whose sigmoid is a
+    probability.
     """
 
     kind: Literal["flag", "cross-encoder", "biencoder"] = Field(
@@ -240,19 +241,20 @@ class Reranker(Block):
 class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
-    Variants over passages and triplets (TeaRAG table 7): ``semantic`` (TeaRAG-S), ``graph`` (TeaRAG-G),
-    ``concat`` (TeaRAG-Con), ``ppr`` (TeaRAG). Variants over the hypergraph (ProGraph-R1 table 4), which
-    show ``top_k`` hyperedges: ``hyperedges``, ``graph-r1``, ``prograph``. ``none``: no retrieval.
+    Variants over passages and triplets (TeaRAG table 7): ``semantic`` (TeaRAG-S), ``graph``
+    (TeaRAG-G), ``concat`` (TeaRAG-Con), ``ppr`` (TeaRAG). Variants over the hypergraph (ProGraph-R1
+    table 4), which show ``top_k`` hyperedges: ``hyperedges``, ``graph-r1``, ``prograph``. ``none``:
+    no retrieval.
     """
 
     variant: Literal[
         "semantic", "graph", "concat", "ppr", "none", "hyperedges", "graph-r1", "prograph"
-    ] = Field("ppr", description="what is searched and how results are ranked; none: no retrieval")
+    ] = Field("ppr", description="the variant of search and ranking; none: no retrieval")
     rounds: Literal["iterative", "single", "prompt"] = Field(
         "iterative",
-        description="single: one retrieval with the question, which opens the trajectory's first step; "
-        "prompt: one retrieval with the question, shown in the prompt, and all that the model writes is its "
-        "answer",
+        description="single: one retrieval with the question, which opens the trajectory's first "
+        "step; prompt: one retrieval with the question, shown in the prompt, and the model writes "
+        "only its answer",
     )
     reranker: Reranker = Field(description="the model of sim(text, query)")
     num_candidate_chunks: Positive = Field(
@@ -280,8 +282,9 @@ class Retrieval(Block):
     )
     hyperedge_candidates: Literal["near", "all"] = Field(
         "near",
-        description="prograph: hyperedges that are ranked: those that share an entity with the query or with "
-        "the 5 hyperedges nearest to it, or all, as eq. 10 prints it",
+        description="prograph: the hyperedges that are ranked; near: hyperedges that share an "
+        "entity with the query or with the 5 hyperedges nearest to it; all: every hyperedge, as "
+        "eq. 10 prints it",
     )
     tau: Share = Field(0.2, description="eq. 2: subtracted from a triplet's weight")
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping of the PageRank")

@@ -1,8 +1,8 @@
 """All settings of the configuration: each block with its places, and a setting by its dotted name.
 
 Input: the blocks (`pipeline.config.run.Config`), and a name such as ``sampling.samples``,
-``corpus.files.0.path`` or ``per_round.2.pairs``. Output: settings with kind, default and description;
-the block that has the field of that name, and the values that it takes.
+``corpus.files.0.path`` or ``per_round.2.pairs``. Output: settings with kind, default and
+description; the block with the field of that name, and its allowed values.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MOST_NEAR = 3
 
 @dataclass(frozen=True)
 class Field:
-    """A field: its dotted name without places in lists and rounds, its block, and the block in it.
+    """A field: its dotted name without list positions and rounds, its block, and the block in it.
 
-    ``key`` is the name as it was asked for, with current names, and ``round`` its round of ``per_round``.
+    ``key`` is the requested name, with current names, and ``round`` its round of ``per_round``.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Field:
 
     @property
     def values(self) -> str:
-        """The values that it takes, in words."""
+        """The allowed values, in words."""
         return "; or ".join(
             dict.fromkeys(_words(property_schema(self.block, self.name.split(".")[-1])))
         )
 
     @property
     def default(self) -> Any:
-        """The default as a JSON value; ... where there is none."""
+        """The default as a JSON value; ... for a setting without a default."""
         if self.info.is_required():
             return ...
         value = self.info.get_default(call_default_factory=True)
@@ -135,8 +135,11 @@ def _words(schema: dict[str, Any]) -> Iterator[str]:
 
 def _bounds(schema: dict[str, Any]) -> str:
     words = {
-        "exclusiveMinimum": "above", "minimum": "from", "maximum": "up to", "exclusiveMaximum": "below"
-    }  # fmt: skip
+        "exclusiveMinimum": "above",
+        "minimum": "from",
+        "maximum": "up to",
+        "exclusiveMaximum": "below",
+    }
     found = [f"{word} {_number(schema[name])}" for name, word in words.items() if name in schema]
     return f" {', '.join(found)}" if found else ""
 
@@ -152,8 +155,8 @@ Kind = Literal["result", "execution", "indirect"]
 class Setting:
     """One field of a block; ``default`` is a JSON value, or ... for a setting without a default.
 
-    ``values`` are the values that it can have, where they are listed. ``kind`` is "result" for a
-    setting in fingerprints, else the mark of the field (`pipeline.config.base`).
+    ``values`` are the allowed values if the type lists them. ``kind`` is "result" for a setting in
+    fingerprints, else the mark of the field (`pipeline.config.base`).
     """
 
     name: str
@@ -165,10 +168,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """A block, and its settings that are no blocks.
+    """A block, and its settings that are not blocks.
 
-    ``places`` are its dotted names in a configuration: several where blocks share a type, empty text
-    for the whole configuration, and ``name[]`` for the items of a list.
+    ``places`` are its dotted names in a configuration: several if blocks share a type, the empty
+    text for the whole configuration, and ``name[]`` for the items of a list.
     """
 
     block: type[Block]
@@ -196,7 +199,7 @@ def _places(block: type[Block], place: str) -> Iterator[tuple[type[Block], str]]
 
 
 def _block_of(annotation: Any) -> tuple[type[Block] | None, str]:
-    """The block in an annotation, which may be optional or in a list, and the suffix of its place."""
+    """The block in an annotation, also optional or in a list, and the suffix of its place."""
     if isinstance(annotation, type) and issubclass(annotation, Block):
         return annotation, ""
     in_list = typing.get_origin(annotation) is tuple
@@ -220,7 +223,7 @@ def _settings(block: type[Block]) -> Iterator[Setting]:
 
 
 def kind_of(info: FieldInfo) -> Kind:
-    """What a change of a field does to results."""
+    """How a change of a field affects results."""
     for mark in info.metadata:
         if isinstance(mark, Execution):
             return "execution"

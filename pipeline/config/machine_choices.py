@@ -1,13 +1,14 @@
-"""Settings that the machine decides: the type of ``dtype: auto``, and the number of training processes.
+"""Settings that depend on the machine: ``dtype: auto``, and the number of training processes.
 
-``dtype: auto`` is bfloat16 on a GPU, and on a CPU the type in which products of matrices are faster: with
-AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types that it started with (file
-`DTYPES` of its directory), because another type would be another result; fingerprints and manifests have
-the type that computes. Torch is only imported in a process of its own.
+``dtype: auto`` is bfloat16 on a GPU, and on a CPU the type in which products of matrices are
+faster: with AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types that it
+started with (file `DTYPES` of its directory), because another type would give another result.
+Fingerprints and manifests have the type that computes. Torch is only imported in a separate
+process.
 
-Each training process has a GPU of its own. With ``device: auto`` a configuration with two processes for two
-CPU cores also trains on one GPU, in one process. The examples of an optimizer step stay ``batch_size``:
-fewer processes accumulate more micro-batches.
+Each training process has its own GPU. With ``device: auto`` a configuration with two processes for
+two CPU cores also trains on one GPU, in one process. The examples of an optimizer step stay
+``batch_size``: fewer processes accumulate more micro-batches.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ Seconds = Mapping[Dtype, float]
 AUTO = "auto"
 DTYPES = "dtypes.json"  # in the run's directory: the types by the name of the setting
 _NAMES: tuple[Dtype, ...] = ("float32", "bfloat16")
-# Tokens, width, and width of the MLP: of the embedded run's embedder, and of its policy.
+# Tokens, width, and width of the MLP: for the embedder of the embedded run, and for its policy.
 _PRODUCTS = ((512, 384, 1536), (1024, 160, 448))
 _REPEATS = 6  # about 50 ms for all products; the first of each is a warm-up
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration without ``auto``; ``dtypes`` has the types of the settings that were ``auto``."""
+    """A configuration without ``auto``; ``dtypes`` has the types that replaced ``auto``."""
 
     settings: Config
     dtypes: Mapping[str, Dtype]
@@ -72,8 +73,8 @@ def measured_seconds() -> Seconds:
     except InputError:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise DependencyError(
-            f"dtype is auto, and torch could not time the types of this processor ({reason}); set each dtype "
-            "to float32 or bfloat16"
+            f"dtype is auto, and torch could not time the types of this processor ({reason}); set "
+            "each dtype to float32 or bfloat16"
         ) from None
     return seconds
 
@@ -84,10 +85,10 @@ def resolve_dtypes(
     gpus: bool | None = None,
     seconds: Callable[[], Seconds] = measured_seconds,
 ) -> Resolved:
-    """The configuration with the types of its run, or where the run has none yet those of this machine.
+    """The configuration with the types of its run, or of this machine if the run has no types yet.
 
-    ``gpus`` says whether there are GPUs; None: as on this machine. Raises InputError when the run's file is
-    damaged, and what ``seconds`` raises.
+    ``gpus`` says whether there are GPUs; None: as on this machine. Raises InputError when the run's
+    file is damaged, and every error of ``seconds``.
     """
     values = dict(leaves(settings.model_dump(mode="json")))
     names = [name for name, value in values.items() if name.endswith(".dtype") and value == AUTO]
@@ -108,7 +109,7 @@ def resolve_dtypes(
 
 
 def read_dtypes(path: Path) -> dict[str, Dtype]:
-    """The types that a run started with; none where it has not started.
+    """The types that a run started with, empty before its start.
 
     Raises InputError when the file is damaged.
     """
@@ -119,8 +120,8 @@ def read_dtypes(path: Path) -> dict[str, Dtype]:
         raise InputError.at(
             path,
             None,
-            f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file, so that the "
-            "types of this machine are taken",
+            f"expected {' or '.join(_NAMES)} for every setting; correct it, or remove the file, "
+            "so that the types of this machine are taken",
         )
     return kept
 
@@ -132,7 +133,7 @@ def _has_gpus(settings: Config, gpus: bool | None) -> bool:
 
 
 def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:
-    """A setting, block or mapping with ``dtypes`` by dotted name in it; what is unchanged is not copied."""
+    """``value`` with ``dtypes``, by dotted name, filled in; unchanged parts are not copied."""
     if name in dtypes:
         return dtypes[name]
     if not isinstance(value, Block | dict):
@@ -174,17 +175,17 @@ def _time_products() -> dict[Dtype, float]:
 
 
 def on_gpus(trainer: Trainer, gpus: int) -> bool:
-    """Whether ``trainer`` trains on GPUs where a stage has ``gpus`` of them."""
+    """Whether ``trainer`` trains on GPUs if a stage has ``gpus`` GPUs."""
     return trainer.device == "cuda" or (trainer.device == "auto" and gpus > 0)
 
 
 def processes_on(trainer: Trainer, gpus: int) -> int:
-    """The training processes that start, over all machines, where each machine has ``gpus`` GPUs for them.
+    """The training processes that start on all machines if each machine has ``gpus`` GPUs.
 
-    They are ``trainer.processes`` unless ``device`` is ``auto`` and there are fewer GPUs, but at least one. The
-    number is then the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
-    fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it is never lowered: too few GPUs are then
-    an error where training starts.
+    They are ``trainer.processes`` unless ``device`` is ``auto`` and there are fewer GPUs, but at
+    least one. The number is then the largest divisor of ``processes`` with a GPU for each process,
+    so that micro-batches still fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it
+    is never lowered: with too few GPUs training then fails at its start.
     """
     wanted = trainer.processes
     fixed = trainer.device != "auto" or trainer.machines > 1 or trainer.shard_base
@@ -194,7 +195,7 @@ def processes_on(trainer: Trainer, gpus: int) -> int:
 
 
 def with_processes_on(settings: Config, gpus: int) -> Config:
-    """The settings with the processes that start where a stage has ``gpus`` GPUs, in each training block."""
+    """The settings with, in each training block, the processes that start with ``gpus`` GPUs."""
     blocks = {name: getattr(settings, name) for name in ("sft", "dpo", "grpo")}
     return settings.model_copy(
         update={
@@ -206,13 +207,13 @@ def with_processes_on(settings: Config, gpus: int) -> Config:
 
 
 def fewer_processes(trainer: Trainer, block: str, gpus: int) -> str:
-    """A sentence that fewer processes start than the settings of ``block`` say."""
+    """A message that fewer processes start than the settings of ``block`` ask for."""
     count = processes_on(trainer, gpus)
     steps = trainer.batch_size // (trainer.per_device_batch_size * count)
     return (
-        f"{block}.processes is {trainer.processes}, and {count} start{'s' * (count == 1)} on {gpus} "
-        f"GPU{'s' * (gpus > 1)}; batch_size stays {trainer.batch_size}, in {steps} micro-batches of "
-        f"{trainer.per_device_batch_size} in each process"
+        f"{block}.processes is {trainer.processes}, and {count} start{'s' * (count == 1)} on "
+        f"{gpus} GPU{'s' * (gpus > 1)}; batch_size stays {trainer.batch_size}, in {steps} "
+        f"micro-batches of {trainer.per_device_batch_size} in each process"
     )
 
 

@@ -1,7 +1,7 @@
-"""Settings of single rounds: which of them may differ, and how they are merged into the others.
+"""Settings of single rounds: which settings may differ, and how they are merged into the run's.
 
-Input: ``per_round`` of a configuration, a mapping of rounds to nested settings. A round's settings are
-merged into those of the run as a file is merged into its ``base:`` file.
+Input: ``per_round`` of a configuration, a mapping of rounds to nested settings. A round's settings
+are merged into the run's settings as a file is merged into its ``base:`` file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pipeline.config.base import with_numbers_as_keys
 from pipeline.config.yaml_files import shown_key
 
 PER_ROUND = "per_round"
-# Blocks and fields that stages of a round read. Those that every policy of a run shares are not among
-# them: prompt, grammar, retrieval, the types of the engine, and the adapter, which training continues.
+# Blocks and fields that stages of a round read, without the settings that every policy of a run
+# shares: prompt, grammar, retrieval, the types of the engine, and the adapter, which training
+# continues.
 ROUND_SETTINGS = (
     "data.sampling", "sampling", "judges", "rewards", "pairs", "dpo", "grpo",
     "engine.max_num_seqs", "engine.gpu_memory_utilization", "engine.cpu_kv_cache_gib",
@@ -45,7 +46,7 @@ def _leaves(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _by_number(value: object) -> object:
-    """Rounds by number, without those that are null, which removes the settings of a ``base:``."""
+    """Rounds by number, without rounds set to null, which removes the settings of a ``base:``."""
     value = with_numbers_as_keys({} if value is None else value, "a round")
     if not isinstance(value, dict):
         return value
@@ -62,10 +63,10 @@ PerRound = Annotated[
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings ``below`` with those of ``above``: blocks are merged, other values replaced.
+    """Merge the settings ``above`` into ``below``: blocks are merged, other values replaced.
 
-    A mapping with numbers (of hops) as keys is one value, except ``per_round``, which is merged round by
-    round.
+    A mapping with numbers (of hops) as keys is one value, except ``per_round``, which is merged
+    round by round.
     """
     result = dict(below)
     for key, value in above.items():
@@ -78,7 +79,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def located(place: tuple[int | str, ...], error: ValidationError) -> list[InitErrorDetails]:
-    """The errors of a merged configuration, located below ``place``, such as ``per_round.2``."""
+    """The errors of a merged configuration, with ``place`` (``per_round.2``) before each key."""
     return [
         InitErrorDetails(
             type=item["type"],

@@ -41,7 +41,8 @@ class Model(Block):
 
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
     chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
-        None, description="file of a Jinja template, or the template; null: that of the tokenizer"
+        None,
+        description="file of a Jinja template, or the template; null: the tokenizer's template",
     )
 
 
@@ -66,12 +67,13 @@ class SftData(Block):
 
     triplets: Literal["graph", "llm"] = Field(
         "graph",
-        description="triplets of the supporting paragraphs: of the graph, or extracted; paragraphs that the "
-        "corpus does not hold are extracted from in both cases, with graph by its model",
+        description="source of the supporting paragraphs' triplets: the graph, or extraction; "
+        "triplets of paragraphs outside the corpus are extracted in both cases, with graph by its "
+        "model",
     )
     selector: Literal["answer", "llm"] = Field(
         "answer",
-        description="supporting triplets: those that hold the hop's answer, or a model's choice",
+        description="supporting triplets: triplets that hold the hop's answer, or a model's choice",
     )
     rewriter: Literal["fill", "llm"] = Field(
         "fill", description="subqueries: the hop's question filled in, or rewritten by a model"
@@ -91,8 +93,8 @@ class SftData(Block):
     )
     min_share: Annotated[Share, Execution()] = Field(
         0.5,
-        description="the stage is refused when fewer than this share of ``sizes`` can be made, before a "
-        "model is asked where that is known",
+        description="the stage is refused when fewer than this share of ``sizes`` can be made; "
+        "checked before the first request to a model if the number is known then",
     )
     other_paragraph: Share = Field(
         0, description="probability that a context also holds the gold paragraph of another hop"
@@ -101,7 +103,7 @@ class SftData(Block):
         0, description="probability of each further fact of the gold paragraph to be in the context"
     )
     memory: MemorySteps | None = Field(
-        None, description="steps from memory, for a method that has them; null: none"
+        None, description="steps from memory, for a method with such steps; null: none"
     )
     shards: Shards = Field(None, description="parts of the requests to models; null: as in the run")
 
@@ -157,24 +159,25 @@ class Trainer(Block):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "bfloat16",
-        description="number format of the base weights and activations; auto: bfloat16 on a GPU, the faster "
-        "one on a CPU",
+        description="number format of the base weights and activations; auto: bfloat16 on a GPU, "
+        "the faster one on a CPU",
     )
     quantization: Literal["none", "4bit", "8bit"] = Field(
         "none", description="of the frozen base weights (bitsandbytes)"
     )
     processes: Annotated[Few, Execution()] = Field(
         1,
-        description="training processes, each with a copy of the base; more than 1 run through accelerate launch; "
-        "with device auto fewer start where GPUs are missing, for the same batch_size",
+        description="training processes, each with a copy of the base; more than 1 run through "
+        "accelerate launch; with device auto fewer start if GPUs are missing, with the same "
+        "batch_size",
     )
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"
     )
     shard_base: Annotated[bool, Execution()] = Field(
         False,
-        description="divide the frozen base among the processes of a machine (FSDP2), for a base that does not fit "
-        "on one GPU",
+        description="divide the frozen base among the processes of a machine (FSDP2), for a base "
+        "that does not fit on one GPU",
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
@@ -185,20 +188,21 @@ class Trainer(Block):
 
     @property
     def processes_per_machine(self) -> int:
-        """The training processes on each machine, rounded up where they are not shared evenly."""
+        """The training processes on each machine, rounded up if the division is not even."""
         return math.ceil(self.processes / self.machines)
 
     @model_validator(mode="after")
     def _base_can_be_divided(self) -> Trainer:
         if self.shard_base and self.processes_per_machine == 1:
             raise ValueError(
-                f"shard_base divides the base among the processes of a machine, and processes is {self.processes} "
-                f"on {self.machines} machine{'s' * (self.machines > 1)}; raise processes, or set shard_base: false"
+                "shard_base divides the base among the processes of a machine, and processes is "
+                f"{self.processes} on {self.machines} machine{'s' * (self.machines > 1)}; raise "
+                "processes, or set shard_base: false"
             )
         if self.shard_base and self.quantization != "none":
             raise ValueError(
-                f"shard_base does not divide a base in {self.quantization}; set quantization: none, or "
-                "shard_base: false"
+                f"shard_base does not divide a base in {self.quantization}; set quantization: "
+                "none, or shard_base: false"
             )
         return self
 
@@ -217,12 +221,14 @@ class Dpo(Trainer):
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
     eta_of: Literal["sum", "mean"] = Field(
         "mean",
-        description="the SFT term: the sum over the tokens of a chosen trajectory, as eq. 15 prints it, or the "
-        "mean over the tokens of an optimizer step, which is smaller by the mean number of trained tokens",
+        description="the SFT term: the sum over the tokens of a chosen trajectory, as eq. 15 "
+        "prints it, or the mean over the tokens of an optimizer step, which is smaller by the "
+        "mean number of trained tokens",
     )
     round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
-        "previous", description="reference policy: that of the round before, or the SFT policy"
+        "previous",
+        description="reference policy: the policy of the round before, or the SFT policy",
     )
     max_chosen_drop: Above0 = Field(
         20.0,
@@ -243,8 +249,7 @@ class Grpo(Trainer):
 
 
 class Sampling(Block):
-    """Sampling of trajectories; evaluation uses the same settings except the temperature, and where
-    ``evaluation.sampling`` differs."""
+    """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
     samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
     temperature: Temperature = Field(1.0, description="divides the logits; 0: greedy")
@@ -258,12 +263,13 @@ class Sampling(Block):
     )
     max_context_tokens: Positive | None = Field(
         None,
-        description="tokens of one observation; documents are cut to fit, closing tags are kept; null: no limit",
+        description="tokens of one observation; documents are cut to fit, closing tags are kept; "
+        "null: no limit",
     )
     in_flight: Annotated[Positive | None, Execution()] = Field(
         None,
-        description="trajectories sampled at the same time; null: twice engine.max_num_seqs, so that the "
-        "engine has work while others retrieve",
+        description="trajectories sampled at the same time; null: twice engine.max_num_seqs, so "
+        "that the engine has work while others retrieve",
     )
     shards: Shards = Field(
         None, description="parts of sampling and of scoring; null: as in the run"
@@ -297,17 +303,18 @@ class TeaRagReward(MethodRewards):
     summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
     judged: Weight = Field(
         0.0,
-        description="not in the paper: share of steps whose search was needed; above 0 the stage judge "
-        "runs before score",
+        description="not in the paper: share of steps whose search was needed; above 0 the stage "
+        "judge runs before score",
     )
     single_outcome: Literal["f1-per-step", "f1"] = Field(
         "f1-per-step",
-        description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), or F1",
+        description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), "
+        "or F1",
     )
     malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
-        description="answer of a malformed trajectory: what its parser reached, which is seldom any, or the "
-        "last `Final answer:`",
+        description="answer of a malformed trajectory: the answer that its parser reached (rare), "
+        "or the last `Final answer:`",
     )
 
     @property
@@ -316,7 +323,7 @@ class TeaRagReward(MethodRewards):
 
     @property
     def highest_process(self) -> float:
-        """The bound of the process reward; infinite with eq. 9-12, where a step may match several facts."""
+        """The bound of the process reward; infinite with eq. 9-12: a step may match many facts."""
         unbounded = any((self.subquery, self.context, self.summary))
         return math.inf if unbounded else self.consistency + self.judged
 
@@ -379,14 +386,14 @@ class Rewards(Block):
 class Pairs(Block):
     """Thresholds of pairs: TeaRAG eq. 14, and margins for rewards that are a single number.
 
-    The first eight fields are TeaRAG's, with the paper's values. ``margin`` and ``decisions`` apply to
-    the other methods.
+    The first eight fields are TeaRAG's, with the paper's values. ``margin`` and ``decisions`` apply
+    to the other methods.
     """
 
     terms: Literal["outcome", "outcome-format", "all"] = Field(
         "all",
-        description="reward terms that TeaRAG's pairs are selected by (table 8): without format, malformed "
-        "trajectories can be chosen; without process, its two thresholds do not apply",
+        description="reward terms that TeaRAG's pairs are selected by (table 8): without format, "
+        "malformed trajectories can be chosen; without process, its two thresholds do not apply",
     )
 
     single_outcome: Share = Field(
@@ -407,11 +414,13 @@ class Pairs(Block):
     margin: Above0 = Field(0.1, description="minimum difference of rewards in a pair")
     decisions: Positive = Field(
         1,
-        description="judged rewards: maximum number of partners per chosen trajectory in each group with wrong decisions",
+        description="judged rewards: maximum number of partners per chosen trajectory in each "
+        "group with wrong decisions",
     )
     step_margin: Above0 | None = Field(
         None,
-        description="methods with step rewards: minimum difference of R_t in step pairs; null: no step pairs",
+        description="methods with step rewards: minimum difference of R_t in step pairs; null: no "
+        "step pairs",
     )
     limit: Positive | None = Field(
         None, description="maximum number of pairs per round, drawn at random"

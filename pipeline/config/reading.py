@@ -1,9 +1,10 @@
 """Read and check a YAML configuration file.
 
-Input: the path of a file, and overrides ``a.b=value`` of single keys. Output: a `Config`. A file may
-name another as its ``base:`` and then holds only the settings that differ: blocks are merged, values
-and mappings by number of hops are replaced; ``per_round`` is merged round by round. Errors name file,
-key, value, bound and remedy. The name of a variant (`pipeline.config.variants`) is read as a file.
+Input: the path of a file, and overrides ``a.b=value`` of single keys. Output: a `Config`. A file
+may name another as its ``base:`` and then holds only the settings that differ: blocks are merged,
+values and mappings by number of hops are replaced; ``per_round`` is merged round by round. Errors
+name file, key, value, bound and remedy. The name of a variant (`pipeline.config.variants`) is read
+as a file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
     values = _read_with_base(path, ())
     for override in overrides:
         _apply(values, override)
-    # The directory of the data and the name of the run.
+    # Settings with the directory of the data and the name of the run.
     if data is not None and isinstance(values.get("data", {}), dict | None):
         values["data"] = {**(values.get("data") or {}), "root": data}
     values.setdefault("name", path.stem)
@@ -67,7 +68,7 @@ def _check_directory(path: Path, key: str, directory: Path) -> None:
                 raise ConfigError(
                     f"{path}: {key}: {place} is a symbolic link to nothing; name a directory"
                 ) from None
-            continue  # it does not exist: the directory above decides
+            continue  # the path does not exist: the directory above decides
         if stat.S_ISDIR(mode):
             return
         raise ConfigError(f"{path}: {key}: {place} is not a directory; name a directory")
@@ -90,14 +91,15 @@ def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path | None]:
-    """The settings of one file or variant, and the file or variant that it names as its base."""
+    """The settings of one file or variant, and the base that it names."""
     if not os.path.lexists(path) and (variant := variants().get(str(path))):
         values = copy.deepcopy({"name": str(path), **variant.settings})
         return values, find_configuration(variant.base)
     if not os.path.lexists(path):
         named = "" if not seen else f", which {seen[-1]} names as its base"
         raise ConfigError(
-            f"{path}: no such configuration file{named}; `steep init --list` lists those that are shipped"
+            f"{path}: no such configuration file{named}; `steep init --list` lists the shipped "
+            "configurations"
         )
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a YAML file in it")
@@ -118,10 +120,7 @@ def _read_file(path: Path, seen: tuple[str, ...]) -> tuple[dict[str, Any], Path 
 
 
 def load_base(path: Path | str, data: str | None = None) -> tuple[Path, Config] | None:
-    """The file that a valid configuration names as its base, and its configuration; None without one.
-
-    Arguments are those of `load`.
-    """
+    """The base of a valid configuration (file and `Config`), or None. Arguments as in `load`."""
     _, base = _read_file(find_configuration(path), ())
     return None if base is None else (base, load(base, (), data))
 

@@ -46,7 +46,7 @@ Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 class Config(Block):
     """The settings of one run.
 
-    Validation refuses blocks that do not fit together, with the settings to change.
+    Validation refuses blocks that do not fit together, and names the settings to change.
     """
 
     name: str = Field(description="also the directory of the run under runs_dir")
@@ -56,8 +56,9 @@ class Config(Block):
     )
     start: Annotated[PathOrName, Indirect()] = Field(
         SFT,
-        description="policy 0: sft, the cold start; base, the untrained model; or the directory of an adapter "
-        "over model.base. Without sft the stages sft-data and sft are not part of the run",
+        description="policy 0: sft, the cold start; base, the untrained model; or the directory "
+        "of an adapter over model.base. Without sft the stages sft-data and sft are not part of "
+        "the run",
     )
     per_round: Annotated[PerRound, Indirect()] = Field(
         {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
@@ -69,23 +70,22 @@ class Config(Block):
         0,
         ge=0,
         le=1000,
-        description="GPUs that stages use at once, out of CUDA_VISIBLE_DEVICES or from 0 on; each stage is "
-        "given its own; 0: all of them, and the stages that use one run one at a time",
+        description="GPUs that stages use at once, from CUDA_VISIBLE_DEVICES or from 0 on; stages "
+        "do not share GPUs; 0: all GPUs, and stages that use GPUs run one at a time",
     )
     threads: Annotated[Few | None, Execution()] = Field(
         None,
-        description="CPU threads that the stages running at once share; null: the cores that the process "
+        description="CPU threads that concurrent stages share; null: the cores that the process "
         "may use",
     )
     workers: Annotated[Few | None, Execution()] = Field(
         None,
-        description="stages that run at the same time, at most; null: one for each of gpus and one more, "
-        "or 1 where gpus is 0",
+        description="stages that run at the same time, at most; null: gpus + 1, or 1 if gpus is 0",
     )
     shards: Annotated[Few, Execution()] = Field(
         1,
-        description="parts that every stage with a model is divided into, for several GPUs or machines; blocks "
-        "may have their own number",
+        description="parts that every stage with a model is divided into, for several GPUs or "
+        "machines; blocks may have their own number",
     )
     execution: Annotated[Executor, Execution()] = Field(
         Executor(), description="where stages run: on this machine, with Ray or with Slurm"
@@ -123,8 +123,8 @@ class Config(Block):
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
     preflight: Annotated[Literal["warn", "refuse"], Execution()] = Field(
         "warn",
-        description="training data beyond the limits of the checks is named in the log, or stops the stage "
-        "before training",
+        description="training data beyond the limits of the checks is named in the log, or stops "
+        "the stage before training",
     )
     evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 
@@ -133,8 +133,8 @@ class Config(Block):
     def _file_name(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", value):
             raise ValueError(
-                f"expected at most 100 letters, digits, '.', '_' and '-' that do not start with '.' or "
-                f"'-', got {shown(value)}; set name, which is also the name of a directory"
+                "expected at most 100 letters, digits, '.', '_' and '-' that do not start with "
+                f"'.' or '-', got {shown(value)}; set name, which is also the name of a directory"
             )
         return value
 
@@ -149,30 +149,30 @@ class Config(Block):
     def _blocks_fit_together(self) -> Config:
         if self.rewards.kind != self.grammar:
             raise ValueError(
-                f"rewards.kind is {self.rewards.kind!r} and grammar is {self.grammar!r}; expected the "
-                "same method; change one of them"
+                f"rewards.kind is {self.rewards.kind!r} and grammar is {self.grammar!r}; expected "
+                "the same method; change one of them"
             )
         if self.graph.source == "none" and self._needs_graph:
             raise ValueError(
-                f"graph.source is none, and retrieval.variant {self.retrieval.variant} needs a graph; "
-                "set graph.source, or retrieve with variant semantic or over a hypergraph from another "
-                "source than triplets"
+                f"graph.source is none, and retrieval.variant {self.retrieval.variant} needs a "
+                "graph; set graph.source, or retrieve with variant semantic or over a hypergraph "
+                "from another source than triplets"
             )
         if self.sft_data.memory is not None and not self.method.memory_steps:
             with_memory = [name for name, entry in METHODS.items() if entry.memory_steps]
             raise ValueError(
-                f"sft_data.memory is set and grammar is {self.grammar}; only {', '.join(with_memory)} "
-                "has steps from memory; set it to null"
+                f"sft_data.memory is set and grammar is {self.grammar}; only "
+                f"{', '.join(with_memory)} has steps from memory; set it to null"
             )
         if self.retrieval.rounds == "single" and not self.method.single_retrieval:
             raise ValueError(
-                f"retrieval.rounds is single, and grammar {self.grammar} cannot continue from a step "
-                "that it did not write; set retrieval.rounds to iterative, or to prompt"
+                f"retrieval.rounds is single, and grammar {self.grammar} cannot continue from a "
+                "step that it did not write; set retrieval.rounds to iterative, or to prompt"
             )
         if self.retrieval.rounds == "prompt" and self.rounds:
             raise ValueError(
-                f"retrieval.rounds is prompt and rounds is {self.rounds}; answers without steps cannot be "
-                "trained; set rounds to 0, or evaluation.retrieval.rounds instead"
+                f"retrieval.rounds is prompt and rounds is {self.rounds}; answers without steps "
+                "cannot be trained; set rounds to 0, or evaluation.retrieval.rounds instead"
             )
         if self.teaches_hyperedges and self.sft_data.triplets == "llm":
             raise ValueError(
@@ -186,21 +186,22 @@ class Config(Block):
             )
         if self.pairs.terms != "all" and not self.method.separate_terms:
             raise ValueError(
-                f"pairs.terms is {self.pairs.terms}, and the reward of rewards.kind {self.rewards.kind} "
-                "is a single number; set pairs.terms to all"
+                f"pairs.terms is {self.pairs.terms}, and the reward of rewards.kind "
+                f"{self.rewards.kind} is a single number; set pairs.terms to all"
             )
         if self._needs_entities and self.graph.source == "none":
             raise ValueError(
-                f"rewards.prograph.structure is {self.rewards.prograph.structure}, and there are no entities to "
-                "count, because graph.source is none and retrieval is not over the hypergraph; set "
-                "rewards.prograph.structure to 0, or set graph.source"
+                f"rewards.prograph.structure is {self.rewards.prograph.structure}, and there are "
+                "no entities to count, because graph.source is none and retrieval is not over the "
+                "hypergraph; set rewards.prograph.structure to 0, or set graph.source"
             )
         highest = self.rewards.tearag.highest_process
         if highest < self._needed_process - 1e-9:
             raise ValueError(
-                f"the weights of rewards.tearag give a process of at most {highest:g}, and multi-hop pairs need "
-                f"{self._needed_process:g} (pairs.multi_process, pairs.multi_process_relaxed); raise the weights, or "
-                "set pairs.terms to outcome-format, or to outcome to leave out the format too"
+                f"the weights of rewards.tearag give a process of at most {highest:g}, and "
+                f"multi-hop pairs need {self._needed_process:g} (pairs.multi_process, "
+                "pairs.multi_process_relaxed); raise the weights, or set pairs.terms to "
+                "outcome-format, or to outcome to leave out the format too"
             )
         if self.judges is None and self.rewards.judged:
             raise ValueError(
@@ -227,9 +228,9 @@ class Config(Block):
         if self.grpo is None:
             per = "" if self.method.step_rewards else " and per: trajectory"
             raise ValueError(
-                "objective is grpo, which needs the block grpo; add it with at least learning_rate and "
-                f"batch_size{per}, for example grpo: {{learning_rate: 1.0e-5, batch_size: 128"
-                f"{', per: trajectory' if per else ''}}}"
+                "objective is grpo, which needs the block grpo; add it with at least "
+                f"learning_rate and batch_size{per}, for example grpo: "
+                f"{{learning_rate: 1.0e-5, batch_size: 128{', per: trajectory' if per else ''}}}"
             )
         if self.until == "pair":
             raise ValueError(
@@ -238,8 +239,8 @@ class Config(Block):
         if self.sampling.top_p < 1 or self.sampling.temperature == 0:
             raise ValueError(
                 f"sampling.top_p is {self.sampling.top_p} and sampling.temperature "
-                f"{self.sampling.temperature}; objective grpo needs the probabilities of the sampling "
-                "distribution; set sampling.top_p to 1 and sampling.temperature above 0"
+                f"{self.sampling.temperature}; objective grpo needs the probabilities of the "
+                "sampling distribution; set sampling.top_p to 1 and sampling.temperature above 0"
             )
         if self.grpo.per == "step" and not self.method.step_rewards:
             raise ValueError(
@@ -253,8 +254,8 @@ class Config(Block):
         for number in self.per_round:
             if number > self.rounds:
                 raise ValueError(
-                    f"per_round has settings for round {number}, and rounds is {self.rounds}; remove "
-                    f"them, or set rounds to {number}"
+                    f"per_round has settings for round {number}, and rounds is {self.rounds}; "
+                    f"remove them, or set rounds to {number}"
                 )
         errors = []
         for number in self.per_round:
@@ -281,35 +282,36 @@ class Config(Block):
             return self
         if self.dpo.reference == "sft":
             raise ValueError(
-                f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no SFT policy; "
-                "set dpo.reference to previous"
+                f"dpo.reference is sft, and start is {shown(self.start)}, so that the run has no "
+                "SFT policy; set dpo.reference to previous"
             )
         if self.start == BASE and BASE in self.evaluation.policies:
             raise ValueError(
-                "evaluation.policies names base, and start is base, so that it is evaluated as policy 0; "
-                "remove it from evaluation.policies"
+                "evaluation.policies names base, and start is base, so that it is evaluated as "
+                "policy 0; remove it from evaluation.policies"
             )
         return self
 
     def for_evaluation(self) -> Config:
         """The configuration under which policies are evaluated.
 
-        It is this one with the settings of ``evaluation.retrieval`` and ``evaluation.sampling``. Raises
-        ValidationError when the settings do not fit together.
+        The settings of ``evaluation.retrieval`` and ``evaluation.sampling`` replace the run's
+        settings. Raises ValidationError when the settings do not fit together.
         """
         own = {name: getattr(self.evaluation, name) for name in OVERRIDDEN}
         if not any(own.values()):
             return self
         settings = self.model_dump(exclude={PER_ROUND})
         settings["evaluation"] |= {name: {} for name in OVERRIDDEN}
-        # What training needs is asked of the run itself.
+        # The checks for training apply to the run itself only.
         settings |= {"rounds": 0, "objective": "dpo"}
         return Config.model_validate(merged(settings, own))
 
     def of_round(self, number: int) -> Config:
-        """The configuration of a round, from 1: this one with the round's settings of ``per_round``.
+        """This configuration with the settings that ``per_round`` has for round ``number``, from 1.
 
-        The result has no ``per_round``. Raises ValidationError when the settings do not fit together.
+        The result has no ``per_round``. Raises ValidationError when the settings do not fit
+        together.
         """
         if not self.per_round:
             return self
@@ -317,7 +319,7 @@ class Config(Block):
         return Config.model_validate(merged(settings, self.per_round.get(number, {})))
 
     def policy_name(self, number: int) -> str:
-        """The name in results of a policy: sft, base or start for policy 0, ``round-n`` for policy n."""
+        """A policy's name in results: sft, base or start for policy 0, ``round-n`` for policy n."""
         if number:
             return f"round-{number}"
         return self.start if self.start in (SFT, BASE) else "start"
@@ -329,13 +331,13 @@ class Config(Block):
                 f"choose a round up to {self.rounds}, or" if self.rounds else "to have rounds,"
             )
             raise ConfigError(
-                f"round is {number}, and rounds is {self.rounds}; {there_are} set rounds to at least "
-                f"{number} (--set rounds={number})"
+                f"round is {number}, and rounds is {self.rounds}; {there_are} set rounds to at "
+                f"least {number} (--set rounds={number})"
             )
         if number > 1 and self.until == "pair":
             raise ConfigError(
-                f"round is {number}, and until is pair, so that the run ends with the pairs of round 1; "
-                "choose round 1, or set until to report"
+                f"round is {number}, and until is pair, so that the run ends with the pairs of "
+                "round 1; choose round 1, or set until to report"
             )
 
     @property
@@ -358,7 +360,7 @@ class Config(Block):
 
     @property
     def _needed_process(self) -> float:
-        """The process that a multi-hop trajectory needs to be chosen for a pair; 0 where none is needed."""
+        """The least process reward of a multi-hop trajectory that is chosen for a pair, or 0."""
         pairs = self.pairs
         counts = (
             self.rounds > 0
@@ -370,7 +372,7 @@ class Config(Block):
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer block of the objective."""
+        """The trainer block that belongs to the objective."""
         if self.objective == "dpo":
             return self.dpo
         assert self.grpo is not None  # the configuration refuses the objective without it

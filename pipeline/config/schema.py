@@ -1,9 +1,9 @@
 """The JSON schema of a configuration file, for editors.
 
-Input: the blocks of `pipeline.config.run.Config`. Output: a schema (draft 2020-12) of files. It says what
-pydantic's own schema cannot know: a file with ``base:`` holds only the settings that differ, ``name`` may
-be left out, and some values have a short form. What validators compute (settings that must fit together,
-addresses, file names) is not in it; `steep check` says that.
+Input: the blocks of `pipeline.config.run.Config`. Output: a schema (draft 2020-12) of files. It
+adds rules that pydantic's own schema lacks: a file with ``base:`` holds only the settings that
+differ, ``name`` may be left out, and some values have a short form. Rules that validators compute
+(settings that must fit together, addresses, file names) are not in it; `steep check` checks them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOPS = "^[1-9][0-9]?$"
 
 
 def file_schema() -> Schema:
-    """The schema of a configuration file; keys that are numbers in YAML are texts in it."""
+    """The schema of a configuration file; numbers as keys in YAML become texts."""
     schema = Config.model_json_schema(mode="validation")
     blocks: Schema = schema.pop("$defs")
     for block in blocks.values():
@@ -61,9 +61,9 @@ def property_schema(block: type[Block], name: str) -> Schema:
 
 
 def _clean(schema: Schema) -> None:
-    """Drop what editors do not need: titles of fields, defaults that are blocks, and required fields.
+    """Drop parts that editors do not need: field titles, blocks as defaults, and required fields.
 
-    Which fields are required depends on ``base:``; `_required` says it.
+    Which fields are required depends on ``base:``; see `_required`.
     """
     schema.pop("required", None)
     schema.pop("title", None)
@@ -82,7 +82,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _of_round() -> Schema:
-    """The settings of one round, as references to those of the run."""
+    """The settings of one round, as references to the settings of the run."""
     whole: Schema = {}
     for name in ROUND_SETTINGS:
         block, _, field = name.partition(".")
@@ -111,7 +111,7 @@ def _allow_short_forms(blocks: Schema, properties: Schema) -> None:
 
 
 def _blocks(block: type[Block], seen: set[type[Block]] | None = None) -> Iterator[type[Block]]:
-    """A block and those below it, each once."""
+    """A block and the blocks below it, each once."""
     seen = set() if seen is None else seen
     if block in seen:
         return
@@ -130,7 +130,7 @@ def _block_types(annotation: Any) -> Iterator[type[Block]]:
 
 
 def _required(block: type[BaseModel], optional: frozenset[str] | set[str] = frozenset()) -> Schema:
-    """That a block has its required fields, and so have the blocks in it; null and texts pass."""
+    """The rule that blocks, at any depth, have their required fields; null and texts pass."""
     schema: Schema = {}
     if names := [
         name

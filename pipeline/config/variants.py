@@ -1,7 +1,8 @@
 """Variants of configurations: ablations, baselines and other rows of the papers' tables.
 
-Input: ``configs/variants.yaml``, where a variant names its base, a configuration or another variant, and
-the settings that differ. `pipeline.config.load` reads the name of a variant as that of a configuration.
+Input: ``configs/variants.yaml``, where a variant names its base (a configuration or another
+variant) and the settings that differ. `pipeline.config.load` accepts the name of a variant instead
+of a configuration's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pipeline.core.shipped import VARIANTS
 
 @dataclass(frozen=True)
 class Variant:
-    """What ``about`` says is changed: ``settings`` of ``base``, in blocks as in a configuration."""
+    """A variant: ``settings`` replace settings of ``base``, nested as in a configuration."""
 
     about: str
     base: str
@@ -36,7 +37,7 @@ def variants() -> dict[str, Variant]:
 
 
 def check_variant(name: str) -> str:
-    """``name``; raises ConfigError, which lists names like it, when no variant has it."""
+    """The variant ``name``. Raises ConfigError, with similar names, for an unknown name."""
     if name not in variants():
         close = difflib.get_close_matches(name, variants(), n=5, cutoff=0.4)
         those = f"did you mean {', '.join(close)}? " if close else ""

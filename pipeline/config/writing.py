@@ -1,10 +1,10 @@
-"""Write a configuration as YAML, and list the settings that differ from what it builds on.
+"""Write a configuration as YAML, and list the settings that differ from its base.
 
-Input: a checked `Config`, and that of its ``base:`` file. Output: YAML that `pipeline.config.load` reads
-back as the same configuration, with comments on settings that differ from their default or from the base;
-and the differing settings of a run. Those are compared with the file that the configuration names as its
-``base``; a shipped file without one is compared with itself, so that overrides remain; any other file with
-the defaults.
+Input: a checked `Config`, and the `Config` of its ``base:`` file. Output: YAML that
+`pipeline.config.load` reads back as the same configuration, with comments on settings that differ
+from their default or from the base; and the differing settings of a run. A configuration is
+compared with the file that it names as its ``base``. Without a base, a shipped file is compared
+with itself, so that overrides remain, and any other file with the defaults.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pipeline.config.run import Config
 from pipeline.config.yaml_files import RESOLVERS
 from pipeline.core.shipped import CONFIGURATIONS, find_configuration
 
-ABSENT: Any = object()  # stands for a default or a base that there is not
+ABSENT: Any = object()  # stands for a missing default or a missing base
 _INDENT = "  "
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that is no block, or a block that is null; ``depth`` is the number of blocks above."""
+    """A setting that is not a block, or is a null block; ``depth`` counts the blocks above it."""
 
     key: str
     depth: int
@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def marks(self) -> str:
-        """What it differs from, in words; empty where it does not."""
+        """Names the values from which it differs; empty if it does not differ."""
         before = [
             f"{name}: {_words(value)}"
             for name, value in (("base", self.base), ("default", self.default))
@@ -95,7 +95,7 @@ def _words(value: Any) -> str:
 
 
 def as_text(chosen: list[Entry]) -> str:
-    """The settings as YAML with a comment on each that differs; the blocks above each are written too."""
+    """The settings as YAML, in their blocks, with a comment on each differing setting."""
     lines: list[str] = []
     open_blocks: list[str] = []
     for entry in chosen:
@@ -122,11 +122,11 @@ DEFAULTS = "the defaults"
 def differing_settings(
     path: Path | str, overrides: tuple[str, ...] = (), data: str | None = None
 ) -> dict[str, Any]:
-    """``reference``, a file name or `DEFAULTS`, and ``settings``: ``key``, ``value`` and ``before``.
+    """``reference`` (a file name or `DEFAULTS`) and ``settings`` (``key``, ``value``, ``before``).
 
-    Left out are the run's name, settings that only say how work is executed, and ``per_round``. A setting
-    whose block the reference lacks has no ``before``, and is there if it differs from its default.
-    Arguments and errors are those of `load`.
+    Left out are the run's name, settings that only say how work is executed, and ``per_round``. A
+    setting whose block the reference lacks has no ``before``, and is listed if it differs from its
+    default. Takes the arguments of `load`, and raises its errors.
     """
     config = load(path, overrides, data)
     reference, before = _reference(find_configuration(path), data)
@@ -159,7 +159,7 @@ _WIDTH = 100
 
 
 class _Dumper(yaml.SafeDumper):
-    """`yaml.SafeDumper` that quotes what either version of YAML reads as another type than text."""
+    """`yaml.SafeDumper` that quotes texts which YAML 1.1 or 1.2 would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -181,7 +181,8 @@ _Dumper.add_representer(str, _represent_text)
 
 def as_yaml(config: Config) -> str:
     """The YAML text of a configuration, which holds no secrets, as configurations have none."""
-    # Defaults are not validated: a default of 1 in a field of floats becomes 1.0 when it is read back.
+    # Defaults are not validated: a default of 1 in a field of floats becomes 1.0 when it is read
+    # back.
     values = Config.model_validate(config.model_dump()).model_dump()
     return yaml_text(values)
 

@@ -1,8 +1,8 @@
 """Reading of YAML: files, and single values of the command line.
 
-Input: a path or a text. Output: what `yaml.SafeLoader` makes of it, with two differences: numbers are
-those of YAML 1.2, so ``1e-5`` is a number, and ``1:30``, ``010`` and dates are texts; a repeated key is
-refused.
+Input: a path or a text. Output: the values that `yaml.SafeLoader` gives, with two differences:
+numbers follow YAML 1.2, so ``1e-5`` is a number, and ``1:30``, ``010`` and dates are texts; a
+repeated key is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.core.input_files import read_text
 
 
 class YamlProblem(ValueError):
-    """A YAML text is refused; ``line`` counts from 1."""
+    """A refused YAML text; ``line`` counts from 1."""
 
     def __init__(self, problem: str, line: int) -> None:
         super().__init__(problem)

@@ -1,9 +1,9 @@
 """Atomic file writes: text, JSON, Parquet, NumPy arrays and the output of commands.
 
 Every writer fills a temporary sibling of the target, flushes it to the disk and renames it at the
-end, so a reader sees the old file, the new file or no file, and never a part of one, also after a
-power failure. A symbolic link stays, and the file that it names is replaced. Missing parent
-directories are created. The temporary file is removed when writing fails.
+end, so a reader sees the old file, the new file or no file, but never a partial file, also after a
+power failure. A symbolic link stays, and its target is replaced. Missing parent directories are
+created. The temporary file is removed when writing fails.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _is_special(path: Path) -> bool:
         return False
     if stat.S_ISDIR(mode):
         raise InputError.at(path, None, "is a directory; name a file")
-    # /dev/stdout and /dev/fd/N lead to files that the shell has opened, so they must not be replaced.
+    # /dev/stdout and /dev/fd/N lead to files that the shell has opened, so they must not be
+    # replaced.
     return not stat.S_ISREG(mode) or path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 
@@ -166,7 +167,8 @@ def json_text(value: Any, **layout: Any) -> str:
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array in NumPy's ``.npy`` format."""
-    import numpy as np  # here, because commands and checks that write no array start faster without it
+    # Imported here, because commands and checks that write no array start faster without it.
+    import numpy as np
 
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.save(stream, array)

@@ -2,9 +2,10 @@
 
 They avoid repeated computation of embeddings, scores and answers across samples, rounds and runs.
 Input: keys that are digests of everything that a value depends on (model content, prefix, text),
-and of no file path. Output: the stored bytes. `ContentCache` is SQLite with its rollback journal, so
-processes of one machine share it, and of several machines whose file system has working locks.
-Write-ahead mode would save half a millisecond per write, but needs memory that machines do not share.
+and of no file path. Output: the stored bytes. `ContentCache` is SQLite with its rollback journal,
+so processes share it on one machine, and across machines if their file system has working locks.
+Write-ahead mode would save half a millisecond per write, but needs memory that machines do not
+share.
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@ _SETTLED = 2_000_000_000  # nanoseconds; a later edit then has another time on a
 
 
 class ContentHashes:
-    """Hashes of files and models, cached by path, size, times of modification and change, and inode.
+    """Hashes of files and models, cached by path, size, inode, and modification and change times.
 
-    A 16 GB model is hashed once instead of at every ``make run``. The time of change (ctime) also tells
-    an edit after which size and modification time were restored. The hash of a file that was changed
-    less than two seconds ago is not kept, because the next edit could have the same times.
+    A 16 GB model is hashed once instead of at every ``make run``. The time of change (ctime) also
+    tells an edit after which size and modification time were restored. The hash of a file that was
+    changed less than two seconds ago is not kept, because the next edit could have the same times.
     """
 
     def __init__(self, cache_file: Path) -> None:
-        """Load ``cache_file`` when it exists; what is broken in it is computed again."""
+        """Load ``cache_file`` when it exists; broken entries are computed again."""
         self._cache_file = cache_file
         self._hashes: dict[str, list[Any]] = {}  # resolved path -> [stamp, hash]
         self._changed = False

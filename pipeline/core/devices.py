@@ -1,7 +1,7 @@
-"""The GPUs that a run may use: the inherited allotment, or those of the machine.
+"""The GPUs that a run may use: the inherited allotment, or the machine's GPUs.
 
-Input: ``CUDA_VISIBLE_DEVICES`` and what the driver lists. Output: names of devices, as that variable has
-them (indices, or UUIDs). Nothing heavy is imported.
+Input: ``CUDA_VISIBLE_DEVICES`` and the driver's list. Output: names of devices, as in that variable
+(indices, or UUIDs). No heavy package is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pipeline.core.errors import DependencyError
 from pipeline.core.gpus import VISIBLE, machine_gpus
 
 ORDER = "CUDA_DEVICE_ORDER"
-BY_ADDRESS = "PCI_BUS_ID"  # the order in which the driver lists devices; by default CUDA puts the fastest first
+# The order in which the driver lists devices. By default CUDA puts the fastest first.
+BY_ADDRESS = "PCI_BUS_ID"
 
 
 def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
@@ -38,13 +39,13 @@ def allotted(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | N
 def listed() -> tuple[str, ...]:
     """The UUIDs of the GPUs that this process can reach, in the order of their PCI addresses.
 
-    In a Slurm job these are the job's own, so that index 0 is another device in another job.
+    In a Slurm job only the job's GPUs are listed, so index 0 differs between jobs.
     """
     return tuple(gpu.uuid for gpu in machine_gpus())
 
 
 def torch_for_cpus() -> bool:
-    """Whether the installed torch is a build that uses no GPU; it is not imported."""
+    """Whether the installed torch is a build for CPUs; torch is not imported."""
     try:
         return version("torch").endswith("+cpu")
     except PackageNotFoundError:
@@ -54,8 +55,8 @@ def torch_for_cpus() -> bool:
 def cuda_works() -> bool:
     """Whether torch can compute on a GPU.
 
-    Raises DependencyError when this process is allotted GPUs and CUDA fails there, as with an old driver.
-    A build of torch for CPUs computes on the CPU.
+    Raises DependencyError when this process is allotted GPUs and CUDA fails there, as with an old
+    driver. A build of torch for CPUs computes on the CPU.
     """
     import torch
 
@@ -68,14 +69,14 @@ def cuda_works() -> bool:
         return False
     reason = " ".join(str(warning.message) for warning in told) or _cuda_error()
     raise DependencyError(
-        f"this process is allotted GPUs ({VISIBLE} is {','.join(devices)}), and torch cannot use them: "
-        f"{' '.join(reason.split())}; correct the driver of {platform.node()}, or set {VISIBLE} to an empty "
-        "text to compute on the CPU"
+        f"this process is allotted GPUs ({VISIBLE} is {','.join(devices)}), and torch cannot use "
+        f"them: {' '.join(reason.split())}; correct the driver of {platform.node()}, or set "
+        f"{VISIBLE} to an empty text to compute on the CPU"
     )
 
 
 def _cuda_error() -> str:
-    """What CUDA says when it is started; torch warns only at the first question."""
+    """CUDA's message at its start; torch warns only at the first call."""
     import torch
 
     try:
@@ -86,9 +87,9 @@ def _cuda_error() -> str:
 
 
 def usable(names: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:
-    """The names of an allotment that CUDA follows: those before the first index without a device.
+    """The names of an allotment that CUDA follows: it stops at the first index without a device.
 
-    Without ``uuids``, those of the machine, nothing is known and all are returned.
+    ``uuids`` are the machine's devices; without them all names are returned.
     """
     for place, name in enumerate(names):
         if uuids and name.isdecimal() and int(name) >= len(uuids):
@@ -99,7 +100,8 @@ def usable(names: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:
 def identity(name: str, uuids: Sequence[str]) -> str:
     """The same text for an index and for the UUID of a device, which may be shortened.
 
-    ``uuids`` are those that the driver lists. Other names, such as those of MIG devices, are unchanged.
+    ``uuids`` are the UUIDs that the driver lists. Other names, such as the names of MIG devices,
+    are unchanged.
     """
     if name.isdecimal():
         return uuids[int(name)] if int(name) < len(uuids) else name

@@ -2,8 +2,8 @@
 
 Each is also a standard exception, so callers can catch either. The command line prints the message
 as one sentence on standard error and exits with status 2. A message names the position (file, line
-or key), the actual and the expected value, and the remedy, and no API key. Malformed model output is
-data, not an error.
+or key), the actual and the expected value, and the remedy, and no API key. Malformed model output
+is data, not an error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def model_problem(error: BaseException | str) -> str:
     """Why a library could not read a model's files, on one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     if "trust_remote_code" in text:
-        return "it needs code of its own, which is never run; name a model that transformers has"
+        return "it needs its custom code, which is never run; name a model that transformers has"
     return text[:300]
 
 

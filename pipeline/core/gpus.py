@@ -1,4 +1,4 @@
-"""The GPUs of this machine that the process may use; nothing heavy is imported to find them.
+"""The GPUs of this machine that the process may use, found without importing a heavy package.
 
 Input: ``nvidia-smi``, the files of NVIDIA's driver below ``/proc`` and ``/dev``, and
 ``CUDA_VISIBLE_DEVICES``. Output: one `Gpu` for each device.
@@ -19,8 +19,8 @@ from pathlib import Path
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2  # of a process on a GPU: CUDA context and kernels of its libraries
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Share of the GiB in a device's name that programs can use: an A100 of 80 GB has 79.3, an RTX 4090 of
-# 24 GB has 23.6.
+# Share of the GiB in a device's name that programs can use: an A100 of 80 GB has 79.3, an RTX 4090
+# of 24 GB has 23.6.
 _USABLE = 0.985
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # one folder for each GPU, named by its PCI address
 _VERSION = Path("/sys/module/nvidia/version")
@@ -31,10 +31,10 @@ _SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; ``memory`` is in bytes, None when the driver does not tell.
+    """One GPU; ``memory`` is in bytes, None when the driver does not report it.
 
-    ``uuid`` is the device's UUID. Where the driver does not tell it, it is the PCI address or the name of
-    the device's file. It is empty for a GPU that is only described.
+    ``uuid`` is the device's UUID. If the driver does not report it, it is the PCI address or the
+    name of the device's file. It is empty for a GPU that is only described.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Gpu:
 
 
 def driver_version(file: Path = _VERSION) -> str | None:
-    """The version of NVIDIA's driver, such as 580.65.06; None where the kernel does not tell."""
+    """The version of NVIDIA's driver, such as 580.65.06; None if the kernel does not report it."""
     try:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -58,9 +58,9 @@ def nominal_gpu(gib: float) -> Gpu:
 def machine_gpus(driver: Path = _DRIVER, files: Path = _FILES) -> list[Gpu]:
     """All GPUs of this machine or container, in the order of their PCI addresses.
 
-    ``nvidia-smi`` is asked first. It alone knows the devices in WSL2, and those that Slurm leaves to a job.
-    Without its answer the GPUs are those of ``driver``, or else the device files ``nvidia0``, ``nvidia1``, …
-    in ``files``, which containers without the other two have.
+    ``nvidia-smi`` is asked first. It alone knows the devices in WSL2, and the devices that Slurm
+    leaves to a job. Without its answer the GPUs are read from ``driver``, or else from the device
+    files ``nvidia0``, ``nvidia1``, … in ``files``, which exist in containers without the other two.
     """
     tool = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=_WSL)
     found = _by_tool(tool) if tool is not None else None
@@ -98,9 +98,9 @@ def visible(gpus: list[Gpu], allotment: str | None) -> list[Gpu]:
 
 
 def compiler_fault(include: str | None = None) -> str | None:
-    """What Triton lacks to build the launcher of a kernel when it first runs; None: nothing.
+    """What is missing for Triton to build a kernel's launcher at its first run; None if nothing is.
 
-    ``include`` is the folder of Python's headers, by default that of this Python.
+    ``include`` is the folder of Python's headers, by default the folder of this Python.
     """
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return (
@@ -110,13 +110,14 @@ def compiler_fault(include: str | None = None) -> str | None:
     header = Path(include or sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         return (
-            f"kernels on GPUs are compiled when they first run, and {header} is missing; install the "
-            "headers of this Python, such as the package python3-dev"
+            f"kernels on GPUs are compiled when they first run, and {header} is missing; install "
+            "the headers of this Python, such as the package python3-dev"
         )
     return None
 
 
-@cache  # the tool takes seconds on some machines, and its answer is the same for the life of a process
+# Cached, because the tool takes seconds on some machines and always gives the same answer.
+@cache
 def _by_tool(tool: str) -> tuple[Gpu, ...] | None:
     """The GPUs that ``nvidia-smi`` lists; None when it fails, as without a driver."""
     command = [tool, "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]

@@ -1,4 +1,4 @@
-"""The Jinja environment of HTML pages that hold untrusted text: the report and the pages of ``steep browse``.
+"""The Jinja environment of HTML pages with untrusted text: the report and ``steep browse``.
 
 Every value is escaped, and invisible controls in it are written out.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def page_environment(templates: Path) -> Environment:
-    """An environment of the templates in a directory; a variable that a template lacks is an error."""
+    """An environment of the templates in a directory; an undefined variable is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -27,8 +27,8 @@ MAX_LINE = 2**28  # bytes of one line
 _ROWS_IN_MEMORY = 256
 _INT64 = range(-(2**63), 2**63)
 _BOM = b"\xef\xbb\xbf"
-# Numbers with 19 digits or a 3-digit exponent may not fit. Only texts that hold one are parsed with
-# a check of every number, which takes several times as long.
+# Numbers with 19 digits or a 3-digit exponent may not fit. Only texts with such a number are parsed
+# with a check of every number, which takes several times as long.
 _LARGE_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
 
 
@@ -208,7 +208,7 @@ def iterate_parquet(
 ) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet file as JSON values, a few hundred in memory at a time.
 
-    ``columns`` limits them to these columns. Raises what `parquet_batches` raises.
+    ``columns`` limits them to these columns. Raises the errors of `parquet_batches`.
     """
     with _parquet_errors(path):
         for batch in parquet_batches(path, columns):

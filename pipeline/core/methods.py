@@ -2,8 +2,9 @@
 
 An entry holds the facts that the configuration, the tasks and the grammars need before any code of
 the method is loaded, so this module imports nothing from the project. ``implementation`` names the
-module below ``pipeline.methods`` with the rest: cold-start steps, rewards, pairing and titles. Adding
-a method takes one entry here, the modules that the entry names, and its settings in `config.Rewards`.
+module below ``pipeline.methods`` with the rest: cold-start steps, rewards, pairing and titles.
+Adding a method takes one entry here, the modules that the entry names, and its settings in
+`config.Rewards`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class MethodEntry:
     similarity_rewards: bool = False
     """Whether its reward compares texts by a reranker."""
     separate_terms: bool = False
-    """Whether pairs are selected by separate terms (outcome, format, process), which ``pairs.terms`` names."""
+    """Whether ``pairs.terms`` selects pairs by separate terms: outcome, format, process."""
     single_retrieval: bool = False
-    """Whether its grammar reads a first step that the rollout inserted (``retrieval.rounds: single``)."""
+    """Whether its grammar reads a first step from the rollout (``retrieval.rounds: single``)."""
     judged_steps: bool = True
     """Whether its parsed steps have a conclusion, which the judges of search errors need."""
     sft_shows_retrieved_kinds: bool = False

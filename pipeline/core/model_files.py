@@ -1,11 +1,11 @@
-"""The files of models and policies: where they are, and the hash of their contents.
+"""The files of models and policies: their paths, and the hash of their contents.
 
 All keys that depend on a model (fingerprints of stages, cached embeddings and scores, a policy's
 lineage, a merged model) use this hash, so they all detect the same changes. It covers names and
 contents of the files and not the location of the directory. Input: a model as a configuration names
-it (a directory, a hub name, or ``package:NAME``), or the directory of a model, an adapter or a policy
-(``adapter/``, and ``lineage.json``, which names it and its origin). Nothing is loaded, and no network
-is used.
+it (a directory, a hub name, or ``package:NAME``), or the directory of a model, an adapter or a
+policy (``adapter/``, and ``lineage.json``, which names it and its origin). Nothing is loaded, and
+no network is used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PACKAGE = "package:"
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name can only be that of a model on the hub: owner/model."""
+    """Whether a name can only name a model on the hub: owner/model."""
     return not Path(name).is_absolute() and not name.startswith(".") and name.count("/") == 1
 
 
@@ -94,7 +94,7 @@ def is_offline() -> bool:
 
 
 def local_directory(name: str) -> Path | None:
-    """The directory of a model: its own, that in a package, or that in the cache of the hub.
+    """The directory of a model: as named, in a package, or in the cache of the hub.
 
     The files in it may be incomplete.
     """
@@ -133,7 +133,7 @@ UNTRAINED = "untrained"  # the method in the lineage of the base model, which ha
 
 
 def adapter_directory(directory: Path) -> Path:
-    """The adapter of a policy's directory; a bare adapter, as PEFT writes it, is its own directory."""
+    """The adapter in a policy's directory; for a bare adapter of PEFT the directory itself."""
     return directory if (directory / ADAPTER_SETTINGS).is_file() else directory / "adapter"
 
 

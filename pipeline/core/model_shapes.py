@@ -1,8 +1,8 @@
-"""Shapes of transformer models: numbers of layers, widths and heads, and the parameters that follow.
+"""Shapes of transformer models: layers, widths, heads, and the numbers of parameters.
 
 Memory and time of a model follow from its shape. Input: a model's ``config.json``, or the name of a
-published model, whose shape is in `PUBLISHED`. Output: a `ModelShape`. No weights are read and nothing
-is downloaded.
+published model, whose shape is in `PUBLISHED`. Output: a `ModelShape`. No weights are read and
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CONFIG = "config.json"
 class ModelShape:
     """The shape of a causal language model, or of an encoder such as BERT.
 
-    ``hidden`` is h, the width of a layer; ``intermediate`` is i, the width of its MLP; ``kv_heads`` is the
-    number of heads of keys and values, which is below ``heads`` with grouped-query attention. ``positions``
-    is the longest sequence in tokens.
+    ``hidden`` is h, the width of a layer; ``intermediate`` is i, the width of its MLP; ``kv_heads``
+    is the number of heads of keys and values, which is below ``heads`` with grouped-query
+    attention. ``positions`` is the longest sequence in tokens.
     """
 
     layers: int
@@ -47,7 +47,7 @@ class ModelShape:
 
     @property
     def kv_width(self) -> int:
-        """Width of all keys of a token, which is that of its values."""
+        """Width of all keys of a token, which is also the width of its values."""
         return self.kv_heads * self.head_size
 
     @property
@@ -91,7 +91,7 @@ class ModelShape:
         }.get(module)
 
     def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
-        """Weights of a LoRA adapter: rank × (input + output width) of every target in every layer."""
+        """Weights of a LoRA adapter: rank × (input + output width), over all targets and layers."""
         widths = [self.width(target) for target in targets]
         return self.layers * sum(rank * sum(width) for width in widths if width is not None)
 
@@ -121,11 +121,12 @@ def _bert(
     layers: int, hidden: int, heads: int, vocabulary: int = 30_522, positions: int = 512
 ) -> ModelShape:
     return ModelShape(
-        layers, hidden, heads, heads, 4 * hidden, vocabulary, positions, hidden // heads, encoder=True
+        layers, hidden, heads, heads, 4 * hidden, vocabulary, positions, hidden // heads,
+        encoder=True,
     )  # fmt: skip
 
 
-# From the ``config.json`` of each model, for plans where the model is not on this machine.
+# From the ``config.json`` of each model, for plans with a model that is not on this machine.
 PUBLISHED: Mapping[str, ModelShape] = {
     "meta-llama/Meta-Llama-3-8B-Instruct": _llama(32, 4096, 32, 14_336, 8192),
     "meta-llama/Llama-3.1-8B-Instruct": _llama(32, 4096, 32, 14_336, 131_072),
@@ -150,8 +151,8 @@ PUBLISHED: Mapping[str, ModelShape] = {
 def shape_of(name: str) -> ModelShape | None:
     """The shape of a model on this machine, else of the published model of that name, else None.
 
-    ``name`` is a directory, a hub name, or ``package:NAME`` of an installed package. Raises InputError
-    when a ``config.json`` of this machine is damaged.
+    ``name`` is a directory, a hub name, or ``package:NAME`` of an installed package. Raises
+    InputError when a ``config.json`` of this machine is damaged.
     """
     directory = local_directory(name)
     if directory is not None and (directory / CONFIG).is_file():
@@ -162,7 +163,7 @@ def shape_of(name: str) -> ModelShape | None:
 def read_shape(path: Path) -> ModelShape | None:
     """The shape in a ``config.json``; None when it lacks a field of the usual names.
 
-    Raises InputError when the file is unreadable or no JSON object.
+    Raises InputError when the file is unreadable or not a JSON object.
     """
     values: dict[str, Any] = read_json(path)
     values |= values.get("text_config") or {}
@@ -189,4 +190,4 @@ def read_shape(path: Path) -> ModelShape | None:
             encoder=encoder,
         )
     except (TypeError, ValueError):
-        raise InputError.at(path, None, "the sizes of the model are no numbers") from None
+        raise InputError.at(path, None, "the sizes of the model are not numbers") from None

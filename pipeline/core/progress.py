@@ -1,7 +1,7 @@
-"""The interface by which long work says how far it is.
+"""The interface by which long work reports its progress.
 
 Stages pass a `Progress` to the functions that do the work. This base class reports nothing, so that
-functions can always call it; `pipeline.run.progress.ProgressFile` writes what it is told to a file.
+functions can always call it; `pipeline.run.progress.ProgressFile` writes the reports to a file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Progress:
         """Count ``n`` items that earlier work left done; they do not enter the rate."""
 
     def show(self, **values: float) -> None:
-        """Numbers to show beside the bar, such as ``loss``; values that are not finite are left out."""
+        """Numbers to show beside the bar, such as ``loss``; only finite values are shown."""
 
 
 def counted(items: Iterable[T], progress: Progress) -> Iterator[T]:

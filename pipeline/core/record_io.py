@@ -32,7 +32,7 @@ _HINTS: dict[Any, dict[str, Any]] = {}
 def _validator(kind: Any) -> Any:
     """A validator of a record type that takes JSON values without converting them.
 
-    Text is not taken for a number, nor a boolean, and numbers are finite and fit into 64 bits.
+    Texts and booleans are not accepted as numbers. Numbers are finite and fit into 64 bits.
     """
     # The import takes 60 ms and only readers need it.
     from pydantic import TypeAdapter
@@ -120,7 +120,8 @@ def iterate_input(path: Path | str, kind: type[Any]) -> Iterator[tuple[int, dict
 def write_jsonl(path: Path | str, records: Iterable[Any]) -> int:
     """Write records as JSONL, as they come, and return their number.
 
-    ``path`` is as in `pipeline.core.atomic.text_output`: nothing reaches it when ``records`` raises.
+    ``path`` is as in `pipeline.core.atomic.text_output`: nothing reaches it when ``records``
+    raises.
     """
     count = 0
     with text_output(path) as write:

@@ -30,9 +30,9 @@ def configuration_name(file: Path) -> str:
 
 
 def find_configuration(name: Path | str) -> Path:
-    """The configuration file ``name``: an existing file, else the shipped one of that name.
+    """The configuration file ``name``: an existing file, else the shipped file of that name.
 
-    Returns ``name`` as a path when there is neither.
+    Returns ``name`` as a path when neither exists.
     """
     path = Path(name)
     return path if _is_file(path) else shipped_configuration(name) or path
@@ -53,7 +53,7 @@ def shipped_configuration(name: Path | str) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether ``path`` is a file; a name that the file system cannot have is not."""
+    """Whether ``path`` is a file; False for a name that the file system cannot have."""
     try:
         return path.is_file()
     except OSError:  # for example a name that is too long
@@ -61,7 +61,7 @@ def _is_file(path: Path) -> bool:
 
 
 def find_model(name: Path | str) -> Path | str:
-    """The model ``name``, or the path of the shipped model where only that exists.
+    """The model ``name``, or the path of the shipped model if only that exists.
 
     ``data/tiny_reader`` names the shipped tiny reader unless the current directory has a
     ``data/tiny_reader``. Names of other models are returned unchanged.

@@ -24,7 +24,7 @@ import re
 import unicodedata
 
 WORD = re.compile(r"[^\W_]+")
-# The parenthesis at the end of a title that distinguishes it from others: "Frozen (2013 film)".
+# The parenthesis that ends a title and makes it unique: "Frozen (2013 film)".
 QUALIFIER = re.compile(r"\s*\([^()]*\)\s*$")
 
 # API keys in the forms of known services; other secrets look like any text.
@@ -34,7 +34,7 @@ _API_KEY = re.compile(
 )
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, formats, surrogates, separators
-# Format characters that words need (Persian, Hindi, emoji) or that are visible signs of their own.
+# Format characters that words need (Persian, Hindi, emoji) or that are visible signs.
 _SHOWN = frozenset("\u200c\u200d\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
 _ARABIC_SIGNS = range(0x0600, 0x0606)
 
@@ -54,9 +54,8 @@ def visible(text: str) -> str:
     """``text`` with every invisible control written out; lines and tabs are kept.
 
     An escape sequence could rewrite a terminal, and a bidirectional control (such as U+202E) could
-    show a sentence in another order than it has. ASCII controls become control pictures (``␛``),
-    all others ``\\u202e``. Text in scripts from right to left is unchanged, apart from explicit
-    controls.
+    show a sentence in another order. ASCII controls become control pictures (``␛``), all others
+    ``\\u202e``. Text in scripts from right to left is unchanged, apart from explicit controls.
     """
     if text.isprintable():
         return text
@@ -70,7 +69,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def without_keys(text: str) -> str:
-    """``text`` with ``[key]`` in place of what looks like an API key."""
+    """``text`` with ``[key]`` in place of every text that looks like an API key."""
     return _API_KEY.sub("[key]", text)
 
 

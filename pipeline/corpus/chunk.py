@@ -34,7 +34,7 @@ def chunk_documents(documents: Iterable[Document], max_words: int) -> Iterator[C
 
     A chunk's id is ``<doc_id>-<n>``. A document without an id is named after a hash of its content,
     so ids do not depend on the other documents. When two different documents share an id, the hash
-    is appended to the second one's, so every chunk has an id of its own.
+    is appended to the id of the second, so that chunk ids stay unique.
     """
     seen_passages: set[bytes] = set()
     seen_ids: set[str] = set()

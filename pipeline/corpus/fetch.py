@@ -1,9 +1,9 @@
 """Download and unpack the official data sets, verified.
 
 Input: rows of `pipeline.corpus.official` and the directory of data. Output: the files below it, and
-``data.lock.json`` with the size and SHA-256 of every file. A broken connection is continued. A
-file takes its name only when it is complete and its checksum is the published one, or where none is published
-the one that the lock recorded when it was first downloaded.
+``data.lock.json`` with the size and SHA-256 of every file. A broken connection is continued. A file
+takes its name only when it is complete and its checksum matches. The expected checksum is the
+published one, or else the checksum that the lock recorded at the first download.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What became of one file: ``state`` is "present", "recorded" or "fetched"; ``records`` was counted
-    in files of lines (None: not counted)."""
+    """The outcome for one file.
+
+    ``state`` is "present", "recorded" or "fetched"; ``records`` is the number of lines, or None if
+    records are not lines.
+    """
 
     path: str
     state: str
@@ -50,11 +53,11 @@ class Fetched:
 def fetch(
     files: Sequence[OfficialFile], root: Path, report: Callable[[str], None] = print
 ) -> tuple[list[Fetched], list[str]]:
-    """Make sure that every file is below ``root``; returns what became of them, and the faults.
+    """Fetch every file that is missing below ``root``; returns their outcomes, and the faults.
 
-    A fault of one download does not stop the others. Each fault is one sentence with the file and the
-    remedy. ``report`` receives a line per file.
-    Raises InputError when ``root`` is no directory, cannot be written, or another process fills it.
+    A fault of one download does not stop the others. Each fault is one sentence with the file and
+    the remedy. ``report`` receives a line per file. Raises InputError when ``root`` is not a
+    directory or cannot be written, or when another process fills it.
     """
     import filelock
 
@@ -124,7 +127,7 @@ class _Directory:
         return done
 
     def _verified(self, file: OfficialFile, path: Path, state: str) -> Fetched:
-        """Compare a file, which is at ``path`` now, with what is published and recorded; record it."""
+        """Compare the file at ``path`` with its published and recorded checksum; record it."""
         sha256, size, lines = _hashed(path)
         download = file.download
         published = download.sha256 if file.path == download.name else None
@@ -133,9 +136,9 @@ class _Directory:
             if expected not in (None, sha256):
                 raise InputError.at(
                     self.root / file.path, None,
-                    f"the SHA-256 from {download.url} is {sha256}, expected {expected} as {origin}; "
-                    f"remove the file, or its entry in {LOCK}, and run steep data again, or see "
-                    f"{download.page}",
+                    f"the SHA-256 from {download.url} is {sha256}, expected {expected} as "
+                    f"{origin}; remove the file, or its entry in {LOCK}, and run steep data "
+                    f"again, or see {download.page}",
                 )  # fmt: skip
         self.lock[file.path] = {"bytes": size, "sha256": sha256, "url": download.url}
         write_json(self.root / LOCK, self.lock)
@@ -157,8 +160,8 @@ class _Directory:
         except httpx.HTTPError as error:
             names = ", ".join(file.path for file in files)
             raise DependencyError(
-                f"{names}: {download.url} cannot be downloaded ({_shown(error)}); run this where there "
-                f"is a network, or download it by hand from {download.page} to "
+                f"{names}: {download.url} cannot be downloaded ({_shown(error)}); run this where "
+                f"there is a network, or download it by hand from {download.page} to "
                 f"{self.root / download.name}"
             ) from None
 
@@ -180,8 +183,8 @@ def _read_lock(path: Path) -> dict[str, dict[str, Any]]:
 def _transfer(url: str, target: Path) -> None:
     """Download ``url`` to ``target``; a broken connection is continued if the content is the same.
 
-    Not with ``http_get`` of huggingface_hub, which gives up when a connection is reset; the largest file
-    has 4.7 GB.
+    ``http_get`` of huggingface_hub is not used: it gives up when a connection is reset, and the
+    largest file has 4.7 GB.
     """
     import httpx
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential

@@ -1,7 +1,7 @@
-"""Whether data files are there, and whether their first records have what the stages read.
+"""Check that data files exist, and that their first records have the fields that the stages read.
 
-The readers are those of the stages, so a message is the one that the stage would give. JSON arrays are
-streamed. Input: the path of a file and its settings. Output: a sentence for each fault.
+The readers of the stages are used, so the messages are the same. JSON arrays are streamed. Input:
+the path of a file and its settings. Output: a sentence for each fault.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
     missing = [name for name in file.filter if name not in known]
     if missing:
         yield (
-            f"{path}: filter: the first {_RECORDS} records have no field {', '.join(missing)}; they have "
-            f"{', '.join(sorted(fields)[:10])}; correct the filter"
+            f"{path}: filter: the first {_RECORDS} records have no field {', '.join(missing)}; "
+            f"they have {', '.join(sorted(fields)[:10])}; correct the filter"
         )
 
 
@@ -78,8 +78,8 @@ def _absent(path: Path, use: str) -> str | None:
         return None
     kind = "is a directory" if path.is_dir() else "no such file"
     return (
-        f"{path}: {kind} ({use}); name the directory of the data files with --data (DATA=), fetch the official "
-        "files with make data DATA=DIR, or prepare your own (docs/data.md)"
+        f"{path}: {kind} ({use}); name the directory of the data files with --data (DATA=), fetch "
+        "the official files with make data DATA=DIR, or prepare your own (docs/data.md)"
     )
 
 
@@ -90,4 +90,4 @@ def _is_quick(path: Path) -> bool:
     try:
         return first_character(path) == "["
     except InputError:
-        return True  # reading it says what is wrong
+        return True  # reading it raises the error

@@ -48,7 +48,7 @@ def iterate_array(path: Path, member: str | None = None) -> Iterator[Any]:
 def iterate_object(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield name and value of every member of the file's object.
 
-    Raises InputError when the file is unreadable or no JSON object.
+    Raises InputError when the file is unreadable or not a JSON object.
     """
     with open_text(path) as stream:
         text = _Text(path, stream)
@@ -155,7 +155,7 @@ class _Text:
         self._position = self._counted = 0
 
     def _count_lines(self) -> int:
-        """The line of this position; counts only what was not counted before."""
+        """The line of this position; counts only the lines since the last call."""
         self._line += self._text.count("\n", self._counted, self._position)
         self._counted = self._position
         return self._line

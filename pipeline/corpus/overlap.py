@@ -1,7 +1,7 @@
 """Find training questions that equal or nearly equal a held-out question (test-set contamination).
 
-Input: training questions and held-out questions. Output: the overlapping pairs. Equal questions of one
-set are found too.
+Input: training questions and held-out questions. Output: the overlapping pairs. Equal questions of
+one set are found too.
 
 An *exact* overlap has equal token sequences (`core.text.tokenize`). A *near* overlap has a weighted
 Jaccard similarity of the token sets of at least ``threshold``:

@@ -56,8 +56,10 @@ def _rows(path: Path) -> Iterator[RawRecord]:
 
 
 def list_rows(path: Path, values: Iterable[Any]) -> Iterator[RawRecord]:
-    """The elements of a JSON list as records. Raises InputError when one is no object, or when
-    there is none."""
+    """The elements of a JSON list as records.
+
+    Raises InputError when an element is not an object, or when the list is empty.
+    """
     number = 0
     for number, value in enumerate(values, start=1):
         if not isinstance(value, dict):

@@ -71,7 +71,7 @@ class EntityTable:
 
 
 def _unquote(text: str) -> str:
-    """The text without surrounding quotes; kept when a quote inside shows that they are no pair."""
+    """The text without surrounding quotes; unchanged if the text inside holds one of the quotes."""
     if len(text) < 2:
         return "" if text in _QUOTES else text
     inside = text[1:-1]

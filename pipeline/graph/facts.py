@@ -23,11 +23,11 @@ from pipeline.graph.extract import EXAMPLE, ExtractionPrompt
 FACTS = ExtractionPrompt(
     system=(
         "You turn a passage into facts. Write every fact that the passage states as [fact, "
-        "[entity, ...]]. The fact is one sentence that can be understood without the passage: names "
-        "instead of pronouns, with time, place and condition where the passage gives them. The "
-        "entities are all names, dates, numbers or short noun phrases that take part in the fact, "
-        "at least two, worded as in the fact. Answer with one JSON list of such pairs and nothing "
-        "else; [] if there is no fact."
+        "[entity, ...]]. The fact is one sentence that can be understood without the passage: "
+        "names instead of pronouns, with time, place and condition where the passage gives them. "
+        "The entities are all names, dates, numbers or short noun phrases that take part in the "
+        "fact, at least two, worded as in the fact. Answer with one JSON list of such pairs and "
+        "nothing else; [] if there is no fact."
     ),
     example=EXAMPLE,
     answer=(

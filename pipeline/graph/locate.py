@@ -2,7 +2,7 @@
 
 Ready-made triples (annotations, OpenIE results) belong to a document or a sentence, while the graph
 records the chunk of every triple. Input: the chunks of the corpus. Output: the chunks of a
-document, and of those the one that matches a hint best.
+document, and the chunk that matches a hint best.
 """
 
 from __future__ import annotations

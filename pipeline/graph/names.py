@@ -10,8 +10,8 @@ Output: mentions with character offsets. Rules:
 - A name is also found without its disambiguation when two or more words remain: "Malibu Express
   (film)" as "Malibu Express", but not "Boston (band)" as "Boston", because most mentions of such a
   single word mean something else.
-- A single word beside another capitalized word is part of a longer name and no mention ("United" in
-  "United States"). The first word of the text does not count as capitalized.
+- A single word beside another capitalized word is part of a longer name and not a mention ("United"
+  in "United States"). The first word of the text does not count as capitalized.
 - In a text without capitals (NQ's questions), only names of two or more words are found.
 
 Memory: one tuple per name.

@@ -149,7 +149,7 @@ def _triple_chunk(chunks: Sequence[Chunk], triple: object) -> Chunk:
 
 
 def link_titles(chunks: Sequence[Chunk]) -> Iterator[Extracted]:
-    """Triples (passage title, words before the mention, mentioned title), in the order of the chunks.
+    """Triples (passage title, words before the mention, mentioned title), in chunk order.
 
     Example: (Malibu Express, "directed, written, and produced by", Andy Sidaris). The relation
     holds at most `RELATION_WORDS` words of the sentence before the mention. Mentions of a passage's

@@ -5,10 +5,10 @@ Input: texts and their role, query or passage, which decides the prefix (E5: ``q
 Embeddings are cached in memory and on disk by model content, prefix and text; the model is loaded
 only for new texts.
 
-On a CPU a vector is a function of its text alone. Kernels give other last bits for other shapes, and
-padding changes a vector by up to 2e-3 in bfloat16 (2e-7 in float32). BERT models therefore embed texts in
-packs (`pipeline.index.packed`). Other models embed texts of equal length in tokens without padding, in
-batches whose number of rows depends on that length only.
+On a CPU a vector is a function of its text alone. Kernels give other last bits for other shapes,
+and padding changes a vector by up to 2e-3 in bfloat16 (2e-7 in float32). BERT models therefore
+embed texts in packs (`pipeline.index.packed`). Other models embed texts of equal length in tokens
+without padding, in batches whose number of rows depends on that length only.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Vectors = NDArray[np.float32]
 KEY = "index.embedder.model"
 _IN_MEMORY = 1 << 16  # vectors kept in memory: 100 MB at 384 dimensions
 _BLOCK = 512  # texts per cache transaction: the most that an interruption can lose
-# Tokens of a forward pass without packs on a CPU. With more, a query waits longer for the rows that fill
-# its batch; with fewer, texts of ten tokens take longer (a quarter more than at 512).
+# Tokens of a forward pass without packs on a CPU. With more, a query waits longer for the rows that
+# fill its batch; with fewer, texts of ten tokens take longer (a quarter more than at 512).
 _CPU_TOKENS = 128
 _BATCH_INVARIANT = "packed where possible"  # part of the cache key of vectors of CPUs
 
@@ -136,7 +136,7 @@ class Embedder:
         }
 
     def cache_key(self, prefixed: str) -> bytes:
-        """The key of a text with its prefix; vectors of GPUs have keys of their own."""
+        """The key of a text with its prefix; vectors from GPUs have separate keys."""
         return digest(self.identity, *self._computation, prefixed)
 
     def _compute(self, texts: list[str]) -> dict[str, Vectors]:
@@ -176,7 +176,7 @@ class Embedder:
 
     @cached_property
     def _computation(self) -> tuple[str, ...]:
-        """What the cache key says of the computation: on a CPU that it is batch-invariant."""
+        """The part of the cache key for the kind of computation: batch-invariant on a CPU."""
         device = resolve_device(self._device, "index.embedder.device")
         return (_BATCH_INVARIANT,) if device == "cpu" else ()
 

@@ -4,10 +4,10 @@ Finds the candidate chunks and entities of TeaRAG (arXiv 2511.05385), 4.2.3. Inp
 vectors. Output: rows of the nearest vectors with their cosines. Kind ``auto`` is exact search
 (flat) up to 100,000 vectors, HNSW up to two million, and IVF-PQ above. IVF-PQ codes select eight
 candidates per neighbor; their cosines are then computed from the vectors, which stay on disk. The
-search effort of HNSW and IVF-PQ is tuned while building by recall@20 against exact search, with 256 of
-the vectors as queries, themselves excluded: the share of returned neighbors that are at least as near
-as the exact twentieth neighbor. FAISS returns row -1
-where it finds too few neighbors; these rows are removed, because -1 would index the last row.
+search effort of HNSW and IVF-PQ is tuned while building by recall@20 against exact search, with 256
+of the vectors as queries, themselves excluded: the share of returned neighbors that are at least as
+near as the exact twentieth neighbor. FAISS returns row -1 where it finds too few neighbors; these
+rows are removed, because -1 would index the last row.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class VectorIndex:
     ) -> None:
         """``vectors_ND`` are the vectors of a compressed index and may be memory-mapped.
 
-        ``on_gpu`` says that ``index`` searches on GPUs. ``about`` describes the index: its kind, sizes and measured recall.
+        ``on_gpu`` says that ``index`` searches on GPUs. ``about`` describes the index: its kind,
+        sizes and measured recall.
         """
         self._index = index
         self._on_gpu = on_gpu
@@ -69,7 +70,8 @@ class VectorIndex:
     ) -> VectorIndex:
         """Build an index over vectors [N, D], which may be memory-mapped and are added in blocks.
 
-        With ``keep`` the build of a compressed index continues where an earlier one was interrupted (`ivf_pq`).
+        With ``keep`` the build of a compressed index continues where an earlier one was interrupted
+        (`ivf_pq`).
 
         The search effort of an approximate index is tuned to 95 % recall of 20 neighbors
         (`index.faiss_index`). Raises ConfigError when the kind does not fit the number of vectors.
@@ -120,10 +122,10 @@ class VectorIndex:
     def load(cls, path: Path, vectors: Path, *, gpu: bool = False) -> VectorIndex:
         """Load a saved index; with ``gpu`` it is copied to all GPUs, except for HNSW.
 
-        FAISS has HNSW for the CPU only, and the kind of an index does not depend on where it is searched.
+        FAISS has HNSW for the CPU only, and the kind of an index is the same on every device.
         ``vectors`` is the file of the vectors, which a compressed index maps into memory. Raises
         StoreError when a file is missing, broken or does not match the other, DependencyError when
-        ``gpu`` is set and there is none.
+        ``gpu`` is set and no GPU is found.
         """
         import faiss
 
@@ -202,8 +204,8 @@ def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
         return "hnsw" if count <= _MAX_HNSW else "ivf-pq"
     if kind == "ivf-pq" and count < ivf_pq.MIN_VECTORS:
         raise ConfigError(
-            f"index.faiss is ivf-pq, which needs at least {ivf_pq.MIN_VECTORS} vectors to train on; "
-            f"there are {count}; use flat or auto"
+            f"index.faiss is ivf-pq, which needs at least {ivf_pq.MIN_VECTORS} vectors to train "
+            f"on; there are {count}; use flat or auto"
         )
     return kind
 
@@ -211,8 +213,8 @@ def resolve_kind(kind: Kind, count: int) -> Literal["flat", "ivf-pq", "hnsw"]:
 def _on_gpus(faiss: Any, index: Any) -> Any:
     if not hasattr(faiss, "StandardGpuResources"):
         raise DependencyError(
-            "index.gpu is true, but this FAISS is built for the CPU; make setup-gpu, or pip install "
-            "'steep[gpu]' (faiss-gpu), or set it to false"
+            "index.gpu is true, but this FAISS is built for the CPU; make setup-gpu, or pip "
+            "install 'steep[gpu]' (faiss-gpu), or set it to false"
         )
     if not faiss.get_num_gpus():
         raise DependencyError("index.gpu is true, but FAISS sees no GPU; set it to false")
@@ -224,7 +226,8 @@ def _on_gpus(faiss: Any, index: Any) -> Any:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[-200:]
         raise DependencyError(
-            f"index.gpu is true, but FAISS cannot copy the index to a GPU ({reason}); set it to false"
+            f"index.gpu is true, but FAISS cannot copy the index to a GPU ({reason}); set it to "
+            "false"
         ) from None
 
 

@@ -1,9 +1,10 @@
 """Build an IVF-PQ index in blocks that can be kept, so that an interrupted build continues.
 
-Input: vectors, which may be memory-mapped. Output: a FAISS index over them. The index is trained first. Then the
-vectors are encoded in blocks: the code of a vector is the number of its cell and its product-quantizer code, as in
-FAISS's standalone codec. The index has the bytes that adding the vectors gives, however the build was interrupted.
-Training and encoding are on the CPU, so what is kept does not depend on where the index is searched.
+Input: vectors, which may be memory-mapped. Output: a FAISS index over them. The index is trained
+first. Then the vectors are encoded in blocks: the code of a vector is the number of its cell and
+its product-quantizer code, as in FAISS's standalone codec. The index has the bytes that adding the
+vectors gives, however the build was interrupted. Training and encoding are on the CPU, so the kept
+files do not depend on the device that searches the index.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def keep_nothing(name: str, make: Callable[[], Bytes]) -> Bytes:
 def build_ivf_pq(vectors_ND: NDArray[np.float32], keep: Keep = keep_nothing) -> Any:
     """A FAISS index over vectors [N, D] with at least `MIN_VECTORS` rows.
 
-    ``keep`` gets the trained index under the name ``trained``, and the codes of each `BLOCK` vectors under the first
-    row and the row after the last.
+    ``keep`` gets the trained index under the name ``trained``, and the codes of each `BLOCK`
+    vectors under the first row and the row after the last.
     """
     import faiss
 
@@ -56,7 +57,7 @@ def build_ivf_pq(vectors_ND: NDArray[np.float32], keep: Keep = keep_nothing) -> 
 
 
 def _codes(index: Any, vectors_ND: NDArray[np.float32]) -> Bytes:
-    """The codes [N, bytes] of the vectors, of which each `_ENCODED` are read at once."""
+    """The codes [N, bytes] of the vectors, which are read in blocks of `_ENCODED`."""
     codes_NB = np.empty((len(vectors_ND), index.sa_code_size()), dtype=np.uint8)
     for start in range(0, len(vectors_ND), _ENCODED):
         part_ND = np.ascontiguousarray(vectors_ND[start : start + _ENCODED])

@@ -1,7 +1,8 @@
 """Memory of embedders, rerankers and vector indexes.
 
-Input: the shape of an encoder, a batch, or the number and dimension of vectors. Output: bytes. An encoder
-of b bytes a number over T = batch × length tokens holds, besides its weights, one layer at a time::
+Input: the shape of an encoder, a batch, or the number and dimension of vectors. Output: bytes. An
+encoder of b bytes a number over T = batch × length tokens holds, besides its weights, one layer at
+a time::
 
     activations = T (2 i + 6 h) b
 
@@ -50,9 +51,10 @@ def index_bytes(vectors: int, dimension: int, kind: Kind = "auto") -> float:
 
 
 def scratch_bytes(memory: int | None) -> float:
-    """Scratch memory that FAISS reserves for one index on a GPU of ``memory`` bytes (None: a large one).
+    """Scratch memory of FAISS for one index on a GPU of ``memory`` bytes (None: a large GPU).
 
-    Every index that is copied to a GPU gets a ``StandardGpuResources`` of its own, which reserves as much.
+    Every index that is copied to a GPU gets its own ``StandardGpuResources``, which reserves as
+    much.
     """
     if memory is None or memory > 8 * GIB:
         return 1.5 * GIB

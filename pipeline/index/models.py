@@ -40,9 +40,10 @@ def locate(name: str, key: str, backend: str = "torch") -> Path:
 
 
 def resolve_device(name: str, key: str) -> str:
-    """The device of a setting; ``auto`` is cuda where it is available, else cpu.
+    """The device of a setting; ``auto`` is cuda if it is available, else cpu.
 
-    Raises DependencyError when the setting is cuda and no GPU is available, and what `cuda_works` raises.
+    Raises DependencyError when the setting is cuda and no GPU is available, and the errors of
+    `cuda_works`.
     """
     if name == "auto":
         return "cuda" if cuda_works() else "cpu"
@@ -60,7 +61,8 @@ def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DependencyError(
-            f"{key}: {directory} does not load as a {kind} model ({model_problem(error)}); copy it again"
+            f"{key}: {directory} does not load as a {kind} model ({model_problem(error)}); copy "
+            "it again"
         ) from None
 
 
@@ -74,7 +76,8 @@ def _in_package(package: str, key: str) -> Path:
     files = sorted(root.rglob("modules.json")) or sorted(root.rglob("config.json"))
     if not files:
         raise DependencyError(
-            f"{key}: package {package} has no model (no config.json in {root}); name another package"
+            f"{key}: package {package} has no model (no config.json in {root}); name another "
+            "package"
         )
     return min(files, key=lambda path: len(path.parts)).parent
 
@@ -93,9 +96,9 @@ def _from_hub(name: str, key: str, backend: str) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DependencyError(
-            f"{key}: model {name} is neither a directory nor in the local hub cache, and its download "
-            f"failed ({type(error).__name__}: {reason}); run `hf download {name}` on a machine with "
-            "a network, or name a model directory"
+            f"{key}: model {name} is neither a directory nor in the local hub cache, and its "
+            f"download failed ({type(error).__name__}: {reason}); run `hf download {name}` on a "
+            "machine with a network, or name a model directory"
         ) from None
 
 

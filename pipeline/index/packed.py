@@ -1,11 +1,13 @@
 """Embed texts of different lengths in one forward pass on a CPU, without padding.
 
-Input: a sentence-transformers model over BERT, and texts. Output: one vector for each text, which is a
-function of that text alone. The tokens of several texts are laid end to end in packs of a fixed number of
-tokens. The linear layers see the same shape at every pass, and compute each row in the same way wherever
-it is. Attention and pooling run for each text by itself, in shapes that its length decides.
+Input: a sentence-transformers model over BERT, and texts. Output: one vector for each text, which
+is a function of that text alone. The tokens of several texts are laid end to end in packs of a
+fixed number of tokens. The linear layers see the same shape at every pass, and compute each row in
+the same way at every position. Attention and pooling run for each text by itself, in shapes that
+its length decides.
 
-A pack has `PACK` tokens. A longer text has a pack of its own, of the next multiple of `PACK`.
+A pack has `PACK` tokens. A longer text has a separate pack, whose size is the next multiple of
+`PACK`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def supports_packing(model: Any) -> bool:
 
 
 def encode_packed(model: Any, texts: Sequence[str]) -> NDArray[np.float32]:
-    """L2-normalized vectors [n, d] of one or more texts; ``model`` is one that `supports_packing`."""
+    """L2-normalized vectors [n, d] of one or more texts; `supports_packing` holds for ``model``."""
     import torch
 
     encoder = model[0].auto_model
@@ -122,7 +124,7 @@ def _register_attention() -> None:
         scaling: float,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention of q, k, v (1, heads, N, d) within each text; the rows after the last text are 0."""
+        """Attention of q, k, v (1, heads, N, d) within each text; rows after the last are 0."""
         out = torch.zeros_like(q)
         for start, end in pairwise(kwargs["cu_seq_lens_q"]):
             text = (..., slice(start, end), slice(None))

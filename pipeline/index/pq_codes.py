@@ -1,9 +1,9 @@
 """Sizes of product-quantizer codes: bytes for each vector of an IVF-PQ index.
 
-Input: the dimension of the vectors. Output: the number of sub-quantizers of 8 bits, which is the size
-of a code in bytes. FAISS's GPU index supports the sizes of `GPU_SIZES` alone. A code has d / 8 bytes
-where that is one of them, and otherwise the largest of them that fits, so that every index can be
-searched on a CPU and on a GPU: 1,024 dimensions take 64 bytes.
+Input: the dimension of the vectors. Output: the number of sub-quantizers of 8 bits, which is the
+size of a code in bytes. FAISS's GPU index supports the sizes of `GPU_SIZES` alone. A code has d / 8
+bytes if that is a supported size, and otherwise the largest supported size that fits, so that every
+index can be searched on a CPU and on a GPU: 1,024 dimensions take 64 bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_PER_BYTE = 64  # dimensions; a coarser code hardly tells neighbors apart
 def code_bytes(dimension: int) -> int:
     """The bytes of a code of ``dimension`` floats; it divides ``dimension``.
 
-    Where no size of a GPU fits, the code is one for CPUs, which `check_gpu` refuses.
+    If no size for GPUs fits, the code is for CPUs only, and `check_gpu` refuses it.
     """
     preferred = [size for size in (dimension // 8, dimension // 4) if size]
     fitting = [size for size in preferred if not dimension % size]
@@ -32,11 +32,11 @@ def code_bytes(dimension: int) -> int:
 
 
 def check_gpu(dimension: int) -> None:
-    """Raise ConfigError when an IVF-PQ index of ``dimension`` floats cannot be searched on a GPU."""
+    """Raise ConfigError when a GPU cannot search an IVF-PQ index of ``dimension`` floats."""
     size = code_bytes(dimension)
     if size not in GPU_SIZES or dimension > size * _MOST_PER_BYTE:
         raise ConfigError(
-            f"index.gpu is true, but FAISS has no IVF-PQ index on a GPU for {dimension} dimensions: none "
-            f"of its code sizes, which end at {GPU_SIZES[-1]} bytes, fits them; set index.gpu to false, "
-            "or use an embedder of 384, 768 or 1,024 dimensions"
+            f"index.gpu is true, but FAISS has no IVF-PQ index on a GPU for {dimension} "
+            f"dimensions: none of its code sizes, which end at {GPU_SIZES[-1]} bytes, fits them; "
+            "set index.gpu to false, or use an embedder of 384, 768 or 1,024 dimensions"
         )

@@ -1,9 +1,9 @@
 """Corpus, graph, hypergraph and indexes for one recall measurement.
 
-Input: a configuration whose ``corpus`` and ``graph`` name the files. Output: the directories that the
-stages ``corpus`` to ``hyper-index`` write, without a run around them. Embeddings are read from the cache
-below ``cache_dir`` if it has them; everything else is rebuilt in seconds. The corpus is built separately,
-so that the questions can be checked against it before anything is embedded.
+Input: a configuration whose ``corpus`` and ``graph`` name the files. Output: the directories that
+the stages ``corpus`` to ``hyper-index`` write, without a run around them. Embeddings are read from
+the cache below ``cache_dir`` if it has them; everything else is rebuilt in seconds. The corpus is
+built separately, so that the questions can be checked against it before anything is embedded.
 """
 
 from __future__ import annotations

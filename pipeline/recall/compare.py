@@ -1,15 +1,16 @@
 """Recall and cost of every retriever on the same queries.
 
-Input: a configuration, the directories built for it, and its questions. Output: one `RetrievalMetrics`
-per kind of query, retriever and reranker. The retrievers are ``bm25``; ``bm25+semantic`` (reciprocal rank
-fusion); the variants ``semantic``, ``graph``, ``concat`` and ``ppr`` of `open_retriever`, each with the
-configured reranker and without one (ranked by the cosine of the embedder); and ``hyperedges``,
-``graph-r1`` and ``prograph``, which use no reranker. A bi-encoder with the same embedder does not change
-the order, so a configuration with it has one result per variant.
+Input: a configuration, the directories built for it, and its questions. Output: one
+`RetrievalMetrics` per kind of query, retriever and reranker. The retrievers are ``bm25``;
+``bm25+semantic`` (reciprocal rank fusion); the variants ``semantic``, ``graph``, ``concat`` and
+``ppr`` of `open_retriever`, each with the configured reranker and without one (ranked by the cosine
+of the embedder); and ``hyperedges``, ``graph-r1`` and ``prograph``, which use no reranker. A
+bi-encoder with the same embedder does not change the order, so a configuration with it has one
+result per variant.
 
-A query is used as subquery and as key entity, as in Single-* (TeaRAG, arXiv 2511.05385, definition 3.1).
-``retrieval.named_entities`` finds better entities. Seconds are measured in a second pass with all vectors
-in memory, so they exclude the embedding of the query.
+A query is used as subquery and as key entity, as in Single-* (TeaRAG, arXiv 2511.05385, definition
+3.1). ``retrieval.named_entities`` finds better entities. Seconds are measured in a second pass with
+all vectors in memory, so they exclude the embedding of the query.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def measure_retrievers(
 ) -> list[RetrievalMetrics]:
     """Measure every variant on questions and on sub-questions.
 
-    Within a kind of query, each variant is tested against semantic retrieval with the same reranker.
+    Within a kind of query, each variant is tested against semantic retrieval with the same
+    reranker.
     """
     result = []
     kinds: list[tuple[QueryKind, list[RecallQuery]]]

@@ -1,12 +1,13 @@
 """Questions and sub-questions with the documents that answer them.
 
-Input: a question file in any format that `pipeline.corpus` reads, and the chunks of a corpus. Output: the
-questions and, for data sets with a decomposition, the sub-questions, with ``#n`` replaced by the gold
-answers of earlier hops.
+Input: a question file in any format that `pipeline.corpus` reads, and the chunks of a corpus.
+Output: the questions and, for data sets with a decomposition, the sub-questions, with ``#n``
+replaced by the gold answers of earlier hops.
 
-A gold passage has a title and a text. It is matched to the document whose chunks are in that text. If
-there is none, it is matched to the chunks of its title that contain its text (a sentence), and else to all
-documents of its title. A passage that matches several documents counts as retrieved with any of them.
+A gold passage has a title and a text. It is matched to the document whose chunks are in that text.
+If there is none, it is matched to the chunks of its title that contain its text (a sentence), and
+else to all documents of its title. A passage that matches several documents counts as retrieved
+with any of them.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def read_recall_questions(
 ) -> RecallQuestions:
     """Read the questions whose gold passages are all in the corpus, at most ``limit`` of them.
 
-    If ``dataset`` is None, it is inferred from the fields of the first record. Raises InputError when
-    the file is broken, when a record has no gold passage, or when no question remains.
+    If ``dataset`` is None, it is inferred from the fields of the first record. Raises InputError
+    when the file is broken, when a record has no gold passage, or when no question remains.
     """
     dataset = dataset or guess_dataset(next(iter(read_rows(path))))
     locator = Locator(chunks)
@@ -85,7 +86,7 @@ def read_recall_questions(
 
 
 def _sub_questions(question: Question, locator: Locator) -> list[RecallQuery]:
-    """One query per hop; empty if a placeholder cannot be filled or a passage is not in the corpus."""
+    """One query per hop; empty if a placeholder has no value or the corpus lacks a passage."""
     queries = []
     answers: list[str] = []
     for part, passage in zip(question.decomposition, hop_passages(question), strict=True):
@@ -111,9 +112,9 @@ def _matching_documents(passage: Document, locator: Locator) -> GoldPassage:
 DocumentOf = Callable[[ContextItem], str]  # maps a retrieved item to its document id
 
 
-# The ranking of documents is the order in which they first appear among the items. A chunk counts for
-# its document, and a triplet or hyperedge for the document of the chunk that it was extracted from (its
-# provenance). Strict ranking uses chunks only, that is, passages that the model can read.
+# The ranking of documents is the order in which they first appear among the items. A chunk counts
+# for its document, and a triplet or hyperedge for the document of the chunk that it was extracted
+# from (its provenance). Strict ranking uses chunks only, that is, passages that the model can read.
 #     recall@k = |gold passages among the first k documents| / |gold passages|
 
 

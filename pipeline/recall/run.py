@@ -1,9 +1,9 @@
 """``steep recall``: measure every retriever of a configuration.
 
-Input: configurations that each name a corpus, questions and a graph, or one configuration with files from
-the command line. Output: a `RecallResult` per configuration, with metrics and notes. Only embeddings are
-written, to the cache. Messages of the stages go to standard error, because standard output is for the
-table or the JSON.
+Input: configurations that each name a corpus, questions and a graph, or one configuration with
+files from the command line. Output: a `RecallResult` per configuration, with metrics and notes.
+Only embeddings are written, to the cache. Messages of the stages go to standard error, because
+standard output is for the table or the JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMED_QUERIES = 32
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files from the command line, which replace those of the configuration.
+    """Files from the command line, which replace the files of the configuration.
 
     ``dataset`` is the format of the question file; None infers it from the fields.
     """
@@ -101,8 +101,8 @@ def run_recall(
 ) -> RecallResult:
     """Measure every retriever of one configuration.
 
-    ``data`` is the directory of the configuration's data files, and ``limit`` the number of questions.
-    Raises ConfigError or InputError when files are missing, broken or not given.
+    ``data`` is the directory of the configuration's data files, and ``limit`` the number of
+    questions. Raises ConfigError or InputError when files are missing, broken or not given.
     """
     subject = _subject(config, files, overrides, data, limit)
     settings = subject.config
@@ -219,7 +219,7 @@ def _document_of(chunks: Sequence[Chunk], built: BuiltStages) -> DocumentOf:
 
 
 def _token_counter(directory: Path) -> CountTokens:
-    """Counts tokens with the embedder's tokenizer, which is available wherever this command runs."""
+    """Counts tokens with the embedder's tokenizer, because this command always has it."""
     tokenizer: Any = model_tokenizer(directory)
     tokenizer.model_max_length = 10**9  # avoids warnings about long texts
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

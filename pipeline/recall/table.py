@@ -42,9 +42,9 @@ def print_table(results: Sequence[RecallResult]) -> None:
         for note in result.notes:
             console.print(f"{result.config}: {note}", highlight=False)
     console.print(
-        "@k: recall, the share of gold passages among the first k documents; a triplet or hyperedge counts "
-        "for its source document; strict: chunks only; * p < 0.05, paired t-test; ms: retrieval without "
-        "embedding the query",
+        "@k: recall, the share of gold passages among the first k documents; a triplet or "
+        "hyperedge counts for its source document; strict: chunks only; * p < 0.05, paired "
+        "t-test; ms: retrieval without embedding the query",
         highlight=False,
     )
 

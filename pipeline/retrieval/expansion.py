@@ -4,9 +4,9 @@
   mentions to its key entities. The single-round baselines (definition 3.1) have no policy that
   names key entities; the question itself stands in for one, and as a node of the KAG it has no
   edges.
-- `LinkedChunkExpansion` (``retrieval.linked_chunks``) adds the chunks that the triplets lead to. For
-  a question about the mother of a film's director, one of them is the page of the director. In the
-  paper (4.2.4) the KAG holds only the chunks of semantic retrieval.
+- `LinkedChunkExpansion` (``retrieval.linked_chunks``) adds the chunks that the triplets lead to.
+  For a question about the mother of a film's director, one of them is the page of the director. In
+  the paper (4.2.4) the KAG holds only the chunks of semantic retrieval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeyEntityExpansion:
     """Adds the entities that a subquery mentions to its key entities."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """``names`` are those of entities and titles; see `NameIndex` for their memory."""
+        """``names`` are the names of entities and titles; see `NameIndex` for their memory."""
         self._index = NameIndex(names)
 
     def extend(self, query: Query) -> Query:

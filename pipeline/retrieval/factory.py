@@ -46,9 +46,9 @@ def open_retriever(
 
     The hypergraph variants take the hypergraph stage's directory as ``graph`` and the hyper-index
     stage's as ``index``. ``gpu`` copies the FAISS indexes to the GPU. ``embedder`` is an open
-    embedder with the same settings. ``work`` gets the number of pairs that the reranker scores. Raises StoreError when a file of the index is missing or broken,
-    or when the index was built by another embedder or over other tables; DependencyError when a
-    model or device is missing.
+    embedder with the same settings. ``work`` gets the number of pairs that the reranker scores.
+    Raises StoreError when a file of the index is missing or broken, or when the index was built by
+    another embedder or over other tables; DependencyError when a model or device is missing.
     """
     semantic: SemanticRetrieval | None = None
     graph_retrieval: GraphRetrieval | None = None

@@ -3,8 +3,8 @@
 A retrieval service and its clients compare fingerprints, so that another corpus, graph, index or
 setting is detected. Input: the retrieval settings, the fingerprints of the stages, and the hash of
 the reranker model. Output: a `RetrievalIdentity`. Settings that change no answer are left out: the
-fields marked with `Execution` (the address of the service, its patience, batch sizes and devices), and
-``retrieval.rounds``, which only the sampler reads.
+fields marked with `Execution` (the address of the service, its patience, batch sizes and devices),
+and ``retrieval.rounds``, which only the sampler reads.
 """
 
 from __future__ import annotations

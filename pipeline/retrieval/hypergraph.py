@@ -11,8 +11,8 @@ Input: queries. Output: scored hyperedges with their entities.
   when there are none, the 5 entities nearest to the query. Mentions must look like names
   (`graph.names`): extracted entities include "it" and "film", and with every literal match in V_q,
   recall@5 of MuSiQue's questions falls from .51 to .37. Candidates are the hyperedges that share an
-  entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` all that can be
-  among the best, as eq. 10 ranks them.
+  entity with V_q or with the 5 hyperedges nearest to the query; with ``every_candidate`` every
+  hyperedge that can be among the best by eq. 10.
 
 Similarities are cosines of embeddings, rounded to `DECIMALS`. Ties are broken by the row of the
 hyperedge in ``hyperedges``, and by hyperedge id in the other two variants.
@@ -82,7 +82,7 @@ class HypergraphRetrieval:
         top_k: int = 5,
         every_candidate: bool = False,
     ) -> None:
-        """Columns of ``hyperedges``: id, text, chunk_id; ``names`` are those of the entities.
+        """Columns of ``hyperedges``: id, text, chunk_id; ``names`` are the names of the entities.
 
         The vectors may be memory-mapped: only rows near a query are read.
         """

@@ -94,7 +94,7 @@ def rank_all(
     """Yield the ranking of each step, as `rank` does, in input order.
 
     Graphs are built and solved in batches. The last bits of a solution depend on the size of the
-    matrix, so a batch has graphs of one layout, which each of them would also have alone.
+    matrix, so all graphs of a batch share the layout that each would have alone.
     """
     for start in range(0, len(steps), _BATCH):
         part = steps[start : start + _BATCH]

@@ -1,7 +1,7 @@
 """Rerankers: raw scores of (query, text) pairs, and the similarity that is their sigmoid.
 
-The similarity is sim of TeaRAG (arXiv 2511.05385), 4.2.3, 4.2.4 and 4.3.2. Input: pairs of texts. Output: raw
-scores; their sigmoid is a probability. There are three kinds: ``flag`` (FlagEmbedding's
+The similarity is sim of TeaRAG (arXiv 2511.05385), 4.2.3, 4.2.4 and 4.3.2. Input: pairs of texts.
+Output: raw scores; their sigmoid is a probability. There are three kinds: ``flag`` (FlagEmbedding's
 FlagReranker, for the paper's BGE-reranker-v2-m3), ``cross-encoder`` (sentence-transformers), and
 ``biencoder``: scale * cosine + offset of cached embeddings, which costs one dot product per pair.
 Equal pairs of a call are scored once, and the first two kinds cache their scores on disk by
@@ -289,9 +289,9 @@ def open_reranker(
     """The reranker of a settings block.
 
     A bi-encoder without a model in its settings shares ``embedder`` when it is given; otherwise it
-    loads one with ``embedder_settings``. Scores are cached below ``cache_dir``. ``work`` gets the number
-    of scored pairs (`CountedReranker`). Raises
-    DependencyError when the model is missing, ConfigError when the settings name no model.
+    loads one with ``embedder_settings``. Scores are cached below ``cache_dir``. ``work`` gets the
+    number of scored pairs (`CountedReranker`). Raises DependencyError when the model is missing,
+    ConfigError when the settings name no model.
     """
     reranker: Reranker
     if settings.kind == "biencoder":
@@ -313,7 +313,7 @@ def _batch_size(settings: RerankerSettings) -> int:
 
 
 def _identity(directory: Path, kind: str, settings: RerankerSettings) -> str:
-    """The cache identity of a pair model; scores of single pairs have one of their own."""
+    """The cache identity of a pair model; scores of single pairs have another identity."""
     about = [f"{kind} {settings.max_length}"]
     if _device(settings) == "cpu":
         about.append("one pair at a time")

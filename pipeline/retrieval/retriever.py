@@ -76,7 +76,7 @@ class VariantRetriever:
         """``semantic`` and ``graph`` may be None when the variant does not use them.
 
         ``hypergraph`` is required for the hypergraph variants, which use it alone; its time counts
-        as "graph". ``tau`` and ``alpha`` are those of the KAG (`kag.rank`).
+        as "graph". ``tau`` and ``alpha`` are the parameters of the KAG (`kag.rank`).
         """
         self._variant = variant
         self._semantic = semantic

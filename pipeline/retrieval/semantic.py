@@ -28,7 +28,7 @@ class SemanticRetrieval:
         num_candidates: int = 20,
         top_k: int = 5,
     ) -> None:
-        """``chunks`` has the columns id, title, text; its rows are those of ``index``."""
+        """``chunks`` has the columns id, title, text; its rows match the rows of ``index``."""
         self._chunks = chunks
         self._index = index
         self._embedder = embedder

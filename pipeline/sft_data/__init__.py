@@ -1,1 +1,1 @@
-"""Supervised training examples built from decomposed questions (TeaRAG, arXiv 2511.05385, 4.3.1)."""
+"""Supervised training examples from decomposed questions (TeaRAG, arXiv 2511.05385, 4.3.1)."""

@@ -32,7 +32,7 @@ _REWRITE = (
 
 
 def extract_triplets(hops: Sequence[Hop], chat: Chat) -> int:
-    """Replace each hop's triplets by those that the model extracts, in place.
+    """Replace each hop's triplets by the model's extracted triplets, in place.
 
     Returns the number of rejected triplets.
     """

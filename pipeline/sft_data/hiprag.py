@@ -1,8 +1,8 @@
 """Supervised steps for the HiPRAG grammar (arXiv 2510.07794; the paper has no cold start).
 
-Input: hops with gold evidence, as for TeaRAG's supervised trajectories (TeaRAG 4.3.1). Output: a `Step`
-that searches and gets the gold paragraph, or a `Step` that answers from parametric knowledge, for hops
-that the base model knows (`known_facts`).
+Input: hops with gold evidence, as for TeaRAG's supervised trajectories (TeaRAG 4.3.1). Output: a
+`Step` that searches and gets the gold paragraph, or a `Step` that answers from parametric
+knowledge, for hops that the base model knows (`known_facts`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Which hops a base model answers without retrieval, for HiPRAG's cold start (arXiv 2510.07794).
 
-Input: hops and the base model's greedy closed-book answers to their questions. Output: the hops whose
-supervised step answers from parametric knowledge instead of searching, and examples of closed-book
-questions. A hop counts as known when the closed-book answer matches the hop's answer exactly (EM).
+Input: hops and the base model's greedy closed-book answers to their questions. Output: the hops
+whose supervised step answers from parametric knowledge instead of searching, and examples of
+closed-book questions. A hop counts as known when the closed-book answer matches the hop's answer
+exactly (EM).
 
-The closed-book examples keep an ability that over-search detection needs. HiPRAG (3.2) decides whether
-a search was redundant by asking the policy the closed-book question. A small model that is trained on
-trajectories alone forgets how to answer such questions; every search would then seem necessary. The
-examples use the base model's answers, right or wrong, so that they teach no new facts.
+The closed-book examples keep an ability that over-search detection needs. HiPRAG (3.2) decides
+whether a search was redundant by asking the policy the closed-book question. A small model that is
+trained on trajectories alone forgets how to answer such questions; every search would then seem
+necessary. The examples use the base model's answers, right or wrong, so that they teach no new
+facts.
 """
 
 from __future__ import annotations

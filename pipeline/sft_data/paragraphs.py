@@ -1,8 +1,8 @@
 """The passages that stand for a question's gold paragraph (TeaRAG, arXiv 2511.05385, 4.3.1).
 
 The paper extracts triplets from the gold paragraphs of MuSiQue. A corpus may hold such a paragraph
-word for word, or cut at other places (a Wikipedia dump in blocks of 100 words), or not at all. Input:
-a paragraph, and the corpus's chunks with its title. Output: chunks, and how they were found:
+word for word, or cut at other places (a Wikipedia dump in blocks of 100 words), or not at all.
+Input: a paragraph, and the corpus's chunks with its title. Output: chunks, and how they were found:
 
 - ``text``: chunks that are literally part of the paragraph;
 - ``overlap``: the fewest chunks in a row that hold most of its words, and the answer if it does;
@@ -40,8 +40,7 @@ class Paragraphs:
     """Finds the chunks of gold paragraphs; every paragraph is looked up once."""
 
     def __init__(self, locator: Locator, chunk_words: int, *, own: bool) -> None:
-        """``own`` allows the paragraph itself, in chunks of at most ``chunk_words`` words, where the
-        corpus does not hold it."""
+        """``own`` allows chunks of the paragraph itself if the corpus does not hold it."""
         self._locator = locator
         self._chunk_words = chunk_words
         self._own = own
@@ -63,7 +62,7 @@ class Paragraphs:
 
 
 def own_chunks(title: str, text: str, chunk_words: int) -> list[Chunk]:
-    """The paragraph itself as chunks, whose ids begin with ``paragraph:`` and a hash of its content."""
+    """The paragraph itself as chunks; ids begin with ``paragraph:`` and a hash of its content."""
     name = f"paragraph:{content_key(title, text).hex()[:12]}"
     return list(chunk_documents([Document(title, text, name)], chunk_words))
 
@@ -71,8 +70,8 @@ def own_chunks(title: str, text: str, chunk_words: int) -> list[Chunk]:
 def _best_window(chunks: list[Chunk], text: str, answer: str) -> list[Chunk]:
     """The fewest chunks in a row with at least `MIN_OVERLAP` of the words of ``text``.
 
-    The window must mention ``answer`` if ``text`` does. Among windows of one length the one with the
-    most words wins, the first on a tie. Empty when there is none.
+    The window must mention ``answer`` if ``text`` does. Among windows of one length the one with
+    the most words wins, the first on a tie. Empty when there is none.
     """
     wanted = Counter(tokenize(text))
     counts = [Counter(tokenize(chunk.text)) for chunk in chunks]

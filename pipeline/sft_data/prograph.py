@@ -1,9 +1,9 @@
-"""Supervised turns for the ProGraph-R1 grammar (3.3; neither its paper nor Graph-R1's has a cold start).
+"""Supervised turns for the ProGraph-R1 grammar (3.3), whose paper has no cold start.
 
-Input: hops with gold evidence, as for TeaRAG's supervised trajectories (TeaRAG 4.3.1), with facts of the
-kind that the configured retrieval returns. Output: a `Step` per hop with its query and simulated
-knowledge, and the turns that render them. A turn's thought states the previous turn's finding before
-the next query or the answer.
+Graph-R1's paper has none either. Input: hops with gold evidence, as for TeaRAG's supervised
+trajectories (TeaRAG 4.3.1), with facts of the kind that the configured retrieval returns. Output: a
+`Step` per hop with its query and simulated knowledge, and the turns that render them. A turn's
+thought states the previous turn's finding before the next query or the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def build_step(
     """The step of a hop, or None; ``hop.fault`` then holds the reason.
 
     The context holds the supporting facts and may hold further facts of the same paragraphs.
-    ``subquery`` repeats the hop's question because the split into train and test compares subqueries;
-    the grammar renders ``query``.
+    ``subquery`` repeats the hop's question because the split into train and test compares
+    subqueries; the grammar renders ``query``.
 
     Args:
         hop: the hop.
@@ -63,7 +63,7 @@ def build_step(
 
 
 def turns(steps: Sequence[Step]) -> Iterator[Step]:
-    """The turns of a trajectory: one per step, then one that thinks before the answer."""
+    """The turns of a trajectory: one per step, then a turn that thinks before the answer."""
     finding = ""
     for step in steps:
         yield replace(step, think=f"{finding} {step.reasoning}".strip())

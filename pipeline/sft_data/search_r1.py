@@ -1,8 +1,9 @@
 """Supervised turns in Search-R1's grammar (arXiv 2503.09516; the paper has no cold start).
 
-Input: hops, as for TeaRAG's supervised trajectories (TeaRAG, arXiv 2511.05385, 4.3.1). Output: a `Step`
-per hop with its query and a simulated context of passages, and the turns that such steps make. The
-reasoning after an information block states what the passages say and what to search for next.
+Input: hops, as for TeaRAG's supervised trajectories (TeaRAG, arXiv 2511.05385, 4.3.1). Output: a
+`Step` per hop with its query and a simulated context of passages, and the turns that such steps
+make. The reasoning after an information block states what the passages say and what to search for
+next.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def build_step(
     """The step, or None with ``hop.fault`` set to the reason why there is none.
 
     ``think`` is the reasoning before the search and ``summary`` the reasoning after it. The context
-    holds the gold paragraph and, with probability ``other_paragraph``, that of one of ``others``.
+    holds the gold paragraph and, with probability ``other_paragraph``, the gold paragraph of one of
+    ``others``.
     """
     step = prograph.build_step(
         hop, supporting, rng, kinds=("chunk",), others=others, other_paragraph=other_paragraph
@@ -36,7 +38,7 @@ def build_step(
 
 
 def turns(steps: Sequence[Step]) -> list[Step]:
-    """The steps with the reasoning before each further search at the end of the summary before it."""
+    """The steps, with the reasoning before each further search moved into the summary before it."""
     following = [step.think for step in steps[1:]] + [""]
     return [
         replace(step, summary=f"{step.summary} {think}".strip())

@@ -1,8 +1,8 @@
 """Train and test examples from supervised trajectories (TeaRAG, arXiv 2511.05385, table 1).
 
 Input: the steps of every question. Output: two disjoint lists of `Example`s with given numbers of
-1- to 4-hop examples. Paper: train 2,700 / 1,800 / 1,800 / 1,057, test 300 / 200 / 200 / 118. A 1-hop
-example is one step of a longer question.
+1- to 4-hop examples. Paper: train 2,700 / 1,800 / 1,800 / 1,057, test 300 / 200 / 200 / 118. A
+1-hop example is one step of a longer question.
 
 - Test questions are set aside first.
 - A subquery of a test example never occurs in a 1-hop training example, nor the reverse.

@@ -13,8 +13,8 @@ against the subquery, first in full and then in part.
 Supporting triplets, selected without a model. A supporting triplet has the hop's answer in its head
 or tail and shares something with the question. The best-scoring triplets are kept. The criteria, in
 order: the question names the other end, one end is exactly the answer, share of the triplet's words
-that occur in the question. A triplet that contains the answer by chance is rejected: "Dodge County is
-in Wisconsin" does not support "What does Jefferson County share a border with?". Hyperedges are
+that occur in the question. A triplet that contains the answer by chance is rejected: "Dodge County
+is in Wisconsin" does not support "What does Jefferson County share a border with?". Hyperedges are
 selected in the same way; their ends are all participating entities.
 """
 

@@ -1,8 +1,9 @@
 """Whether there are enough supervised examples to train on.
 
-Input: the numbers of examples asked for and available, by number of hops, and why hops were left out.
-Raises an InputError with these numbers and the remedy. The check runs twice: before models extract,
-select and rewrite, with the most that the gold paragraphs allow, and on the finished examples.
+Input: the numbers of examples asked for and available, by number of hops, and why hops were left
+out. Raises an InputError with these numbers and the remedy. The check runs twice: before models
+extract, select and rewrite, with the most that the gold paragraphs allow, and on the finished
+examples.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pipeline.sft_data.steps import Hop
 
 
 def check_supply(hops: Sequence[Sequence[Hop]], settings: SftData) -> None:
-    """Refuse questions whose usable hops cannot give the examples that ``sft_data.min_share`` asks for.
+    """Refuse questions whose usable hops give fewer examples than ``sft_data.min_share`` requires.
 
-    ``hops`` are those of every question.
+    ``hops`` are the hops of every question.
     """
     usable = [[hop for hop in of_question if hop.fault is None] for of_question in hops]
     complete = Counter(
@@ -70,8 +71,9 @@ def check_examples(
     )
     left_out = ", ".join(f"{reason}: {number}" for reason, number in faults.most_common())
     problem = (
-        f"the {questions} questions of data.sft give {count} of the {wanted} training examples that "
-        f"sft_data.sizes asks for, less than sft_data.min_share ({settings.min_share:g}) of them"
+        f"the {questions} questions of data.sft give {count} of the {wanted} training examples "
+        f"that sft_data.sizes asks for, less than sft_data.min_share ({settings.min_share:g}) of "
+        "them"
         if count
         else f"none of the {questions} questions of data.sft gives a training example"
     )
@@ -88,8 +90,8 @@ def _remedy(
     missing = faults["hop: paragraph not in the corpus"]
     if missing and 2 * missing >= faults.total():
         return (
-            "set sft_data.triplets: llm, which extracts from the questions' own paragraphs, or add the "
-            "paragraphs to corpus.files"
+            "set sft_data.triplets: llm, which extracts from the questions' own paragraphs, or "
+            "add the paragraphs to corpus.files"
         )
     if not any(available.values()):
         return (

@@ -71,7 +71,7 @@ def test_own_questions_without_a_cold_start_need_no_decomposed_questions(own: Pa
     ("page", "base"),
     [
         ("judges.md", "embedded-hiprag.yaml"),
-        ("several-nodes.md", "tearag-llama3-8b.yaml"),
+        ("../executors.md", "tearag-llama3-8b.yaml"),
         ("own-data.md", "embedded.yaml"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_model_that_needs_code_of_its_own_is_refused_even_with_yes_on_standard
     assert not (foreign / "ran").exists()
     message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 1, done.stderr[-2000:]
-    assert "code of its own, which is never run" in message[0]
+    assert "custom code, which is never run" in message[0]
     assert "(y/n)" not in done.stdout.lower() + done.stderr.lower()
 
 

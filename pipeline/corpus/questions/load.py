@@ -57,10 +57,10 @@ DATASETS = tuple(_PARSERS)
 
 @dataclass
 class Notes:
-    """What `load_questions` left out or noticed.
+    """Questions that `load_questions` left out, and its other notes.
 
     Attributes:
-        counts: numbers by reason; what was left out is counted among all questions that were read.
+        counts: numbers by reason, counted over all questions that were read.
         unanswerable: place and answers of the questions whose answers normalize to nothing. Every
             prediction scores 0 on them.
         repeated: ids of questions with the text of an earlier question of the set, and its id.
@@ -93,8 +93,8 @@ def first_questions(
 ) -> Iterator[tuple[RawRecord, Question | None]]:
     """Yield the first ``records`` records of a file with their questions.
 
-    The question is None where a raw field differs from the filter ``required``: such a record may be
-    malformed. Raises InputError as `read_questions` does.
+    The question is None where a raw field differs from the filter ``required``: such a record may
+    be malformed. Raises InputError as `read_questions` does.
     """
     for row in islice(read_rows(path), records):
         matching = matches(row.value, required or {}, {})
@@ -117,10 +117,10 @@ def load_questions(
 
     ``required`` maps field names to required values. A name is looked up in the raw record first
     (``level: hard``), then in the `Question` (``hops: 3``). ``seed`` decides the random choice.
-    ``for_training`` leaves out questions to which rewards give no signal: none of their supporting
-    facts names a sentence of their context, or all their answers normalize to nothing. ``notes``
-    collects what was left out or noticed. Raises InputError as `read_questions` does, and when no
-    question is left.
+    ``for_training`` leaves out questions to which rewards give no signal: no supporting fact names
+    a sentence of their context, or all their answers normalize to nothing. ``notes`` collects the
+    counts and the other notes. Raises InputError as `read_questions` does, and when no question is
+    left.
     """
     notes = Notes() if notes is None else notes
     unanswerable: dict[str, str] = {}  # by question id
@@ -151,8 +151,8 @@ def load_questions(
         raise InputError.at(path, None, f"filter: no record has the field {fields}; correct it")
     if not kept and notes.counts[shared.NO_FACT_FOUND]:
         problem = (
-            f"supporting_facts: {notes.counts[shared.NO_FACT_FOUND]} questions, and none has a fact that "
-            "names a sentence of its context; use the edition with gold paragraphs"
+            f"supporting_facts: {notes.counts[shared.NO_FACT_FOUND]} questions, and none has a "
+            "fact that names a sentence of its context; use the edition with gold paragraphs"
         )
         raise InputError.at(path, None, problem)
     if not kept and unanswerable:
@@ -189,7 +189,7 @@ def read_contexts(path: Path, dataset: str) -> Iterator[Document]:
 
 
 def _parse(row: RawRecord, dataset: str) -> Question:
-    """The record's question, without answers that cannot score beside others that can."""
+    """The record's question. Answers that cannot score are removed if another answer can."""
     question = shared.question(row, dataset) if dataset != "questions" else None
     if question is None:
         question = _PARSERS[dataset](row)

@@ -5,9 +5,9 @@ follows TeaRAG, section 5: for HotpotQA and 2WikiMultiHopQA the sentences of the
 each with its title; for MuSiQue the supporting paragraph of each hop with its title, or the
 sentence in ``support_sentence`` where the file has one (the closed world).
 
-Exports from the Hugging Face hub are read as well: there a list of pairs or objects may be an object
-of columns (``{"title": […], "sentences": […]}``, as in ``hotpotqa/hotpot_qa``), or JSON text (as in
-``xanhho/2WikiMultihopQA``).
+Exports from the Hugging Face hub are read as well: there a list of pairs or objects may be an
+object of columns (``{"title": […], "sentences": […]}``, as in ``hotpotqa/hotpot_qa``), or JSON text
+(as in ``xanhho/2WikiMultihopQA``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def musique(row: RawRecord) -> Question:
     for paragraph in _paragraphs(row):
         index = _integer(paragraph.find("idx"))
         if index is None or index in paragraphs:
-            problem = f"expected a number of its own, got {brief(paragraph.find('idx'))}"
+            problem = (
+                f"expected a number that no other paragraph has, got {brief(paragraph.find('idx'))}"
+            )
             raise row.error(f"{paragraph.inside}idx: {problem}")
         paragraphs[index] = paragraph
     decomposition, pieces = [], []
@@ -199,7 +201,7 @@ def _columns(part: RawRecord, *fields: str) -> list[list[Any]]:
 
 
 def _listed(row: RawRecord, name: str) -> Any:
-    """The value of a field, parsed where it is JSON text."""
+    """The value of a field, parsed if it is JSON text."""
     value = row.find(name)
     if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
         return value
@@ -207,7 +209,7 @@ def _listed(row: RawRecord, name: str) -> Any:
 
 
 def _integer(value: object) -> int | None:
-    """The value if it is an integer; True and 1.0 are none."""
+    """The value if it is an integer, else None; True and 1.0 do not count as integers."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

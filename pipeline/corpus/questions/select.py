@@ -84,7 +84,7 @@ def choose(
 def even_shares(available: Sequence[int], total: int) -> list[int]:
     """The share of each group when ``total`` is divided evenly and no group exceeds ``available``.
 
-    The shares add up to ``total``, or to all that is available.
+    The shares add up to ``total``, or to the sum of ``available`` if that is smaller.
     """
     shares = [0] * len(available)
     while total:

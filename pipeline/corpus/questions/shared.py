@@ -1,7 +1,7 @@
 """Helpers of the question parsers, and the record shapes that several data sets share.
 
-The parsers in ``multihop`` and ``single`` build their questions here. The shared shapes are those
-of Search-R1 and FlashRAG (``golden_answers``) and of PruneRAG (``golden_context``; retrieved
+The parsers in ``multihop`` and ``single`` build their questions here. The shared shapes come from
+Search-R1 and FlashRAG (``golden_answers``) and from PruneRAG (``golden_context``; retrieved
 ``context`` for a ``query``). Input: a `RawRecord`. Output: a `Question` or parts of one.
 """
 
@@ -144,9 +144,9 @@ def _golden(row: RawRecord) -> list[Document]:
 def question_record(row: RawRecord) -> Question:
     """The record as a `Question`.
 
-    Raises InputError when a field has another type, a text is blank, the data set has the name of an
-    average of the metrics, there is no answer, or the number of hops is below 1 or differs from the
-    decomposition.
+    Raises InputError when a field has another type, a text is blank, the data set has the name of
+    an average of the metrics, there is no answer, or the number of hops is below 1 or differs from
+    the decomposition.
     """
     try:
         question = parse_record(Question, row.value, row.path, row.line)
@@ -157,8 +157,8 @@ def question_record(row: RawRecord) -> Question:
         row.checked_text(text, field)
     if is_average(question.dataset):
         raise row.error(
-            f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, multi-hop, "
-            "1-hop, 2-hop and so on are averages over data sets"
+            f"dataset: expected another name, got {brief(question.dataset)}; all, single-hop, "
+            "multi-hop, 1-hop, 2-hop and so on are averages over data sets"
         )
     if not question.answers:
         raise row.error("answers: expected at least one answer, got []")

@@ -21,8 +21,8 @@ from pipeline.corpus.raw_records import Document, RawRecord, brief, encodable
 def nq(row: RawRecord) -> Question:
     """NQ-open: ``question``, ``answer`` or ``answers``, and optional passages ``ctxs``.
 
-    The golden evidence is ``evidence`` (a list of strings) where the record has it, else the
-    passages marked ``isgold``.
+    The golden evidence is ``evidence`` (a list of strings) if the record has it, else the passages
+    marked ``isgold``.
     """
     text = row.text("question")
     value = row.find("evidence")

@@ -38,7 +38,10 @@ class Batcher:
         self._worker: asyncio.Task[None] | None = None
 
     async def retrieve(self, queries: Sequence[Query]) -> list[list[ContextItem]]:
-        """The items of each query, in order. Raises the exception of the first query that failed."""
+        """The items of each query, in order.
+
+        Raises the exception of the first query that failed.
+        """
         self.counts.requests += 1
         self.counts.queries += len(queries)
         if not queries:

@@ -2,10 +2,10 @@
 
 ``POST /retrieve`` takes a JSON list of {subquery, entities} and returns a list of items {kind, id,
 title, text, score} per query, in order. Concurrent requests are batched (`Batcher`). Status 422
-means a malformed request, 500 that retrieval failed for one of its queries; ``detail`` is one
-sentence. ``GET /health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and
-counts. Every response has the fingerprint in the header `HEADER`. Status 421 means that the request
-names a host which is not trusted (`is_trusted`).
+means a malformed request, 500 that retrieval failed for a query; ``detail`` is one sentence. ``GET
+/health`` returns the identity of the retrieval (`RetrievalIdentity`), its sizes and counts. Every
+response has the fingerprint in the header `HEADER`. Status 421 means that the request names a host
+which is not trusted (`is_trusted`).
 
 There is no authentication; use addresses other than 127.0.0.1 only in trusted networks.
 """
@@ -44,7 +44,7 @@ def create_app(
 ) -> FastAPI:
     """The service over an open retriever; ``rows`` has the number of rows of each indexed table.
 
-    ``names`` are those of the service besides IP addresses and localhost, in lower case.
+    ``names`` are the names of the service besides IP addresses and localhost, in lower case.
     """
     batcher = Batcher(retriever)
     fingerprint = identity.fingerprint
@@ -54,8 +54,9 @@ def create_app(
         if not is_trusted(host, names):
             raise HTTPException(
                 421,
-                f"the request names the host {one_line(host, 100)!r}; clients name the service by an "
-                "IP address, localhost, or a name that serve-retrieval was given with --allow-host",
+                f"the request names the host {one_line(host, 100)!r}; clients name the service by "
+                "an IP address, localhost, or a name that serve-retrieval was given with "
+                "--allow-host",
                 {HEADER: fingerprint},
             )
 

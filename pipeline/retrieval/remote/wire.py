@@ -2,8 +2,8 @@
 
 Encodes and decodes lists of `Query`, and lists of `ContextItem` lists. Both decoders check every
 field and raise InputError with one sentence. Scores are transferred without loss. No segment of 512
-tokens, the longest in the shipped configurations, exceeds the limits of a query, so a service answers
-every query that retrieval in process answers.
+tokens, the longest in the shipped configurations, exceeds the limits of a query, so a service
+answers every query that retrieval in process answers.
 """
 
 from __future__ import annotations
