@@ -139,7 +139,7 @@ class StageTask(luigi.Task):
         return None
 
     def upstream(self) -> dict[str, StageTask]:
-        """Tasks whose output this one reads, by the name that the stage function uses."""
+        """Tasks whose output this task reads, by the name that the stage function uses."""
         return {}
 
     @cached_property
@@ -216,7 +216,7 @@ class StageTask(luigi.Task):
         return self.store.directory(self.key) if output is None else output.directory
 
     def needed(self) -> dict[str, StageTask]:
-        """The upstream tasks whose output must be in this store before this one runs."""
+        """The upstream tasks whose output must be in this store before this task runs."""
         return self.upstream()
 
     def requires(self) -> dict[str, StageTask]:

@@ -1,9 +1,8 @@
 """Run tasks with Luigi's local scheduler, and collect the failure of each task.
 
-The scheduler counts what the running stages use of the run's GPUs and CPU threads (Luigi's
-resources). Among stages that can start, those earlier in running order go first. A stage that waits
-for GPUs or threads that only later stages hold reserves them, so that others do not take them one
-by one.
+The scheduler counts the run's GPUs and CPU threads that running stages use (Luigi's resources).
+Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
+threads that only later stages hold reserves them, so that others do not take them one by one.
 """
 
 from __future__ import annotations

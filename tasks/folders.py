@@ -17,7 +17,7 @@ def check_folders(settings: Config) -> None:
     """Raise ConfigError when a file or a dangling link is in the place of a directory of the run.
 
     Loading the configuration has checked ``runs_dir`` and the run's own directory. Raises
-    StoreError when the file system does not tell.
+    StoreError when the file system fails.
     """
     for path in (settings.run_dir / "store", settings.run_dir / "logs"):
         try:

@@ -35,7 +35,7 @@ class Outputs:
         self._contents: dict[str, dict[str, str] | None] = {}
 
     def of(self, task: StageTask) -> Output | None:
-        """The output of a task, or None. Raises StoreError when the disk does not tell."""
+        """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
             self._found[task.task_id] = self._find(task)
         return self._found[task.task_id]

@@ -21,7 +21,7 @@ from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
 from tasks.data_files import DataTask
 
-# The file that stages after this one read; ``overlap.json`` is for people.
+# Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
 
 

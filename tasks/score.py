@@ -49,7 +49,7 @@ class _Scoring(RoundTask, DivisibleTask):
         return needs
 
     def reading(self) -> tuple[str, ...]:
-        """Of the block ``rewards``, only what the method uses."""
+        """Only the part of the block ``rewards`` that the method uses."""
         rewards = self.settings.rewards
         names = [*self.reads, f"rewards.{rewards.kind.replace('-', '_')}"]
         if self.settings.method.similarity_rewards:

@@ -91,7 +91,7 @@ class _SftData(DivisibleTask):
         return values
 
     def opens(self) -> Iterator[Opened]:
-        """The models that are asked one after the other, and the policy that answers by memory."""
+        """The models that are asked in turn, and the policy that answers from memory."""
         settings = self.settings
         if self._asks_own_model:
             yield from chat("sft_data", settings.sft_data)

@@ -109,7 +109,7 @@ _BUG = "This is a bug in steep; please open an issue with the command and the li
 def main(command: Callable[[], object] = app) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
     _occupy_closed_descriptors()
-    choose_kernels()  # a retrieval service, and commands on files, give what the stages give
+    choose_kernels()  # services and commands on files then give the results of stages
     status = _run(command)
     try:
         sys.stdout.flush()

@@ -181,7 +181,7 @@ def _block(config: Config) -> str:
 
 
 def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
-    """Numbers of pairs by kind, and of all kinds under ``all``; None where the run has no pairs.
+    """Numbers of pairs by kind, and of all kinds under ``all``; None if the run has no pairs.
 
     ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
     """

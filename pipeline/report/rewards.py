@@ -2,10 +2,10 @@
 
 Input: the directories of the stages ``score``, ``pair`` and ``judge``. Output: the variables of the
 section: means of right and of wrong answers, and the AUC of each term against exact match, over all
-questions and within one. Single-hop and multi-hop questions are apart, because TeaRAG's process
-reward is 0 for single-hop questions by definition. One sentence says whether the reward prefers
-right answers to wrong answers to the same question, which is where preference pairs are formed. It
-is about the process reward, or about the whole reward of a method without one.
+questions and within one. Single-hop and multi-hop questions are counted apart, because TeaRAG's
+process reward is 0 for single-hop questions by definition. One sentence says whether the reward
+prefers right answers to wrong answers to the same question, which is where preference pairs are
+formed. It is about the process reward, or about the whole reward of a method without one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _JUDGE = "judge-"
 
 @dataclass(frozen=True)
 class Calls:
-    """What one model did in one stage.
+    """The calls of one model in one stage.
 
     ``cached`` is the share of its answers that came from the cache, None if it is not recorded.
     ``cost`` is None if no prices are set.

@@ -198,7 +198,7 @@ def _last_write(path: Path) -> float:
 
 
 def _facts(path: Path) -> Iterator[os.stat_result]:
-    """The facts of a directory and of everything below it; what vanishes meanwhile is left out."""
+    """The facts of a directory and of everything below it; vanished entries are left out."""
     paths = [path]
     for folder, folders, files in os.walk(path):
         paths += [Path(folder) / name for name in (*folders, *files)]

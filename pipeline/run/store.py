@@ -118,7 +118,7 @@ class Store:
         return False
 
     def complete(self, key: StageKey) -> bool:
-        """Whether the stage's output is complete. Raises StoreError when the disk does not tell."""
+        """Whether the stage's output is complete. Raises StoreError when the disk fails."""
         path = self.directory(key) / MANIFEST
         try:
             return path.exists()

@@ -162,7 +162,7 @@ def _fork(
 
 
 def _early_output() -> IO[bytes]:
-    """A file for what the process prints before its log is open: errors while Python starts."""
+    """A file for the process's output before its log is open: errors while Python starts."""
     try:
         return tempfile.TemporaryFile()
     except OSError as error:

@@ -44,13 +44,12 @@ def roll_out_policy(
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once. They are counted in ``context.work``.
 
-    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are
-    engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
-    spent waiting for it; generation and retrieval overlap. Checkpoints under
-    ``context.checkpoint_dir`` are not rolled out again.
-    Raises InputError for repeated question ids, RetrievalError when retrieval fails for every
-    trajectory of a batch, RetrievalUnavailable when no query can be answered, StoreError when
-    checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
+    generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
+    for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
+    rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
+    fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
+    StoreError when checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
     """
     question_ids = [question.question_id for question in questions]
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]

@@ -89,7 +89,7 @@ def run_round(context: StageContext) -> dict[str, int]:
 def _check_data(context: StageContext) -> None:
     """Check the data of a round (`pipeline.stages.preflight`).
 
-    Raises TrainingError for data beyond a limit where the configuration refuses it.
+    Raises TrainingError for data beyond a limit if the configuration refuses it.
     """
     questions = {
         name: path for name, path in context.inputs.items() if name.startswith("questions-")

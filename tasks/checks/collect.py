@@ -76,7 +76,7 @@ def check_run(
 def check_start(
     tasks: Collection[StageTask], todo: Sequence[StageTask], machine: Machine | None = None
 ) -> Checked:
-    """Check the stages of ``todo``; ``tasks`` has the complete ones of the run too.
+    """Check the stages of ``todo``; ``tasks`` also has the complete stages of the run.
 
     The default machine is this one. Raises RunRefused.
     """

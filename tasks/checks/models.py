@@ -31,7 +31,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 def model_faults(settings: Config, opened: Iterable[Opened], *, here: bool = True) -> Iterator[str]:
     """A sentence for each model that is missing, incomplete or has no chat template.
 
-    With ``here`` false, for another machine, models that are not on this one are accepted.
+    With ``here`` false the run is for another machine, and missing models are accepted.
     """
     for model in _models(opened):
         directory = local_directory(model.name)

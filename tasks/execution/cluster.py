@@ -174,7 +174,7 @@ def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
     request = Request(**{**json.loads(sys.argv[2]), "job": job})
     watch = Watch(request, reports)
     with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tells the stage's machine that locks reach it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the stage's machine tests whether it sees this lock
         outcome = run(request, watch)
     watch.look()
     reports.send(**outcome)

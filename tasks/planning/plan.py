@@ -28,7 +28,7 @@ class StagePlan:
     """One stage, over all rounds and policies.
 
     Attributes:
-        gpus: GPUs on each machine; 0 where the stage uses none.
+        gpus: GPUs on each machine; 0 if the stage uses none.
         device: the parts of the memory of each GPU.
         ram: bytes on the host.
         disk: bytes of all outputs.
