@@ -1,8 +1,9 @@
 """``python -m benchmarks``: measure the selected rows, print one table and write JSON.
 
-Rows are in `ROWS`. Those in `OF_A_RUN` read a finished run. A row whose peer or run is missing is left out, with a
-sentence, and the others are measured. Row ``run`` takes a whole run and is measured only where it is named. An
-invalid option gives one sentence on standard error and exit status 2, as in the rest of steep.
+Rows are in `ROWS`. The rows in `OF_A_RUN` read a finished run. A row whose peer or run is missing
+is left out, with a message, and the others are measured. Row ``run`` executes a whole run, so it is
+measured only if it is named. An invalid option gives one sentence on standard error and exit status
+2, as in the rest of steep.
 """
 
 from __future__ import annotations

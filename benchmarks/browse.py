@@ -1,9 +1,9 @@
 """Answer times of ``steep browse`` by the number of trajectories.
 
-``python -m benchmarks.browse COUNT FOLDER`` writes generated trajectories (`benchmarks.trajectories`)
-and their pairs as a run below FOLDER, opens it, and prints one line of JSON for each page: the time
-of the first request, medians of wall and CPU time in milliseconds over 9 further ones, and the size of
-the answer. The first line has the cost of the side table.
+``python -m benchmarks.browse COUNT FOLDER`` writes generated trajectories
+(`benchmarks.trajectories`) and their pairs as a run below FOLDER, opens it, and prints one line of
+JSON for each page: the time of the first request, medians of wall and CPU time in milliseconds over
+9 further ones, and the size of the answer. The first line has the cost of the side table.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _stage(store: Path, stage: str, name: str, written: Path, inputs: dict[str, 
 
 
 def pages(store: Path) -> Iterator[tuple[str, str]]:
-    """Names and addresses of the pages that are measured."""
+    """Names and addresses of the measured pages."""
     run = "/run/generated"
     terms = {"pairs": "chosen_total", "trajectories": "term_total"}
     files = {"pairs": "pair/*/pairs.parquet", "trajectories": f"score/*/{FILE}"}

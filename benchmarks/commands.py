@@ -1,7 +1,8 @@
-"""Rows ``no-op``, ``status``, ``pairs`` and ``run``: how long a user waits for commands. They have no peer.
+"""Rows ``no-op``, ``status``, ``pairs`` and ``run``: how long commands take, without a peer.
 
-Work: ``steep run`` and ``steep status`` of a run that is complete, ``steep pair`` over its scored trajectories, and
-a whole run from an empty store and cache. Each is a process of its own, measured in wall time.
+Work: ``steep run`` and ``steep status`` of a run that is complete, ``steep pair`` over its scored
+trajectories, and a whole run from an empty store and cache. Each command is a separate process,
+measured in wall time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from pipeline.core.errors import StoreError
 def rows(names: Sequence[str], directory: Path, repeats: int) -> list[Row]:
     """Rows ``no-op``, ``status`` and ``pairs`` of the finished run in ``directory``.
 
-    Raises StoreError when there is none, and for ``no-op`` when it is not complete under this version of the code.
+    Raises StoreError when the directory has no run, and for ``no-op`` when the run is not complete
+    under this version of the code.
     """
     runs_dir = f"runs_dir={directory.absolute().parent}"
     options = ("--config", str(directory / "config.yaml"), "--set", runs_dir)

@@ -1,7 +1,7 @@
-"""The page ``docs/commands.md``: every command with its arguments and options, in the groups of ``steep --help``.
+"""The page ``docs/commands.md``: commands, arguments and options, grouped as in ``steep --help``.
 
-``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The text is that of
-the command line itself.
+``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The
+text comes from the command line itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ _HEAD = """\
 
 <!-- Written by `make reference-pages`; a test compares this page with the command line. -->
 
-`steep COMMAND --help` shows the same in the terminal. Errors that you can fix are one sentence on standard error, with exit
-status 2. `steep --install-completion` makes your shell complete commands, options, shipped configurations, stages and
-settings; `steep --show-completion` prints the script instead. `make help` lists the targets of the repository.
+`steep COMMAND --help` shows the same in the terminal. \
+Errors that you can fix are one sentence on standard error, with exit
+status 2. `steep --install-completion` \
+makes your shell complete commands, options, shipped configurations, stages and
+settings; `steep --show-completion` \
+prints the script instead. `make help` lists the targets of the repository.
 """
 
 
@@ -47,7 +50,7 @@ def _overview(commands: list[tuple[str, Any]]) -> str:
 
 
 def _describe(name: str, command: Any) -> Iterator[str]:
-    """The section of a command; one for each of its own commands, where it has some."""
+    """The section of a command, or of each command below it."""
     if hasattr(command, "commands"):
         yield f"### steep {name}\n\n{inspect.cleandoc(command.help)}\n"
         for below, found in command.commands.items():

@@ -1,16 +1,18 @@
 """Row ``dpo``: one epoch of preference training, against plain TRL.
 
-Work: pairs of round 1 of a finished run. Ours is the trainer of the stage: log-probabilities of the reference
-computed once, records of similar length together, and the lean forward pass
-(`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` as it comes: a copy of the adapter as
-reference, whose forward pass every step repeats, and records in the order of the data. It is given our ids and
-masks, since it would train on retrieved text otherwise, and the same pairs in every optimizer step.
+Work: pairs of round 1 of a finished run. Ours is the trainer of the stage. It computes the
+log-probabilities of the reference once, batches records of similar length, and uses the lean
+forward pass (`pipeline.training.cpu_forward`). The peer is TRL's ``DPOTrainer`` with its defaults.
+Its reference is a copy of the adapter, whose forward pass every step repeats, and it reads records
+in the order of the data. It gets our ids and masks, because it would train on retrieved text
+otherwise, and the same pairs in every optimizer step.
 
-The losses of all steps must be equal to 1e-4 of them. They are where a step is one micro-batch, as in the timed
-work. TRL's term "sft" is a mean over the tokens of a micro-batch, and Trainer averages the micro-batches of a
-step, so that a token of a short micro-batch counts more. Ours is the mean over the tokens of the step, as the
-equation has it (`pipeline.training.step_weights`). With several micro-batches in a step the two therefore report
-other losses for the same log-probabilities; `divided_losses` shows by how much.
+The losses of all steps must agree to a relative error of 1e-4. They do if a step is one
+micro-batch, as in the timed work. TRL's term "sft" is a mean over the tokens of a micro-batch, and
+Trainer averages the micro-batches of a step, so a token of a short micro-batch counts more. Our
+term is the mean over the tokens of the step, as in the equation (`pipeline.training.step_weights`).
+With several micro-batches in a step the two therefore report different losses for the same
+log-probabilities; `divided_losses` measures the difference.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def plain_trl(work: Work) -> list[float]:
 
 
 def in_step_order(work: Work) -> list[EncodedPair]:
-    """The pairs with those of each optimizer step together, as our trainer reads them, but not by length."""
+    """The pairs in the order of our trainer's optimizer steps, but not sorted by length."""
     lengths = [pair.length for pair in work.pairs]
     step = work.settings.batch_size
     order = list(StepSortedSampler(lengths, step, 0, per_device=step))
@@ -119,7 +121,7 @@ def in_step_order(work: Work) -> list[EncodedPair]:
 
 
 def compared(work: Work, repeats: int) -> list[Row]:
-    """The row, of a step in one micro-batch. Raises AssertionError when losses differ."""
+    """The row for steps of one micro-batch. Raises AssertionError when losses differ."""
     whole = work.divided(work.settings.batch_size)
     losses: dict[str, list[float]] = {}
 
@@ -150,7 +152,7 @@ def compared(work: Work, repeats: int) -> list[Row]:
 
 
 def divided_losses(work: Work) -> dict[str, Any]:
-    """The losses of both in the micro-batches of the settings, which differ where a step has several."""
+    """The losses of both trainers; with several micro-batches in a step they differ."""
     size = work.settings.per_device_batch_size
     return {
         f"losses_in_micro_batches_of_{size}": {"ours": ours(work), "plain": plain_trl(work)},
@@ -159,7 +161,7 @@ def divided_losses(work: Work) -> dict[str, Any]:
 
 
 def relative_difference(left: Sequence[float], right: Sequence[float]) -> float:
-    """The largest difference of two losses of a step, as a share of the loss."""
+    """The largest difference between the two losses of a step, as a share of the loss."""
     return max(abs(a - b) / abs(a) for a, b in zip(left, right, strict=True))
 
 

@@ -1,17 +1,18 @@
 """Row ``growth``: how building, memory and latency grow with the corpus.
 
-Work: generated corpora of n chunks of 100 words and ten times as many triplets. The build covers the
-chunk tables, as the corpus stage writes them; the graph tables, as the graph stage writes them,
-including the numbering of entities; and a compressed FAISS index (the kind that ``auto`` selects above
-two million vectors) over one generated vector per chunk. Each is built in a separate process and
-reported in CPU seconds. Queries are batches of 64 subqueries: triplets one hop from five entities, and
-the 20 nearest chunks with their texts. The embedder is left out, as its throughput does not depend on
-the corpus.
+Work: generated corpora of n chunks of 100 words and ten times as many triplets. The build covers
+the chunk tables, as the corpus stage writes them; the graph tables, as the graph stage writes them,
+including the numbering of entities; and a compressed FAISS index (the kind that ``auto`` selects
+above two million vectors) over one generated vector per chunk. Each is built in a separate process
+and reported in CPU seconds. Queries are batches of 64 subqueries: triplets one hop from five
+entities, and the 20 nearest chunks with their texts. The embedder is left out, as its throughput
+does not depend on the corpus.
 
-Each row divides the cost at one size by the cost at the previous size. A query should cost less than the
-ratio of the logarithms of both sizes, and building should cost the same per triplet, a ratio of 1. The
-searches of all sizes alternate. Dotted lines of the picture extrapolate to the paper's size (TeaRAG, arXiv
-2511.05385, tables 4 and 5), in proportion to the largest size that was built.
+Each row divides the cost at one size by the cost at the previous size. A query should cost less
+than the ratio of the logarithms of both sizes, and building should cost the same per triplet, a
+ratio of 1. The searches of all sizes alternate. Dotted lines of the picture extrapolate to the
+paper's size (TeaRAG, arXiv 2511.05385, tables 4 and 5), in proportion to the largest size that was
+built.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Row ``index``: the kinds of FAISS index against exact search.
 
-Work: the 20 nearest of n generated vectors for batches of 64 new queries. The table shows microseconds
-per query against the flat index; the JSON also holds the recall of the flat index's neighbors, the cost
-of building, and the size in memory. Building HNSW over a million vectors takes about half an hour on one
-core.
+Work: the 20 nearest of n generated vectors for batches of 64 new queries. The table shows
+microseconds per query against the flat index; the JSON also holds the recall of the flat index's
+neighbors, the cost of building, and the size in memory. Building HNSW over a million vectors takes
+about half an hour on one core.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Row ``kag``: building and ranking knowledge association graphs, against graph libraries.
 
-Work: steps of 5 chunks and 10 triplets, from candidates to the ranking of their nodes (TeaRAG, arXiv
-2511.05385, 4.2.4, 4.2.5). The peers receive the same graph edge by edge, as is usual with a graph
-library, and rank it with their personalized PageRank.
+Work: steps of 5 chunks and 10 triplets, from candidates to the ranking of their nodes (TeaRAG,
+arXiv 2511.05385, 4.2.4, 4.2.5). The peers receive the same graph edge by edge, as is usual with a
+graph library, and rank it with their personalized PageRank.
 
-The definitions of the peers differ from eq. 3, so their calls are adapted. They normalize the restart
-vector, so their masses are multiplied by its sum. They return the mass of a node without edges to the
-restart (ours is lost), so key entities without edges are left out, which changes no other node. Parallel
-edges would be added, so each edge is passed once. Their default tolerances do not separate the tenth
-node from the eleventh, so tighter ones are set. Rankings are equal up to ties, which are nodes whose
-masses agree to 8 decimals.
+The definitions of the peers differ from eq. 3, so their calls are adapted. They normalize the
+restart vector, so their masses are multiplied by its sum. They return the mass of a node without
+edges to the restart (ours is lost), so key entities without edges are left out, which changes no
+other node. Parallel edges would be added, so each edge is passed once. Their default tolerances do
+not separate the tenth node from the eleventh, so tighter ones are set. Rankings are equal up to
+ties, which are nodes whose masses agree to 8 decimals.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def by_igraph_names(step: Candidates) -> Ranking:
 
 
 def by_scikit_network(step: Candidates) -> Ranking:
-    """scikit-network by power iteration; its other solvers are neither faster nor more exact here."""
+    """scikit-network by power iteration; its other solvers are neither faster nor more exact."""
     from scipy import sparse
 
     graph = graph_of(step)

@@ -1,6 +1,7 @@
-"""The peer libraries of the benchmarks, which steep does not require, and the runs that rows read.
+"""The peer libraries of the benchmarks, which steep does not require.
 
-What is missing leaves out the rows that need it (`Missing`), and the others are measured.
+A row is left out if its library, or the run that it reads, is missing (`Missing`). The others are
+measured.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def peer(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise DependencyError(
-            f"{module.split('.')[0]} is not compared, because it is not installed ({error}); {INSTALL}"
+            f"{module.split('.')[0]} is not compared, because it is not installed ({error}); "
+            f"{INSTALL}"
         ) from None
 
 

@@ -1,10 +1,10 @@
 """Row ``reward``: scoring one round's trajectories in batches, against scoring pair by pair.
 
-Work: the process rewards (TeaRAG, arXiv 2511.05385, eq. 9 to 13) of R samples per question. Ours is the
-code of the stage, batch by batch, with the reranker's score cache. The peer scores each (evidence, text)
-pair of every trajectory with a separate call. The row counts calls of the model (forward passes over at
-most `BATCH_SIZE` pairs) and the pairs in them; it measures no time. The model is a lexical stand-in,
-because the counts do not depend on it.
+Work: the process rewards (TeaRAG, arXiv 2511.05385, eq. 9 to 13) of R samples per question. Ours is
+the code of the stage, batch by batch, with the reranker's score cache. The peer scores each
+(evidence, text) pair of every trajectory with a separate call. The row counts calls of the model
+(forward passes over at most `BATCH_SIZE` pairs) and the pairs in them; it measures no time. The
+model is a lexical stand-in, because the counts do not depend on it.
 
 Input: a ``trajectories.parquet`` of a sampling stage, or trajectories generated over closed-world
 questions, which use the gold subqueries and stop, search and summarize at random.
@@ -69,7 +69,8 @@ class Uncached:
 def rows(path: Path | None) -> list[Row]:
     """Counts of calls and pairs, which are exact and need no repetition.
 
-    Raises InputError when ``path`` is not a file of trajectories, AssertionError when rewards differ.
+    Raises InputError when ``path`` is not a file of trajectories, AssertionError when rewards
+    differ.
     """
     recorded = read_records(path, Trajectory) if path is not None else generated()
     trajectories = [item for item in recorded if item.stop != "retrieval_error"]

@@ -1,14 +1,15 @@
 """Row ``sampling``: rolling out one round, against the lockstep loop and against the engine alone.
 
-Work: recorded trajectories of a finished run are rolled out again, from their questions, with their seeds.
-The lockstep loop is the one that others ship: generate for all until each stops, retrieve for all, repeat.
-The engine alone generates the same segments at once, as if every observation were known in advance. All three
-must give the same tokens.
+Work: recorded trajectories of a finished run are rolled out again, from their questions, with their
+seeds. The lockstep loop is the usual one elsewhere: generate for all until each stops, retrieve for
+all, repeat. The engine alone generates the same segments at once, as if every observation were
+known in advance. All three must give the same tokens.
 
-``on_this_machine`` opens the run's engine and its retriever. Where both compute on the same cores, overlapping
-them gains little. ``simulated`` therefore replays the recorded segments and contexts with the times of an
-accelerator: a step of an 8B model on an A100 takes as long as reading its weights, and the cache of every
-sequence in it (`tasks.planning.rates`), and a query as long as it took in the recorded run. Both wait in wall time.
+``on_this_machine`` opens the run's engine and its retriever. If both compute on the same cores,
+overlapping them gains little. ``simulated`` therefore replays the recorded segments and contexts
+with the times of an accelerator. A step of an 8B model on an A100 takes as long as reading its
+weights and the cache of every sequence in it (`tasks.planning.rates`). A query takes as long as in
+the recorded run. Both wait in wall time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Trajectories of one round, and what they were rolled out with; ``query_seconds`` is for one query."""
+    """Trajectories of one round with the tokenizer and settings of their rollout.
+
+    ``query_seconds`` is the time of one query.
+    """
 
     trajectories: Sequence[Trajectory]
     questions: Sequence[Question]
@@ -59,7 +63,7 @@ class Recorded:
     query_seconds: float
 
     def requests(self) -> list[GenerationRequest]:
-        """Every recorded segment as a request of its own."""
+        """Every recorded segment as a separate request."""
         return [request for request, _ in self._segments()]
 
     def segments(self) -> dict[int, GenerationResult]:
@@ -93,7 +97,7 @@ class Recorded:
 
 
 class Lockstep(sampler._Scheduler):
-    """The loop that others ship: all generate, then all retrieve."""
+    """The usual loop elsewhere: all generate, then all retrieve."""
 
     def run(self, trajectories: Iterator[PartialTrajectory]) -> Iterator[Trajectory]:
         for trajectory in trajectories:
@@ -110,7 +114,7 @@ class Lockstep(sampler._Scheduler):
 
 @dataclass
 class SimulatedEngine(Engine):
-    """Replays segments by the seed of their request, in steps that take ``step_seconds`` of a batch size."""
+    """Replays segments by the seed of their request; ``step_seconds`` gives the time of a step."""
 
     tokenizer: Tokenizer
     replay: dict[int, GenerationResult]
@@ -160,7 +164,7 @@ class SimulatedRetriever:
 
 
 def accelerator_step(tokens: float) -> Callable[[int], float]:
-    """Seconds of a step of `MODEL` on an A100, by the sequences in it, which have ``tokens`` each."""
+    """Seconds of a step of `MODEL` on an A100, by its sequences of ``tokens`` tokens."""
     from tasks.planning.rates import Rates
 
     shape, width = PUBLISHED[MODEL], DTYPE_BYTES["bfloat16"]
@@ -189,7 +193,7 @@ def simulated(recorded: Recorded, repeats: int, *, at_once: int = 64) -> list[Ro
 def on_this_machine(
     context: StageContext, recorded: Recorded, adapter: Path, repeats: int
 ) -> list[Row]:
-    """The same with the engine and the retriever of a run, whose caches are warm.
+    """The same with the engine and the retriever of a run, with warm caches.
 
     Raises AssertionError when a contender gives other tokens than another.
     """
@@ -281,8 +285,8 @@ def _ids(trajectories: Sequence[Trajectory]) -> list[Key]:
 def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
     """Round 1 of the finished run in ``directory``: simulated, and on this machine.
 
-    ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises StoreError
-    when the run is not finished.
+    ``questions`` are rolled out on this machine, and twice as many in the simulation. Raises
+    StoreError when the run is not finished.
     """
     run = Run.from_directory(directory)
     config = load(directory / "config.yaml")
@@ -307,7 +311,8 @@ def rows(directory: Path, questions: int, repeats: int) -> list[Row]:
 def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count: int) -> Recorded:
     """The round with ``count`` of its questions, from all data sets.
 
-    Questions with a malformed trajectory whose last context is no step are left out: it cannot be replayed.
+    A question is left out if a malformed trajectory has a last context that belongs to no step,
+    because that trajectory cannot be replayed.
     """
     from pipeline.grammars.tokenizer import model_tokenizer
     from pipeline.stages.policy import rollout_settings

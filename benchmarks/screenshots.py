@@ -1,7 +1,8 @@
 """Take the pictures of ``docs/images/`` from a finished run, in headless Chromium.
 
-``python -m benchmarks.screenshots --config C`` starts ``steep browse``, follows its links as
-a reader would, and opens the run's report. It refuses a run whose outputs are stale, and a page that is an error.
+``python -m benchmarks.screenshots --config C`` starts ``steep browse``, follows its links as a
+reader would, and opens the run's report. It refuses a run whose outputs are stale, and an error
+page.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _passage(page: Any) -> None:
 
 
 def _compare(page: Any) -> None:
-    """The first policy beside the last one."""
+    """The first policy beside the last policy."""
     _tab(page, "Compare")
     for label, pick in (("First round or policy", 0), ("Second round or policy", -1)):
         choice = page.get_by_label(label)

@@ -1,10 +1,11 @@
 """Reasoning steps as retrieval passes them to the graph: 5 chunks, 10 triplets, key entities.
 
 Input: MuSiQue passages and the OpenIE triples extracted from them, below the directory STEEP_DATA;
-without it a generated corpus of the same shape. Output: `Candidates`. A step starts from one triplet:
-its ends are the key entities and its text is the subquery. The triplets are those one hop from the key
-entities, then one hop from those; the chunks are the sources of the triplets, filled up at random. Scores
-are lexical similarities on the scale of the embedded configuration, so real ties occur.
+without it a generated corpus of the same shape. Output: `Candidates`. A step starts from one
+triplet: its ends are the key entities and its text is the subquery. The triplets are one hop from
+the key entities, then one hop further. The chunks are the sources of the triplets, filled up at
+random. Scores are lexical similarities on the scale of the embedded configuration, so real ties
+occur.
 """
 
 from __future__ import annotations

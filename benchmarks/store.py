@@ -1,14 +1,15 @@
 """Row ``store``: triplets one hop from five entities, against SQLite and DuckDB.
 
 Work: the second stage of graph retrieval (TeaRAG, arXiv 2511.05385, 4.2.3) looks up the rows of all
-triplets that touch one of a query's entities, in order and without duplicates. Queries come in batches
-of subqueries, as in retrieval, or one at a time, as named in the row; the databases receive a batch as a
-table to join with. Both databases are in memory: SQLite holds one table of ends that is clustered by entity
-(``WITHOUT ROWID``), DuckDB the triplets with one index over heads and one over tails. Our files are memory-mapped. Entities are drawn uniformly, which is
-the harder case for our code: with few rows per query, the fixed cost of a query dominates.
+triplets that touch one of a query's entities, in order and without duplicates. Queries come in
+batches of subqueries, as in retrieval, or one at a time; the row names the mode. The databases
+receive a batch as a table to join with. Both databases are in memory: SQLite holds one table of
+ends that is clustered by entity (``WITHOUT ROWID``), DuckDB the triplets with one index over heads
+and one over tails. Our files are memory-mapped. Entities are drawn uniformly. This is the harder
+case for our code, because with few rows per query the fixed cost of a query dominates.
 
-The graph is generated: degrees follow a power law around the paper's mean of 5.13, and texts are as long
-as in the MuSiQue triples. The writer of the graph stage stores it.
+The graph is generated: degrees follow a power law around the paper's mean of 5.13, and texts are as
+long as in the MuSiQue triples. The writer of the graph stage stores it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Queries = list[list[int]]
 def rows(sizes: list[int], repeats: int, missing: Missing) -> list[Row]:
     """Tables of each size against both databases, in batches and query by query, and their memory.
 
-    DuckDB is left out where it is not installed. Raises AssertionError when answers differ.
+    DuckDB is left out if it is not installed. Raises AssertionError when answers differ.
     """
     result = []
     for size in sizes:
@@ -141,8 +142,9 @@ def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[
     """Build the tables in a separate process; returns the figures of `measured_process`.
 
     Builds take too long to alternate, so they are compared by CPU seconds. With ``numbered`` the
-    entities arrive with their numbers and only the writing of the tables is measured. Without it,
-    triples are checked and entities numbered as in the graph stage, whose entity table is in memory.
+    entities already have numbers, and only the writing of the tables is measured. Without it,
+    triples are checked and entities numbered as in the graph stage, whose entity table is in
+    memory.
     """
     mode = "numbered" if numbered else "whole"
     return run_measured("benchmarks.store", folder, size, mode)
@@ -151,7 +153,8 @@ def build_in_process(folder: Path, size: int, *, numbered: bool = True) -> dict[
 class NumberedEntities(EntityTable):
     """An entity table that generates keys and names on access.
 
-    The table of the stage holds a dictionary of all entities, which would dominate the measured memory.
+    The table of the stage holds a dictionary of all entities, which would dominate the measured
+    memory.
     """
 
     def __init__(self, count: int) -> None:
@@ -180,8 +183,8 @@ def entity_count(triplets: int) -> int:
 def ends(triplets: int) -> Iterator[Ends]:
     """Heads and tails [n, 2] in blocks; equal arguments give equal blocks.
 
-    Half of the ends are drawn uniformly, half by a power law (density of rank r as r^-0.6), so that a
-    few entities, like countries and years, occur in a large part of the graph.
+    Half of the ends are drawn uniformly, half by a power law (density of rank r as r^-0.6), so that
+    a few entities, like countries and years, occur in a large part of the graph.
     """
     entities = entity_count(triplets)
     rng = np.random.default_rng(0)

@@ -1,10 +1,10 @@
 """Alternating timing of contenders, and the rows of the result table.
 
-Input: functions that do the same work. Output: processor seconds of every run, in rounds A B C A B C ...,
-so that other load on the machine affects all contenders of a round; `Row`s with the median of the ratios
-within a round. The timed work runs in one thread (``make bench`` sets OMP_NUM_THREADS=1) without waiting,
-so on an idle core processor seconds equal wall-clock seconds; under load only processor seconds exclude
-the other work.
+Input: functions that do the same work. Output: processor seconds of every run, in rounds A B C A B
+C ..., so that other load on the machine affects all contenders of a round; `Row`s with the median
+of the ratios within a round. The timed work runs in one thread (``make bench`` sets
+OMP_NUM_THREADS=1) without waiting. On an idle core processor seconds therefore equal wall-clock
+seconds; under load only processor seconds exclude the other work.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ LEAST_REPEATS = 5
 class Row:
     """One line of the table: the same work by our code and by a peer.
 
-    ``ours`` and ``peer`` are figures in ``unit``, paired by round. The ratio is peer / ours, or ours /
-    peer with ``ours_over_peer``, as the median over rounds. Without a peer there is no ratio.
+    ``ours`` and ``peer`` are figures in ``unit``, paired by round. The ratio is the median over
+    rounds of peer / ours. If ``ours_over_peer`` is set, it is the median of ours / peer. Without a
+    peer there is no ratio.
     """
 
     name: str
@@ -75,8 +76,8 @@ def alternate(
 ) -> dict[str, list[float]]:
     """Processor seconds of every run by contender: one warm-up round, then ``repeats`` rounds.
 
-    Garbage is collected before each run and not during it. Work that waits, or runs in other processes, needs
-    a ``clock`` of wall time.
+    Garbage is collected before each run and not during it. Work that waits, or runs in other
+    processes, needs a ``clock`` of wall time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repeats + 1):

@@ -1,9 +1,10 @@
 """Peak memory of the stages and commands that read and write trajectories, by their number.
 
-``python -m benchmarks.trajectories COUNT FOLDER`` writes generated trajectories of realistic size (8
-per question, about 1,200 characters and 400 tokens each) below FOLDER and prints one line of JSON per
-stage with the figures of `Measured`, each from a separate process. With names of stages after
-FOLDER only these are measured. ``commands`` stands for all commands, which read the same file.
+``python -m benchmarks.trajectories COUNT FOLDER`` writes generated trajectories of realistic size
+(8 per question, about 1,200 characters and 400 tokens each) below FOLDER and prints one line of
+JSON per stage with the figures of `Measured`, each from a separate process. If FOLDER is followed
+by names of stages, only these stages are measured. ``commands`` stands for all commands, which read
+the same file.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ COMMANDS: dict[str, Sequence[str]] = {
 }
 
 
-_MISMATCH = "steep mask"  # its status is 1, because the generated tokens are not those of the texts
+_MISMATCH = "steep mask"  # its status is 1, because the generated tokens do not match the texts
 
 
 def _command(name: str, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Generated vectors, and indexes over them that are built in separate processes.
 
-Embedding a million texts on two cores would take too long, so vectors are generated: 384 dimensions (as
-all-MiniLM-L6-v2), around topics of fifty vectors each, with variances proportional to 1 / rank, as those
-of embeddings. Two vectors of one topic have a cosine of about 0.67. Queries are further vectors of the
-same topics.
+Embedding a million texts on two cores would take too long, so vectors are generated: 384 dimensions
+(as all-MiniLM-L6-v2), around topics of fifty vectors each, with variances proportional to 1 / rank,
+as for embeddings. Two vectors of one topic have a cosine of about 0.67. Queries are further vectors
+of the same topics.
 """
 
 from __future__ import annotations

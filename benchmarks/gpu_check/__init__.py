@@ -1,6 +1,6 @@
 """The GPU check: the project's training, engines and indexes on one large GPU, without a network.
 
-Run with ``make gpu-check``, or ``python -m benchmarks.gpu_check``. Models have the shapes of the published
-ones and random weights, so that nothing is downloaded. Every part is a process with a time limit. The
-figures are written to ``docs/gpu.md`` and ``docs/gpu.json``.
+Run with ``make gpu-check``, or ``python -m benchmarks.gpu_check``. Models have the shapes of the
+published ones and random weights, so that nothing is downloaded. Every part is a process with a
+time limit. The figures are written to ``docs/gpu.md`` and ``docs/gpu.json``.
 """

@@ -1,9 +1,9 @@
 """``python -m benchmarks.gpu_check``: run the parts one after the other, each in its own process.
 
-Only the standard library, and of the project only what needs nothing else, is imported here: a machine
-that lacks packages names them for each part instead of failing. Parts run in the order of the catalogue, as far
-as the budget reaches. Exit status 0 when no part failed and every expected value held, 1 otherwise, 2 for wrong
-options and for a GPU that is missing or held by another run.
+This module imports only the standard library, and project modules that need nothing else. On a
+machine that lacks packages, each part then names them instead of failing. Parts run in the order of
+the catalogue, as far as the budget reaches. Exit status 0 when no part failed and every expected
+value held, 1 otherwise, 2 for wrong options and for a GPU that is missing or held by another run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the options and run the parts; returns the exit status."""
     options = _options(arguments)
     parts = chosen([name.strip() for name in options.parts.split(",") if name.strip()])
-    earlier_parts(options.page)  # a file that cannot be read is told before anything is measured
+    earlier_parts(options.page)  # reports a file that cannot be read before anything is measured
     results: dict[str, Any] = {}
     end = time.monotonic() + options.budget
     with contextlib.ExitStack() as stack:
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             result = _result(part, options, workspace, end, environment)
             results[part.name] = result
             print(describe(part, result), flush=True)
-            write_results(options.page, about, results)  # a stopped check keeps what it measured
+            write_results(options.page, about, results)  # a stopped check keeps its figures
     if left := [name for name, result in results.items() if result.pop("late", False)]:
         print(f"not within {options.budget:g} s; run these alone: --parts {','.join(left)}")
     return int(any(_is_bad(result) for result in results.values()))
@@ -111,13 +111,15 @@ def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
         about |= _card(environment)
         if "device" not in about and about["cuda"] == "none" and (gpus := machine_gpus()):
             raise DependencyError(
-                f"torch {about['torch']} is built for CPUs, and this machine has a GPU ({gpus[0].name}); run "
-                "make setup-gpu VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu"
+                f"torch {about['torch']} is built for CPUs, and this machine has a GPU "
+                f"({gpus[0].name}); run make setup-gpu VENV=.venv-gpu, then make gpu-check "
+                "VENV=.venv-gpu"
             )
         if "device" not in about:
             raise DependencyError(
-                f"torch {about['torch']} finds no CUDA device; run this on a machine with an NVIDIA GPU "
-                "(driver 580 or newer, or forward compatibility: docs/gpu.md) after make setup-gpu"
+                f"torch {about['torch']} finds no CUDA device; run this on a machine with an "
+                "NVIDIA GPU (driver 580 or newer, or forward compatibility: docs/gpu.md) after "
+                "make setup-gpu"
             )
     about["driver"] = _driver()
     about["packages"] = {name: version for name in _PACKAGES if (version := _version(name))}
@@ -127,7 +129,7 @@ def _machine(device: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def _card(environment: dict[str, str]) -> dict[str, Any]:
-    """What torch says of the first GPU; versions alone where it finds none."""
+    """The first GPU as torch describes it; versions alone if torch finds no GPU."""
     # In another process: the context of CUDA in this one would hold memory while parts run.
     command = [sys.executable, "-c", _ABOUT_CARD]
     asked = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -172,7 +174,7 @@ def _result(
     end: float,
     environment: dict[str, str],
 ) -> dict[str, Any]:
-    """Run one part in its own process group, for at most its limit and what is left of the budget."""
+    """Run one part in its own process group, within its limit and the rest of the budget."""
     reason = part.missing(options.device)
     if reason is not None:
         return _ended("skipped", reason)
@@ -215,7 +217,7 @@ def _result(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a part's processes."""
+    """Kill the remaining processes of a part."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

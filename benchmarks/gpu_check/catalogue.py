@@ -1,4 +1,4 @@
-"""The parts of the GPU check: what each measures, what it needs and how long it may take."""
+"""The parts of the GPU check, with their measurements, requirements and time limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MODEL = ("torch", "transformers", "pydantic")
 class Part:
     """One part: a function ``module.function`` below this package.
 
-    ``packages`` are the modules that it imports, and ``cuda`` says that a CPU cannot run it. ``limit`` is
-    in seconds; typical durations are far below.
+    ``packages`` are the modules that it imports. With ``cuda`` a CPU cannot run it. ``limit`` is in
+    seconds; typical durations are far below.
     """
 
     name: str
@@ -43,18 +43,22 @@ class Part:
 PARTS: tuple[Part, ...] = (
     Part("sft-8b", "SFT, 8 B, 16 × 2,500 tokens", "training.sft", _TRAINING),
     Part("dpo-8b", "DPO, 8 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING),
-    Part("margin", "DPO's margin and loss at step one, adapter in use", "training.margin", _TRAINING),
+    Part("margin", "DPO's margin and loss at step one, adapter in use", "training.margin",
+         _TRAINING),
     Part("vllm-lora", "vLLM with a LoRA adapter: tokens/s, log-probabilities against trainer",
          "policies.vllm_lora", (*_TRAINING, "vllm"), cuda=True, limit=420),
-    Part("rollout", "sampling with engine, FAISS, embedder and reranker on one GPU", "rollout.rollout",
-         (*_TRAINING, "faiss", "sentence_transformers", "FlagEmbedding", "luigi", "tenacity"), limit=420),
+    Part("rollout", "sampling with engine, FAISS, embedder and reranker on one GPU",
+         "rollout.rollout",
+         (*_TRAINING, "faiss", "sentence_transformers", "FlagEmbedding", "luigi", "tenacity"),
+         limit=420),
     Part("logprobs", "log-probabilities: transformers engine against trainer", "policies.logprobs",
          _TRAINING, limit=240),
     Part("resume", "training killed after step 3 of 6 and continued", "training.resume", _TRAINING),
-    Part("kill", "kill -9 of an engine leaves nothing on the GPU", "processes.kill", _MODEL, cuda=True,
-         limit=180),
+    Part("kill", "kill -9 of an engine leaves nothing on the GPU", "processes.kill", _MODEL,
+         cuda=True, limit=180),
     Part("grpo-8b", "GRPO, 8 B, 4 × 4,096 tokens", "training.grpo", _TRAINING),
-    Part("faiss-gpu", "FAISS on the GPU: exact and IVF-PQ, 768 and 1,024 dimensions", "encoders.faiss_gpu",
+    Part("faiss-gpu", "FAISS on the GPU: exact and IVF-PQ, 768 and 1,024 dimensions",
+         "encoders.faiss_gpu",
          ("torch", "faiss", "pydantic"), cuda=True, limit=180, model="e5-base"),
     Part("embedder", "E5-base: fp32 and bf16", "encoders.embedder",
          (*_MODEL, "sentence_transformers"), model="e5-base"),
@@ -69,13 +73,14 @@ PARTS: tuple[Part, ...] = (
     Part("dpo-4bit", "DPO on 4-bit weights, 8 B, 1 pair × 8,192 tokens", "training.dpo_4bit",
          (*_TRAINING, "bitsandbytes"), cuda=True, limit=180),
     Part("sft-14b", "SFT, 14 B, 16 × 2,500 tokens", "training.sft", _TRAINING, model="qwen-14b"),
-    Part("dpo-14b", "DPO, 14 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING, model="qwen-14b"),
+    Part("dpo-14b", "DPO, 14 B, 2 pairs × 8,192 tokens", "training.dpo", _TRAINING,
+         model="qwen-14b"),
     Part("grpo-14b", "GRPO, 14 B, 4 × 4,096 tokens", "training.grpo", _TRAINING, model="qwen-14b"),
 )  # fmt: skip
 
 
 def chosen(names: Sequence[str]) -> list[Part]:
-    """The parts with these names or beginnings of names (``sft``: both sizes), in the order of the table.
+    """The parts with these names or name prefixes (``sft``: both sizes), in table order.
 
     Raises InputError for a name that no part has.
     """

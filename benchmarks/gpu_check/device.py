@@ -1,7 +1,8 @@
-"""One GPU for the check: the first of those that this process may use and that no run holds.
+"""One GPU for the check: the first GPU that this process may use and that no run holds.
 
-Every part measures a single GPU. With several, the processes of the parts would see all of them, and
-``Trainer`` would wrap models in ``nn.DataParallel``, which TRL refuses. Nothing heavy is imported.
+Every part measures a single GPU. With several, the processes of the parts would see all of them,
+and ``Trainer`` would wrap models in ``nn.DataParallel``, which TRL refuses. Nothing heavy is
+imported.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from tasks.execution.leases import lock_dir, lock_files, take
 
 @contextmanager
 def one_gpu() -> Iterator[dict[str, str]]:
-    """Hold a free GPU; yields the environment variables of processes that see it alone.
+    """Hold a free GPU; yields environment variables that show processes only this GPU.
 
-    They are empty where no GPU is known. Raises DependencyError that names the GPUs when other runs hold
-    them all, and StoreError when the lock files cannot be opened.
+    They are empty if no GPU is known. Raises DependencyError that names the GPUs when other runs
+    hold them all, and StoreError when the lock files cannot be opened.
     """
     uuids, names = listed(), allotted()
     names = tuple(map(str, range(len(uuids)))) if names is None else usable(names, uuids)
@@ -38,8 +39,8 @@ def one_gpu() -> Iterator[dict[str, str]]:
     if not taken:
         held = f"GPU {names[0]} is" if len(names) == 1 else f"GPUs {', '.join(names)} are"
         raise DependencyError(
-            f"{held} held by other runs on this machine ({folder}); wait for their end, or choose another "
-            f"GPU with {VISIBLE}"
+            f"{held} held by other runs on this machine ({folder}); wait for their end, or choose "
+            f"another GPU with {VISIBLE}"
         )
     ((name, descriptor),) = taken.items()
     try:

@@ -39,7 +39,7 @@ def embedder(place: Place, figures: Figures) -> None:
             str(directory), dtype=dtype, batch_size=512, device=place.device, passage_prefix="",
             max_length=60 if place.tiny else 256,
         )  # fmt: skip
-        # Loads the model and the kernels, with a batch of the size of those that are timed.
+        # Loads the model and the kernels, with a batch as large as the timed batches.
         model.encode(random_texts(shape_of(place), 512, words, seed=3), "passage")
         seconds: list[float] = []
         with timed(seconds):
@@ -99,7 +99,7 @@ def _rerank(model: PairModel, place: Place, figures: Figures) -> None:
 
 
 def faiss_gpu(place: Place, figures: Figures) -> None:
-    """Searches a second on the GPU, and how many neighbors are those that the CPU finds."""
+    """Searches a second on the GPU, and the share of neighbors that the CPU finds too."""
     for dimension, kind, count in (
         (768, "flat", 100_000),
         (768, "ivf-pq", 50_000),

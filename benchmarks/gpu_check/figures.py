@@ -1,4 +1,4 @@
-"""What a part of the GPU check hands back: named figures, and verdicts on what must hold."""
+"""Results of a part of the GPU check: named figures, and verdicts on expected values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def synchronize() -> None:
 
 
 def reset_peak() -> None:
-    """Free what is unused and start measuring the peak of the GPU's memory."""
+    """Free unused memory and start measuring the peak of the GPU's memory."""
     import gc
 
     import torch
@@ -84,7 +84,7 @@ def reset_peak() -> None:
 
 
 def add_peak(figures: Figures, name: str = "peak memory") -> None:
-    """The peak of allocated and of reserved GPU memory since `reset_peak`; nothing on a CPU."""
+    """Add the peaks of allocated and reserved GPU memory since `reset_peak`; nothing on a CPU."""
     import torch
 
     if torch.cuda.is_available():

@@ -2,8 +2,8 @@
 
 Weights are random, so nothing is downloaded; memory and time do not depend on their values. They
 are drawn so that activations keep their size at every width, layers change the residual stream
-little by little, and the next token's distribution is about as peaked as that of a trained model.
-With the usual initialization a deep random model multiplies the rounding of bfloat16: its
+little by little, and the next token's distribution is about as peaked as in a trained model. With
+the usual initialization a deep random model multiplies the rounding of bfloat16: its
 log-probabilities are off by .22 nats, and by .05 with this one (`BF16_NATS`).
 """
 
@@ -18,7 +18,7 @@ from benchmarks.gpu_check.figures import Place
 from pipeline.grammars.tearag import OPEN
 
 _LOGITS = 4.0  # standard deviation of logits
-# Bound on the mean |Δ log p| of a bfloat16 pass from float32, twice what was measured on a CPU:
+# Bound on the mean |Δ log p| of a bfloat16 pass from float32, twice the value measured on a CPU:
 # .047 to .051 nats in models of 32 layers and 128 to 512 dimensions, .061 to .064 with 48 layers.
 # One pass, decoding with a cache, and both implementations of attention differ by at most 15 %.
 BF16_NATS = 0.12
@@ -101,7 +101,10 @@ def tokenizer_of(size: int) -> Any:
 
 
 def language_model(shape: Shape, place: Place, dtype: str | None = None) -> Any:
-    """A random causal language model in memory, on the device; ``dtype``: by default that of `Place`."""
+    """A random causal language model in memory, on the device.
+
+    ``dtype`` is the number format of the weights, by default the format of `Place`.
+    """
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
@@ -132,8 +135,8 @@ def language_model(shape: Shape, place: Place, dtype: str | None = None) -> Any:
 
 
 def _deviation(name: str, shape: Shape) -> float:
-    """The standard deviation of a weight: its layer's output has that of its input."""
-    if "embed_tokens" in name:  # as large as the sum of all that layers add
+    """The standard deviation of a weight that keeps the deviation from layer input to output."""
+    if "embed_tokens" in name:  # as large as the sum of all layers' additions
         return math.sqrt(2 * shape.layers)
     if "lm_head" in name:
         return _LOGITS / math.sqrt(shape.width)
@@ -141,7 +144,7 @@ def _deviation(name: str, shape: Shape) -> float:
 
 
 def language_model_directory(place: Place, layers: int | None = None) -> Path:
-    """The same model with its tokenizer in the workspace, written by the first part that needs it."""
+    """The same model with its tokenizer in the workspace, written at the first call."""
     import os
 
     shape = shape_of(place, layers)

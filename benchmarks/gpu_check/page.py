@@ -1,8 +1,8 @@
 """The page and the JSON file of the GPU check.
 
-Input: the results of some parts. Output: ``docs/gpu.json`` with all parts that were measured on this
-machine, and the table of ``docs/gpu.md`` between two marks. Parts that were measured earlier on the same
-device and not now stay.
+Input: the results of some parts. Output: ``docs/gpu.json`` with all parts that were measured on
+this machine, and the table of ``docs/gpu.md`` between two marks. Parts that were measured on the
+same device earlier, but not now, stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def describe(part: Part, result: dict[str, Any]) -> str:
-    """One line a part, and one a figure, for the terminal."""
+    """One line for each part and each figure, for the terminal."""
     head = f"{part.name}: {result['state']}"
     if result["reason"]:
         head += f" ({result['reason']})"
@@ -34,9 +34,9 @@ def describe(part: Part, result: dict[str, Any]) -> str:
 
 
 def write_results(page: Path, about: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write JSON and page; earlier results of the same device are kept, unless a part was measured again.
+    """Write JSON and page; earlier results of the same device are kept for unmeasured parts.
 
-    Raises InputError as `earlier_parts`.
+    Raises InputError as `earlier_parts` does.
     """
     file = page.with_suffix(".json")
     device, parts = earlier_parts(page)

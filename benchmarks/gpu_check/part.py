@@ -1,6 +1,7 @@
-"""The process of one part: ``python -m benchmarks.gpu_check.part NAME DEVICE SHAPES WORKSPACE OUTPUT``.
+"""The process of one part of the GPU check.
 
-Writes ``{"state": "done" | "failed", "reason": …, "figures": […]}`` to OUTPUT. Figures that were measured
+``python -m benchmarks.gpu_check.part NAME DEVICE SHAPES WORKSPACE OUTPUT`` writes
+``{"state": "done" | "failed", "reason": …, "figures": […]}`` to OUTPUT. Figures that were measured
 before a failure are kept.
 """
 
@@ -22,7 +23,7 @@ from benchmarks.gpu_check.figures import Figures, Place
 def main(name: str, device: Any, shapes: Any, workspace: str, output: str) -> int:
     """Run a part; returns the exit status."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    tempfile.tempdir = workspace  # what parts leave behind is removed with the workspace
+    tempfile.tempdir = workspace  # files that parts leave behind are removed with the workspace
     (part,) = (part for part in PARTS if part.name == name)
     module, _, function = part.function.partition(".")
     figures = Figures()
@@ -31,7 +32,7 @@ def main(name: str, device: Any, shapes: Any, workspace: str, output: str) -> in
         run = getattr(import_module(f"benchmarks.gpu_check.{module}"), function)
         dtype: Any = "bfloat16" if device == "cuda" else "float32"
         run(Place(device, shapes, workspace, part.model, dtype), figures)
-    except Exception as error:  # noqa: BLE001 - whatever a library raises ends this part alone
+    except Exception as error:  # noqa: BLE001 - any exception of a library ends this part alone
         traceback.print_exc()
         state, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     result = {"state": state, "reason": reason, "figures": figures.as_json()}

@@ -1,4 +1,4 @@
-"""Parts that compare one policy in several places: merged and unmerged adapters, engine and trainer."""
+"""Parts that compare a policy in several places: merged, unmerged, engine and trainer."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _WITHOUT_DROPOUT = LORA.model_copy(update={"dropout": 0.0})
 
 
 def adapters(place: Place, figures: Figures) -> None:
-    """How far a trained adapter's policy is from its exact one, merged in bf16 and unmerged.
+    """How far a trained adapter's policy is from the exact policy, merged in bf16 and unmerged.
 
-    The exact policy has base and adapter in float32. Differences are means of |Δ log p| over tokens, in
-    nats; they are read beside the change that the adapter makes.
+    The exact policy has base and adapter in float32. Differences are means of |Δ log p| over
+    tokens, in nats; compare them with the change that the adapter makes.
     """
     shape = shape_of(place)
     for rate in RATES:
@@ -132,7 +132,7 @@ def _texts(shape: Shape, place: Place, count: int, length: int) -> torch.Tensor:
 
 
 def _logps(policy: Any, ids_NT: torch.Tensor) -> torch.Tensor:
-    """log p (nats) of every token after the first, [N, T - 1], in float32 from the model's logits."""
+    """log p (nats) of every token after the first, [N, T - 1], in float32 from logits."""
     import torch
 
     rows = []
@@ -144,7 +144,7 @@ def _logps(policy: Any, ids_NT: torch.Tensor) -> torch.Tensor:
 
 
 def logprobs(place: Place, figures: Figures) -> None:
-    """Log-probabilities that the transformers engine records and those that the trainer computes."""
+    """Log-probabilities of the transformers engine, compared with the trainer's."""
     requests, new = (8, 8) if place.tiny else (16, 64)
     engine_against_trainer("transformers", place, figures, requests, new)
 
@@ -158,7 +158,7 @@ def engine_against_trainer(
     kind: Literal["vllm", "transformers"], place: Place, figures: Figures, requests: int, new: int,
     *, layers: int | None = None, opened: Callable[..., Engine] = open_engine,
 ) -> None:  # fmt: skip
-    """Compare both with one pass in float32, without padding, of the same weights.
+    """Compare engine and trainer with one unpadded pass of the same weights in float32.
 
     Prompts differ in length, so that batches are padded. ``opened`` opens the engine.
     """
@@ -174,7 +174,9 @@ def engine_against_trainer(
     prompts = _prompts(shape, requests, 16 if place.tiny else 256)
     warm, asked = (
         [
-            GenerationRequest(f"{name}{number}", ids, new, (), temperature=1.0, top_p=1.0, seed=number)
+            GenerationRequest(
+                f"{name}{number}", ids, new, (), temperature=1.0, top_p=1.0, seed=number
+            )
             for number, ids in enumerate(of)
         ]
         for name, of in (("w", [ids[::-1] for ids in prompts]), ("r", prompts))
@@ -189,7 +191,7 @@ def engine_against_trainer(
     engine.close()
     del engine
     reset_peak()
-    # Neighbors have similar lengths, so those compared are far apart.
+    # Neighbors have similar lengths, so the compared prompts are far apart.
     compared = list(zip(prompts, results, strict=True))[:: max(1, requests // 16)]
     exact = _exact_logps(directory, adapter, place, compared)
     trained = _trainer_logps(directory, adapter, place, compared, shape)
@@ -225,7 +227,7 @@ def saved_adapter(directory: Path, place: Place) -> Path:
     return folder
 
 
-_Compared = list[tuple[list[int], GenerationResult]]  # prompts, and what the engine wrote
+_Compared = list[tuple[list[int], GenerationResult]]  # prompts, and the engine's output
 
 
 def _exact_logps(

@@ -1,4 +1,4 @@
-"""Parts about processes on one GPU: a second engine is refused, and a killed one leaves nothing behind."""
+"""Parts about processes on one GPU: refuse a second engine, and leave nothing after a kill."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Kind = Literal["vllm", "transformers"]
 MARK = "STEEP_GPU_CHECK"  # an environment variable that all processes of a holder inherit
 _LAYERS = 4
 _READY = "ready"
-_PATIENCE = 60.0  # seconds for the driver to free what a killed process held
+_PATIENCE = 60.0  # seconds for the driver to free the memory of a killed process
 _LEFT = 64 * 2**20  # bytes that may differ: other processes of the GPU
 _SHARE = 0.6  # of the GPU's memory, so that two engines cannot fit
 
 
 def two_engines(place: Place, figures: Figures) -> None:
-    """One engine holds 60 % of the memory; another that asks for as much must be refused in a sentence."""
+    """One engine holds 60 % of the memory; a second one must be refused with a clear message."""
     directory = language_model_directory(place, _LAYERS)
     with_mark, holder = _holder("vllm", directory)
     try:
@@ -48,7 +48,7 @@ def two_engines(place: Place, figures: Figures) -> None:
 
 
 def kill(place: Place, figures: Figures) -> None:
-    """Memory and processes that are left after an engine's process was killed while it generated."""
+    """Memory and processes left after an engine's process was killed while it generated."""
     directory = language_model_directory(place, _LAYERS)
     kinds: tuple[Kind, ...] = ("transformers", "vllm")
     for kind in kinds:
@@ -116,7 +116,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _settled(before: int, mark: str) -> tuple[int, float]:
-    """Bytes above ``before`` once memory and processes are gone, or after `_PATIENCE`; and the seconds."""
+    """Bytes above ``before`` when all is freed, or after `_PATIENCE`; and the seconds."""
     start = time.monotonic()
     while True:
         left, waited = _used() - before, time.monotonic() - start

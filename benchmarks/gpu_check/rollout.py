@@ -1,9 +1,9 @@
 """Part ``rollout``: sampling with engine, FAISS, embedder and reranker on one GPU.
 
 Input: TeaRAG's published configuration with random models of its shapes, and a small corpus of
-random words. Output: trajectories a second, how often they searched, and the peak of the GPU's
-memory beside the memory plan. Sampler, retriever and settings are those of the stage ``sample``. An
-allocation of their size stands in for the vector indexes of the published corpus.
+random words. Output: trajectories a second, the share that used all searches, and the peak of the
+GPU's memory beside the memory plan. The stage ``sample`` uses the same sampler, retriever and
+settings. The vector indexes of the published corpus are replaced by an allocation of their size.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open
 
 
 def _settings(place: Place) -> Config:
-    """TeaRAG's configuration over random models, with what this machine lacks replaced."""
+    """TeaRAG's configuration over random models, adapted to this machine."""
     import faiss
 
     e5 = embedder_directory(replace(place, model="e5-base"))
@@ -140,7 +140,7 @@ def _settings(place: Place) -> Config:
 
 
 def _knowledge(place: Place, settings: Config) -> tuple[Path, Path, Path]:
-    """Directories of corpus, graph and index: random words, and random vectors around 500 centers."""
+    """Directories of corpus, graph and index: random words, and vectors around 500 centers."""
     folder = Path(mkdtemp(prefix="gpu-check-"))
     corpus, graph, index = (folder / name for name in ("corpus", "graph", "index"))
     shape = shape_of(replace(place, model="e5-base"))
@@ -196,7 +196,7 @@ def _sampled(
 
 
 def _fill(place: Place, settings: Config) -> Any:
-    """GPU memory of the size of the published corpus's vector indexes, where FAISS uses the GPU."""
+    """GPU memory of the size of the published corpus's vector indexes, if FAISS uses the GPU."""
     import torch
 
     if not settings.index.gpu:

@@ -1,4 +1,4 @@
-"""Parts that train: SFT, DPO and GRPO steps, 4-bit weights, the margin at step one, and a resumed run.
+"""Parts that train: SFT, DPO, GRPO, 4-bit weights, the margin at step one, a resumed run.
 
 Each calls the trainers of `pipeline.training` on random records of a published size.
 """
@@ -36,7 +36,7 @@ from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
 
 LORA = Lora(r=8, alpha=32, dropout=0.1)
-STEPS = 3  # the first also compiles and allocates, so that times are those of the others
+STEPS = 3  # the first also compiles and allocates, so times exclude it
 PROMPT = 200  # tokens of a prompt at real sizes
 _WRITTEN = 3  # of ten tokens of a completion the model wrote as many
 
@@ -75,7 +75,7 @@ def dpo(place: Place, figures: Figures) -> None:
 
 
 def dpo_4bit(place: Place, figures: Figures) -> None:
-    """DPO over base weights in 4 bit: what a 24 GB card trains."""
+    """DPO over base weights in 4 bit, which a 24 GB card can train."""
     length, shape = 8192, shape_of(place)
     directory = language_model_directory(place)
     records = [pair_record(shape, number, length) for number in range(STEPS)]
@@ -112,9 +112,9 @@ def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None =
     """DPO's margin with an adapter that is not zero, without dropout and without learning.
 
     Policy and reference are then the same function of the same weights, so that the margin is 0 and
-    the loss ln 2 in both steps. The reference is computed in batches of similar length and the steps
-    in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer before
-    its first step.
+    the loss ln 2 in both steps. The reference is computed in batches of similar length and the
+    steps in shuffled ones, where the same pairs have other padding. ``spoil`` changes the trainer
+    before its first step.
     """
     length = 64 if place.tiny else 2048
     shape = shape_of(place, layers=8)
@@ -147,9 +147,9 @@ def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None =
 def resume(place: Place, figures: Figures, spoil: Callable[[Path], None] | None = None) -> None:
     """A run that is stopped after step 3 of 6 and continued, against two uninterrupted runs.
 
-    Where kernels add in another order each time, Adam turns the sign of gradients near zero into
-    whole steps, so two uninterrupted runs may differ too. In float32 they hardly do. ``spoil``
-    changes the checkpoints between stop and continuation.
+    Kernels may add in a different order each time, and Adam turns the sign of gradients near zero
+    into whole steps, so two uninterrupted runs may differ too. In float32 they hardly differ.
+    ``spoil`` changes the checkpoints between stop and continuation.
     """
     length = 48 if place.tiny else 512
     place = replace(place, dtype="float32")
@@ -224,8 +224,10 @@ def pair_record(shape: Shape, number: int, length: int) -> EncodedPair:
 
 
 def trajectory_record(shape: Shape, number: int, length: int) -> EncodedTrajectory:
-    """A random trajectory of ``length`` tokens; its recorded log-probabilities are those of a uniform
-    distribution, its advantage alternates."""
+    """A random trajectory of ``length`` tokens.
+
+    Its recorded log-probabilities come from a uniform distribution, and its advantage alternates.
+    """
     prompt = min(PROMPT, length // 4)
     mask = [int(at % 10 < _WRITTEN) for at in range(length - prompt)]
     uniform, sign = -math.log(shape.vocabulary), 1.0 - 2 * (number % 2)
@@ -273,8 +275,8 @@ def _dpo_trainer(
     learning_rate: float = 1e-4,
 ) -> Any:  # fmt: skip
     settings = Dpo(
-        learning_rate=learning_rate, batch_size=pairs, per_device_batch_size=per_device, round_epochs=(1,),
-        quantization=quantization, **_common(place),
+        learning_rate=learning_rate, batch_size=pairs, per_device_batch_size=per_device,
+        round_epochs=(1,), quantization=quantization, **_common(place),
     )  # fmt: skip
     return dpo_trainer(
         model, tokenizer_of(shape.vocabulary), records, settings, number=1, seed=0,
@@ -285,7 +287,7 @@ def _dpo_trainer(
 def _measure(
     trainer: Callable[[int, Path, History], Any], batch: int, tokens: int, figures: Figures
 ) -> History:
-    """Train `STEPS` steps with the largest micro-batch that fits; time, memory and loss become figures."""
+    """Train `STEPS` steps with the largest micro-batch that fits; add time, memory and loss."""
     import torch
 
     size = batch
@@ -333,12 +335,13 @@ def _check_row(row: Mapping[str, float], figures: Figures, tolerance: float, nam
         f"{name}: DPO loss", row["loss/dpo"], away <= tolerance, expected=f"ln 2 {bound}"
     )
     figures.verdict(
-        f"{name}: reward margin", found, abs(found) <= tolerance, expected=f"0 {bound}", unit="nats × β"
+        f"{name}: reward margin", found, abs(found) <= tolerance, expected=f"0 {bound}",
+        unit="nats × β",
     )  # fmt: skip
 
 
 def _rounding(records: Sequence[EncodedPair], pairs: int) -> float:
-    """Four standard deviations of the mean margin of ``pairs`` that is 0 but for bfloat16.
+    """Four standard deviations of the mean margin of ``pairs``, which is 0 except for rounding.
 
     Two passes in batches of other shapes differ by up to ½ `BF16_NATS` at a token, without a common
     sign.
@@ -373,7 +376,7 @@ def _stopping(step: int) -> Any:
     from transformers import TrainerCallback
 
     class Stop(TrainerCallback):
-        """Ends the run at the beginning of the step after ``step``, whose checkpoint is complete."""
+        """Ends the run at the beginning of the step after ``step``, with its checkpoint written."""
 
         def on_step_begin(self, args: object, state: Any, *_: object, **__: object) -> None:
             if state.global_step >= step:

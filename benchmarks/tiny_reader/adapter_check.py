@@ -1,12 +1,12 @@
 """How well a LoRA adapter learns TeaRAG's grammar (arXiv 2511.05385) on the tiny reader.
 
-Purpose: reading skill learned in random formats may not transfer to a new grammar; this measures the
-transfer. Input: a model directory. Output: exact match by number of hops, after a LoRA (r = 8,
-alpha = 32, on q, k, v, o) has trained on some thousand trajectories in TeaRAG's grammar. Decoding is
-greedy and unconstrained, on an unseen world. Retrieval is simulated: a correct subquery always
+Purpose: reading skill learned in random formats may not transfer to a new grammar; this measures
+the transfer. Input: a model directory. Output: exact match by number of hops, after a LoRA (r = 8,
+alpha = 32, on q, k, v, o) has trained on some thousand trajectories in TeaRAG's grammar. Decoding
+is greedy and unconstrained, on an unseen world. Retrieval is simulated: a correct subquery always
 retrieves its evidence, among distractors.
 
-The training contexts are of one of two kinds. "retrieved" contexts are like those of the test; the
+The training contexts are of two kinds. "retrieved" contexts are like the contexts of the test; the
 figures then measure the reader's ability. "gold" contexts hold gold evidence only, as in supervised
 fine-tuning. The figures then measure the starting point of the DPO rounds, because such an adapter
 loses the ability to select evidence.

@@ -1,8 +1,8 @@
 """Supervised trajectories in TeaRAG's grammar, for the check of the tiny reader with an adapter.
 
-Input: the seed of a world and the kind of the contexts. Output: prompts and trajectories in segments.
-"Retrieved" contexts come from the simulated retriever, as in the test. "Gold" contexts hold gold
-evidence only, as in supervised fine-tuning (TeaRAG 4.3.1).
+Input: the seed of a world and the kind of the contexts. Output: prompts and trajectories in
+segments. "Retrieved" contexts come from the simulated retriever, as in the test. "Gold" contexts
+hold gold evidence only, as in supervised fine-tuning (TeaRAG 4.3.1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The README of the tiny reader: the origin of its weights and their measured abilities.
 
-Input: a model directory, the progress of its training, and the measured figures. Output: `README.md`
-in the directory.
+Input: a model directory, the progress of its training, and the measured figures. Output:
+`README.md` in the directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from benchmarks.tiny_reader.export import WEIGHTS, checksum
 _TEXT = """# Tiny reader
 
 A Llama of {parameters:.2f} million parameters ({layers} layers, hidden size {hidden}, {heads} heads
-of 32, vocabulary {vocabulary}) that serves as the instruct model of the embedded configuration. It was
+of 32, vocabulary {vocabulary}) that serves \
+as the instruct model of the embedded configuration. It was
 trained on newly generated worlds only. It reads passages in any format. It knows the facts of the
 closed world's famous core; without passages it answers "I do not know." to all other questions. It
 has seen none of this project's grammars.
@@ -54,18 +55,23 @@ format is ChatML. There is no beginning-of-text token; `<|im_end|>` ends a turn:
 The first table was measured on 1,200 trajectories and 1,800 chats with
 `python -m benchmarks.tiny_reader.evaluate data/tiny_reader --count 600`.
 
-- "path-n": trajectories of n hops (including comparisons) in random formats, with teacher forcing. The
-  figure is the share of hops in which every token of the answer is the most probable one, with three
+- "path-n": trajectories of n hops (including comparisons) \
+in random formats, with teacher forcing. The
+  figure is the share of hops in which every token \
+of the answer is the most probable one, with three
   to six retrieved items per hop.
 - "path-n whole": share of these trajectories in which every hop is correct.
-- "decision to go on", "decision to stop": share of correct starts of another step, or of the answer,
+- "decision to go on", "decision to stop": \
+share of correct starts of another step, or of the answer,
   where the prompt describes the format.
 - The other rows: exact match of greedy answers in chats.
 """
 _ADAPTER = """
 The other tables were measured with
-`python -m benchmarks.tiny_reader.adapter_check data/tiny_reader --contexts …`. They show exact match after a LoRA (r = 8, alpha = 32, q, k, v, o) was trained on the
-given number of trajectories in TeaRAG's grammar. Decoding is unconstrained; a correct subquery always
+`python -m benchmarks.tiny_reader.adapter_check data/tiny_reader --contexts …`. \
+They show exact match after a LoRA (r = 8, alpha = 32, q, k, v, o) was trained on the
+given number of trajectories in TeaRAG's grammar. \
+Decoding is unconstrained; a correct subquery always
 retrieves its evidence, among distractors. With retrieved contexts in training, as in the test, the
 figures measure the reader's ability. With gold-only contexts in training, as in supervised
 fine-tuning, they measure the starting point of the DPO rounds.

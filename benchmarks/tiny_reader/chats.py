@@ -1,9 +1,9 @@
 """Chats without a trajectory: the prompts that an instruct model answers directly.
 
-Purpose: train the base model to answer ordinary prompts, to read passages, to know the famous facts,
-to repeat text exactly, and to decompose a question in a dialog. Input: a simulated retriever, which
-holds the world, and a random generator. Output: chats, lists of (role, content), whose assistant
-messages are trained. The module also draws the system prompts of the trajectories.
+Purpose: train the base model to answer ordinary prompts, to read passages, to know the famous
+facts, to repeat text exactly, and to decompose a question in a dialog. Input: a simulated
+retriever, which holds the world, and a random generator. Output: chats, lists of (role, content),
+whose assistant messages are trained. The module also draws the system prompts of the trajectories.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Phase 1: sequences of random tokens in which earlier parts recur.
 
-Purpose: teach a fresh model to copy from its context before it sees any language. A small model that
-is trained on language directly learns the form of the trajectories but never learns to copy. Input: a
-random generator and a vocabulary. Output: samples whose weight is 1 on every predictable token. There
-are three tasks: a sequence that occurs twice; a text in which stretches recur at random positions;
-and key-value pairs, whose keys share tokens as names share syllables.
+Purpose: teach a fresh model to copy from its context before it sees any language. A small model
+that is trained on language directly learns the form of the trajectories but never learns to copy.
+Input: a random generator and a vocabulary. Output: samples whose weight is 1 on every predictable
+token. There are three tasks: a sequence that occurs twice; a text in which stretches recur at
+random positions; and key-value pairs, whose keys share tokens as names share syllables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The phases of the training and the samples of each.
 
-Purpose: define the order of training, and make the samples of any part of it from the seed alone. An
-interrupted training can therefore resume at the same sample. Input: phase, seed, rank and chunk
+Purpose: define the order of training, and make the samples of any part of it from the seed alone.
+An interrupted training can therefore resume at the same sample. Input: phase, seed, rank and chunk
 number. Output: packs of samples. A chunk holds the samples of one generated world; phase 1 needs no
 world.
 """

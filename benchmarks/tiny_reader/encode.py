@@ -1,9 +1,10 @@
 """Token ids and loss weights of chats and trajectories.
 
-Purpose: the same ids that the sampler and the trainers produce. The prompt follows the chat template,
-and every segment of a trajectory is tokenized separately. Input: messages, or messages and segments.
-Output: `Sample`s. Model-written tokens, including the end of the turn, have weight 1. All other
-tokens have `context_weight`, which is above zero only in the phase that learns the language itself.
+Purpose: the same ids that the sampler and the trainers produce. The prompt follows the chat
+template, and every segment of a trajectory is tokenized separately. Input: messages, or messages
+and segments. Output: `Sample`s. Model-written tokens, including the end of the turn, have weight 1.
+All other tokens have `context_weight`, which is above zero only in the phase that learns the
+language itself.
 """
 
 from __future__ import annotations

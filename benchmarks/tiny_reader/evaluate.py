@@ -2,12 +2,12 @@
 
 Purpose: the figures of its README. Input: a model directory. Output: accuracies.
 
-Trajectories in random formats are evaluated with teacher forcing, because a model cannot continue in
-a format that its prompt does not describe. A hop is correct when every token of its answer is the most
-probable one, given the true prefix. Answers at the start of a note or statement are excluded, because
-the word order of the note is unpredictable. "whole" is the share of trajectories in which every hop is
-correct. Chats (reading, closed book, repeating) are decoded greedily and scored by exact match.
-`adapter_check` measures freely decoded trajectories in one grammar.
+Trajectories in random formats are evaluated with teacher forcing, because a model cannot continue
+in a format that its prompt does not describe. A hop is correct when every token of its answer is
+the most probable one, given the true prefix. Answers at the start of a note or statement are
+excluded, because the word order of the note is unpredictable. "whole" is the share of trajectories
+in which every hop is correct. Chats (reading, closed book, repeating) are decoded greedily and
+scored by exact match. `adapter_check` measures freely decoded trajectories in one grammar.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Descriptions of a random format for the system prompt, in words or as a skeleton of a trajectory.
 
-Purpose: train the model to follow a format that its prompt describes. Input: a `Format` and a random
-generator. Output: text that names every tag of the format.
+Purpose: train the model to follow a format that its prompt describes. Input: a `Format` and a
+random generator. Output: text that names every tag of the format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANSWER_INTROS = ("End with", "Finish with", "At the end:", "Close with")
 
 
 def format_description(fmt: Format, rng: random.Random) -> str:
-    """A description of a format for a system prompt: a skeleton of a trajectory, or a list of parts."""
+    """A description of a format for a system prompt: a trajectory skeleton, or a list of parts."""
     dots = rng.choice(("...", "…", "")) if rng.random() < 0.4 else None
     placeholders = {part: dots or rng.choice(options) for part, options in _PLACEHOLDERS.items()}
 

@@ -1,10 +1,10 @@
 """Random formats of a reasoning trajectory.
 
-Purpose: a model trained on one grammar does not read in another. A model that saw a new grammar with
-every trajectory needs only an adapter to learn the next one. Input: a random generator. Output: a
-`Format`: tag words, bracket style, order and presence of the parts of a step, labels of retrieved
-items, separators. The structure follows the grammars in `pipeline.grammars`, but none of their tag
-words occurs here. `format_prompts` describes a format in a system prompt.
+Purpose: a model trained on one grammar does not read in another. A model that saw a new grammar
+with every trajectory needs only an adapter to learn the next one. Input: a random generator.
+Output: a `Format`: tag words, bracket style, order and presence of the parts of a step, labels of
+retrieved items, separators. The structure follows the grammars in `pipeline.grammars`, but none of
+their tag words occurs here. `format_prompts` describes a format in a system prompt.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _cased(rng: random.Random, word: str) -> str:
 
 
 def tag_word(rng: random.Random, role: str) -> str:
-    """A tag word for a part: one or two English words, or an invented word. Never a reserved one."""
+    """A tag word for a part: one or two English words or an invented one, never reserved."""
     while True:
         draw = rng.random()
         if draw < 0.45:

@@ -1,4 +1,4 @@
-"""The tiny reader's network: a small Llama with packed attention (`pipeline.training.cpu_attention`)."""
+"""The tiny reader's network: a small Llama with packed attention."""
 
 from __future__ import annotations
 

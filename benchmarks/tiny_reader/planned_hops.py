@@ -1,8 +1,8 @@
 """The retrievals of a training trajectory, planned before a format renders them.
 
-Input: a simulated retriever and the steps of a question. Output: `PlannedHop`s, each with its query,
-its retrieved items and its conclusion. A retrieval may miss its evidence. The next hop then repeats
-the question in other words, and the trajectory gives up after three attempts.
+Input: a simulated retriever and the steps of a question. Output: `PlannedHop`s, each with its
+query, its retrieved items and its conclusion. A retrieval may miss its evidence. The next hop then
+repeats the question in other words, and the trajectory gives up after three attempts.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class PlannedHop:
         question: the query, with earlier answers filled in.
         names: surfaces of the entities that the query is about.
         noun: noun phrase for the answer, such as "the director of Silver Lantern".
-        fact: that answers the question.
-        answer: to the question.
+        fact: the fact that answers the question.
+        answer: the answer to the question.
         items: retrieved items; None when the fact is stated from memory without a retrieval.
         answered: whether this hop yields the answer.
         retry: whether the previous hop asked for the same fact.

@@ -1,7 +1,7 @@
 """A separate process that generates worlds and packs of samples for one training process.
 
-Input: the work directory with the tokenizer, the seed of the training, and the position to start at.
-Output: packs in the order of the curriculum, each with its position.
+Input: the work directory with the tokenizer, the seed of the training, and the position to start
+at. Output: packs in the order of the curriculum, each with its position.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _generate(out: Any, work: str, seed: int, rank: int, start: tuple[int, int, 
 
 
 class PackFeed:
-    """The packs of one rank, generated in a process that is replaced at the start of every phase."""
+    """The packs of one rank, from a process that is replaced at the start of every phase."""
 
     def __init__(self, work: str, seed: int, rank: int) -> None:
         import multiprocessing

@@ -1,8 +1,8 @@
 """A simulated retriever over a generated world, for the training trajectories.
 
-Input: a world and a fact. Output: `Item`s, some of which state the fact. The others are hard
-distractors: other pages and triplets of the same entity, the same relation of other entities,
-entities with a similar name, other facts about the answer, and random pages.
+Input: a world and a fact. Output: `Item`s. Some state the fact; the others are hard distractors:
+other pages and triplets of the same entity, the same relation of other entities, entities with a
+similar name, other facts about the answer, and random pages.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Purpose: tokenize a name identically in every position; copying a name from the context then means
 copying its tokens. A capitalized word therefore never includes a space. The space before it belongs
 to the preceding lower-case word or punctuation mark (" in ", ", "); inside a name it is a separate
-token. Punctuation marks are never merged with one another, because a stop string must not end inside
-a token. Input: texts. Output: a `PreTrainedTokenizerFast` with a ChatML template; grammar tags are
-ordinary text. Rejected: the usual leading-space tokens, where `"Foo` and ` Foo` share no token.
+token. Punctuation marks are never merged with one another, because a stop string must not end
+inside a token. Input: texts. Output: a `PreTrainedTokenizerFast` with a ChatML template; grammar
+tags are ordinary text. Rejected: the usual leading-space tokens, where `"Foo` and ` Foo` share no
+token.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 IM_START, IM_END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 VOCABULARY = 3072
 
-# The alternatives, in order: a lower-case word with the space before it, and with the space after it
-# if a capital letter or digit follows; a capitalized word; one or two digits; a punctuation mark,
-# with the space after it under the same condition; one whitespace character.
+# The alternatives, in order: a lower-case word with the space before it, and with the space after
+# it if a capital letter or digit follows; a capitalized word; one or two digits; a punctuation
+# mark, with the space after it under the same condition; one whitespace character.
 _PIECES = r" ?[a-z]+(?: (?=[A-Z0-9]))?|[A-Z][a-z]*|[0-9]{1,2}|[^\sA-Za-z0-9](?: (?=[A-Z0-9]))?|\s"
 
 CHAT_TEMPLATE = (

@@ -1,8 +1,8 @@
 """Training of the tiny reader: `python -m benchmarks.tiny_reader.train --output DIR --seed 0`.
 
 Purpose: create the weights of the embedded configuration's base model on two CPU cores. Input: a
-seed. Output: a model directory with weights, tokenizer, README and training log. The training state is
-saved every few minutes; the same command resumes an interrupted training.
+seed. Output: a model directory with weights, tokenizer, README and training log. The training state
+is saved every few minutes; the same command resumes an interrupted training.
 """
 
 from __future__ import annotations

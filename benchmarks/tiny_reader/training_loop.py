@@ -1,9 +1,9 @@
 """The training loop of the tiny reader: one of several data-parallel processes on the CPU.
 
-Input: the work directory of a training (tokenizer, and `state.pt` when the training resumes). Output:
-`state.pt` in the work directory, and the training log. Every process has one thread and trains on its
-own packs; gradients are averaged over the processes. On a busy machine this loses little time, whereas
-two threads of one process would wait for each other at every operation.
+Input: the work directory of a training (tokenizer, and `state.pt` when the training resumes).
+Output: `state.pt` in the work directory, and the training log. Every process has one thread and
+trains on its own packs; gradients are averaged over the processes. On a busy machine this loses
+little time, whereas two threads of one process would wait for each other at every operation.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def learning_rate(phase: Phase, step: int) -> float:
 def training_step(model: LlamaForCausalLM, pack: Pack) -> tuple[Any, Any, Any, Any]:
     """One forward and backward pass; the gradients are accumulated in the model.
 
-    Returns the mean weighted loss (scalar), and for the M targets of the pack their positions, their
-    weights, and whether the most probable token is correct, (M,) each.
+    Returns the mean weighted loss (scalar), and for the M targets of the pack their positions,
+    their weights, and whether the most probable token is correct, (M,) each.
     """
     import torch
 

@@ -1,8 +1,8 @@
 """Training texts of the phases that use generated worlds, and the text for the tokenizer.
 
-Input: a random generator and the seed of a world. Output: a few hundred texts in segments, each with
-the kind of its task. Training worlds have seeds from 10^9 up; smaller seeds are reserved for the closed
-world and for evaluation.
+Input: a random generator and the seed of a world. Output: a few hundred texts in segments, each
+with the kind of its task. Training worlds have seeds from 10^9 up; smaller seeds are reserved for
+the closed world and for evaluation.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Input: a question, its planned hops (`planned_hops`) and a random format. Output
 each written by the model or inserted as an observation, with loss weights.
 
 Three weights differ from 1. A format's tags are unpredictable at their first occurrence unless the
-prompt describes them. The few tokens of a hop's answer are the part that requires reading. The start
-of another step or of the answer is the decision to continue or to stop.
+prompt describes them. The few tokens of a hop's answer are the part that requires reading. The
+start of another step or of the answer is the decision to continue or to stop.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class SegmentWriter:
             text: the text.
             by_model: whether the model writes it.
             weight: loss weight of the text.
-            emphasis: a string whose first occurrence in the text has another weight, and the weight.
+            emphasis: a string whose first occurrence in the text has another weight, and the
+                weight.
         """
         if not text:
             return

@@ -1,13 +1,14 @@
 """Bootstrap intervals and paired tests between policies.
 
 Input: one number per question and measure. Output: 95 % percentile intervals of means, and one test
-per pair of policies, data set and measure. TeaRAG (arXiv 2511.05385) 5.5.3: two-sided paired t-test,
-p < 0.05.
+per pair of policies, data set and measure. TeaRAG (arXiv 2511.05385) 5.5.3: two-sided paired
+t-test, p < 0.05.
 
 Groups of runs are compared by a sign-flip test on the differences per question, averaged over seeds
-first, because seeds are not independent observations of a question: under the null hypothesis the two
-groups are exchangeable for every question. It needs no distribution, so it serves EM, F1, steps and
-tokens alike. Where all differences have one size, as EM of a single seed, it is McNemar's exact test.
+first, because seeds are not independent observations of a question: under the null hypothesis the
+two groups are exchangeable for every question. The test assumes no distribution, so it serves EM,
+F1, steps and tokens alike. If all differences have the same size, as for EM of a single seed, it is
+McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def paired_test(before_Q: np.ndarray, after_Q: np.ndarray) -> dict[str, Any]:
     """Two-sided paired t-test of after - before over questions (TeaRAG 5.5.3).
 
     ``before_Q`` and ``after_Q`` hold one value per question, in the same order. Returns the mean
-    difference, its 95 % interval, t and p. With fewer than two questions only the difference is set.
-    If all differences are equal, the variance is zero: p is 1 for a difference of zero and 0
-    otherwise, and t and the interval are None.
+    difference, its 95 % interval, t and p. With fewer than two questions only the difference is
+    set. If all differences are equal, the variance is zero. Then p is 1 for a difference of zero
+    and 0 otherwise, and t and the interval are None.
     """
     from scipy.stats import ttest_rel
 
@@ -90,9 +91,9 @@ def compare(
     """Test every policy against the previous one, and the last against the first.
 
     ``policies`` maps each policy, in order of training, to {question id: (data set, {measure:
-    value})}. Those named in ``given`` were not trained by the run; the last is tested against each of
-    them too. Returns one row per pair of policies, data set and measure. Rows with ``dataset: "all"``
-    pool the questions of all data sets, so every question has equal weight.
+    value})}. The policies named in ``given`` were not trained by the run; the last policy is tested
+    against each of them too. Returns one row per pair of policies, data set and measure. Rows with
+    ``dataset: "all"`` pool the questions of all data sets, so every question has equal weight.
 
     Raises StoreError when two policies were evaluated on different questions.
     """
@@ -122,7 +123,7 @@ def compare(
     return result
 
 
-RESAMPLES = 9999  # random sign flips; all of them are computed where there are fewer
+RESAMPLES = 9999  # random sign flips; fewer possible flips are all computed
 _BATCH_CELLS = 20_000_000
 
 

@@ -41,8 +41,8 @@ _SCALES = {
 class Table(NamedTuple):
     """A table of texts under a title, with a note below it.
 
-    With ``by_policy`` the headings after the first are names of policies. Otherwise those are in the column
-    ``policy``, if there is one.
+    With ``by_policy`` the headings after the first are names of policies. Otherwise policies are in
+    the column ``policy``, if the table has one.
     """
 
     title: str
@@ -92,7 +92,8 @@ def settings_table(comparison: Comparison) -> Table:
 def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     """A table for each measure, with policies as columns, and the paired tests.
 
-    Leaves out measures that no run has, and searches where they look as the steps do. Raises InputError when no run has rows of the data set.
+    Leaves out measures that no run has, and searches if they look the same as the steps. Raises
+    InputError when no run has rows of the data set.
     """
     rows = [row for row in comparison.means if row["dataset"] == dataset]
     if not rows:
@@ -133,7 +134,7 @@ def _texts(cells: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, s
 
 
 def pairs_table(comparison: Comparison) -> Table:
-    """Kinds of pairs by round, and the share of chosen trajectories in common with the first row."""
+    """Kinds of pairs by round, and the share of chosen trajectories shared with the first row."""
     kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
     cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
     shared = {(r["after"], r["round"]): r["mean"] for r in comparison.shared}
@@ -154,13 +155,13 @@ def pairs_table(comparison: Comparison) -> Table:
         "Preference pairs by kind",
         ["row", "round", "pairs", *kinds[1:], *([f"chosen as in {first}"] if shared else [])],
         rows,
-        "a share is that of the chosen trajectories of the first row that this row chooses too, in rounds where both "
-        "sampled the same ones" if shared else "",
+        "the share of the first row's chosen trajectories that this row chooses too, in rounds "
+        "where both sampled the same trajectories" if shared else "",
     )  # fmt: skip
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
-    """The tests of all rows, without those of policies that differ in no question."""
+    """The tests of all rows, except for policies that differ in no question."""
     differing = {
         (test["after"], test["policy"])
         for test in tests
@@ -169,7 +170,8 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
-            test["after"], test["before"], test["policy"], _TITLES[test["measure"]], f"{test['n']:,}",
+            test["after"], test["before"], test["policy"], _TITLES[test["measure"]],
+            f"{test['n']:,}",
             _signed(test["difference"], test["measure"]),
             "" if test["interval"] is None else " to ".join(
                 _signed(bound, test["measure"]) for bound in test["interval"]
@@ -183,8 +185,8 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
         "Paired tests",
         ["row", "against", "policy", "measure", "questions", "difference", "95 %", "p"],
         rows,
-        "per question, averaged over seeds, so that every question has equal weight; p of a two-sided "
-        "paired t-test, not corrected for multiple tests; it "
+        "per question, averaged over seeds, so that every question has equal weight; p of a "
+        "two-sided paired t-test, not corrected for multiple tests; it "
         f"covers other questions, and not other seeds{left_out if len(shown) < len(tests) else ''}",
     )
 

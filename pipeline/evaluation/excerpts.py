@@ -1,8 +1,8 @@
 """Example trajectories for the report and the terminal.
 
-Input: outcomes of policies and Parquet files of their trajectories. Output: a few whole trajectories,
-without token ids: the questions on which the first and the last policy differ most, and failures of
-the last policy by failure mode. `segments` cuts the text of a trajectory by writer.
+Input: outcomes of policies and Parquet files of their trajectories. Output: a few whole
+trajectories, without token ids: the questions on which the first and the last policy differ most,
+and failures of the last policy by failure mode. `segments` cuts the text of a trajectory by writer.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def most_changed(
     """Trajectories of the first and the last policy for the questions on which they differ most.
 
     Up to three questions each with the largest gain in F1, the largest loss in F1, and the largest
-    saving in steps at equal, non-zero F1; ties are in order of the question id. The result alternates
-    between the first and the last policy, and is empty for a single policy.
+    saving in steps at equal, non-zero F1; ties are in order of the question id. The result
+    alternates between the first and the last policy, and is empty for a single policy.
     """
     first, last = next(iter(outcomes)), list(outcomes)[-1]
     if first == last:
@@ -92,8 +92,8 @@ def read_trajectories(
 ) -> dict[str, Trajectory]:
     """Read the trajectories whose ``key`` is among ``ids``, by that key, without token ids.
 
-    Two passes over the file: the first reads the keys, and the second the rows up to the last match,
-    a few hundred at a time. Raises InputError when the file is missing or unreadable.
+    Two passes over the file: the first reads the keys, and the second the rows up to the last
+    match, a few hundred at a time. Raises InputError when the file is missing or unreadable.
     """
     import pyarrow.parquet as pq
 

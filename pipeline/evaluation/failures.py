@@ -1,29 +1,31 @@
 """Failure mode of one evaluated trajectory, from its record and the gold annotations.
 
-Input: a parsed trajectory and, if available, its `Question`. Output: a `Diagnosis`. Every trajectory
-gets exactly one failure mode, the first in this list that applies:
+Input: a parsed trajectory and, if available, its `Question`. Output: a `Diagnosis`. Every
+trajectory gets exactly one failure mode, the first in this list that applies:
 
 - right: exact match is 1.
 - retrieval_error: a retrieval call failed and ended the trajectory.
 - unfinished: there is no answer, because the budget of steps or tokens ran out.
 - malformed: there is no answer for any other reason; the output violates the grammar.
-- inexact: the words of the answer are a subset or a superset of the words of a gold answer other than
-  yes and no.
-- stopped_early: the trajectory has fewer steps than hops (ProGraph-R1's answer turn does not count as a
-  step), and one of these holds: the answer equals the answer of an earlier hop; the first failed hop
-  was neither retrieved nor queried; no hop failed and the last hop cannot be checked.
-- not_asked: there are at least as many steps as hops, but the first failed hop was neither retrieved nor
-  queried.
+- inexact: the words of the answer are a subset or a superset of the words of a gold answer other
+  than yes and no.
+- stopped_early: the trajectory has fewer steps than hops (ProGraph-R1's answer turn does not count
+  as a step), and one of these holds: the answer equals the answer of an earlier hop; the first
+  failed hop was neither retrieved nor queried; no hop failed and the last hop cannot be checked.
+- not_asked: there are at least as many steps as hops, but the first failed hop was neither
+  retrieved nor queried.
 - not_retrieved: the first failed hop was queried, but no retrieved item states it.
-- misread: the first failed hop was retrieved, but its answer is nowhere in the model's text; or no hop
-  failed and the answer is still wrong.
-- other: there are at least as many steps as hops, no hop failed, and the last hop cannot be checked.
+- misread: the first failed hop was retrieved, but its answer is nowhere in the model's text; or no
+  hop failed and the answer is still wrong.
+- other: there are at least as many steps as hops, no hop failed, and the last hop cannot be
+  checked.
 
-`gold_hops` derives the hops, and `name_match` matches names. Three terms describe a hop (see `GoldHop`):
+`gold_hops` derives the hops, and `name_match` matches names. Three terms describe a hop (see
+`GoldHop`):
 
-- *retrieved*: an item (title and text) contains one of ``answers`` and, where ``subjects`` are known,
-  one of those. For a hop without ``answers``, every statement must be in some item, either literally
-  or as the subject together with every name and number of the statement.
+- *retrieved*: an item (title and text) contains one of ``answers`` and, where ``subjects`` are
+  known, one of those. For a hop without ``answers``, every statement must be in some item, either
+  literally or as the subject together with every name and number of the statement.
 - *queried*: the query or the key entities of a step contain one of ``query_names``. Where these are
   unknown, hop n counts as queried if the trajectory has at least n steps, so a bad query is counted
   as not_retrieved.
@@ -31,10 +33,10 @@ gets exactly one failure mode, the first in this list that applies:
   answer). A hop with statements only fails if it was not retrieved. A hop without annotations never
   fails.
 
-The first failed hop decides, because an error in one hop causes errors in the next: a misread document
-leads to a wrong query, and a wrong query to a wrong document. Two limits: a hop known by its sentences
-only (comparison questions) counts as read once it is retrieved, and names are matched as the gold
-annotations spell them.
+The first failed hop decides, because an error in one hop causes errors in the next: a misread
+document leads to a wrong query, and a wrong query to a wrong document. Two limits: a hop known by
+its sentences only (comparison questions) counts as read once it is retrieved, and names are matched
+as the gold annotations spell them.
 """
 
 from __future__ import annotations
@@ -70,8 +72,10 @@ LEGEND = {
     FailureMode.RETRIEVAL_ERROR: "A retrieval call failed and ended the trajectory.",
     FailureMode.UNFINISHED: "No answer: the budget of steps or tokens ran out.",
     FailureMode.MALFORMED: "No answer: the output violates the grammar.",
-    FailureMode.INEXACT: "The answer has the words of a gold answer plus others, or only some of them.",
-    FailureMode.STOPPED_EARLY: "The model answered in fewer steps than hops, before it queried a needed hop.",
+    FailureMode.INEXACT: "The answer has the words of a gold answer plus others, "
+    "or only some of them.",
+    FailureMode.STOPPED_EARLY: "The model answered in fewer steps than hops, "
+    "before it queried a needed hop.",
     FailureMode.NOT_ASKED: "There were enough steps, but none queried a needed hop.",
     FailureMode.NOT_RETRIEVED: "A needed hop was queried, but no retrieved item states it.",
     FailureMode.MISREAD: "The needed facts were retrieved, but the model wrote something else.",

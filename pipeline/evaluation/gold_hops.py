@@ -1,21 +1,22 @@
 """Hops of a question, derived from its gold annotations.
 
 Input: a trajectory (question, gold answers, golden evidence) and, if available, its `Question`.
-Output: a list of `GoldHop` in an order in which the hops can be solved. The annotations depend on the
-data set:
+Output: a list of `GoldHop` in an order in which the hops can be solved. The annotations depend on
+the data set:
 
 - MuSiQue: the decomposition gives question, answer and supporting title of every hop.
 - HotpotQA, 2WikiMultiHopQA, and MuSiQue without its `Question`: golden evidence, "Title: sentence".
-  Pieces of one title form one hop. Titles that the question names come first, and the piece with the
-  gold answer comes last. If a piece names the title of another piece, and the question does not name
-  that title, the title is the answer of the first piece. The hops of a comparison question have
-  sentences but no answer.
+  Pieces of one title form one hop. Titles that the question names come first, and the piece with
+  the gold answer comes last. If a piece names the title of another piece, and the question does not
+  name that title, the title is the answer of the first piece. The hops of a comparison question
+  have sentences but no answer.
 - NQ, PopQA, TriviaQA: one hop with the gold answer.
-- Bamboogle and all questions without evidence: the last hop has the gold answer, and the hops before it
-  are empty. The number of hops is the question's, or two for a multi-hop question that states none.
+- Bamboogle and all questions without evidence: the last hop has the gold answer, and the hops
+  before it are empty. The number of hops is the question's, or two for a multi-hop question that
+  states none.
 
-Only distinctive answers are used. An answer that is yes or no, or that the question names ("Which is
-longer, the Ime or the Ost?"), occurs in almost every retrieved text and shows nothing.
+Only distinctive answers are used. An answer that is yes or no, or that the question names ("Which
+is longer, the Ime or the Ost?"), occurs in almost every retrieved text and shows nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Check of the loss mask of a trajectory: its trained and its masked text, in pieces.
 
 Input: token ids with spans and a tokenizer. Output: the decoded text of every span, in which an
-inverted or shifted mask is visible, and a comparison of the decoded pieces with the text by characters
-(TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no retrieved token).
+inverted or shifted mask is visible, and a comparison of the decoded pieces with the text by
+characters (TeaRAG, arXiv 2511.05385, eq. 4: the loss covers every token of the model and no
+retrieved token).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Mask:
 
 
 def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: Tokenizer) -> Mask:
-    """Decode the tokens of the model and those of the observations, span by span.
+    """Decode the tokens of the model and of the observations, span by span.
 
     Raises InputError when the spans do not cover the ids exactly.
     """
@@ -43,7 +44,7 @@ def decode_mask(token_ids: list[int], token_spans: Sequence[Span], tokenizer: To
 def tokenize_spans(
     text: str, spans: Sequence[Span], tokenizer: Tokenizer
 ) -> tuple[list[int], list[Span]]:
-    """Token ids and token spans of a text without recorded ids; each span is tokenized separately."""
+    """Token ids and token spans of a text without recorded ids, tokenized span by span."""
     ids: list[int] = []
     token_spans: list[Span] = []
     for start, end, writer in spans:
@@ -81,8 +82,8 @@ def mismatch(
 ) -> str | None:
     """The first difference between tokens and text; None when they agree.
 
-    Compared are masked and observation text (`observation_mismatch`), then the whole text and the
-    writers of its pieces, so that trained tokens that are not the policy's text are found too.
+    It compares masked and observation text (`observation_mismatch`), then the whole text and the
+    writers of its pieces. This also finds trained tokens that are not the policy's text.
     """
     spans, token_spans = _joined(spans), _joined(token_spans)
     decoded = decode_mask(token_ids, token_spans, tokenizer)

@@ -2,10 +2,11 @@
 
 Input: trajectories with their gold answers. Output: one `Outcome` per question, and the rows of
 ``metrics.json``: EM, F1, CEM, share of well-formed trajectories, steps, tokens and seconds, with
-bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6 to
-10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight. Where
-there are questions of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c). Where
-there are several numbers of hops, "1-hop", "2-hop", … are averages over the questions with that number.
+bootstrap intervals, and the counts of failure modes. TeaRAG (arXiv 2511.05385) 5.1.1 and tables 6
+to 10. The row ``dataset: "all"`` is the average over data sets, so every data set has equal weight.
+If the questions are of both kinds, "single-hop" and "multi-hop" are such averages too (figure 2c).
+If their numbers of hops differ, "1-hop", "2-hop", … are averages over the questions with that
+number.
 """
 
 from __future__ import annotations
@@ -110,10 +111,11 @@ def metrics_rows(
 ) -> list[dict[str, Any]]:
     """The metrics rows of one policy: each data set, the averages, then the same for each part.
 
-    Averages by number of hops are there for the whole split only. Rows of a part have a ``split`` such as
-    "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all" of the whole
-    split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap. ``judged`` holds the
-    judge's verdict counts by question id; without it the over-search and under-search rates are None.
+    Averages by number of hops are there for the whole split only. Rows of a part have a ``split``
+    such as "test/unseen". ``seconds`` cover the whole evaluation, so they are set in the row "all"
+    of the whole split and None elsewhere. ``resamples`` and ``seed`` configure the bootstrap.
+    ``judged`` holds the judge's verdict counts by question id; without it the over-search and
+    under-search rates are None.
     """
     result = _rows_of(policy, split, outcomes, resamples, seed, judged)
     result[-1]["seconds"] = dict(seconds)
@@ -151,7 +153,7 @@ def _rows_of(
 
 
 def _hop_groups(groups: Iterable[Sequence[Outcome]]) -> dict[str, list[list[Outcome]]]:
-    """The outcomes of single-hop and of multi-hop questions by data set; empty unless there are both."""
+    """The outcomes of single-hop and multi-hop questions by data set; empty for a single kind."""
     by_hop: dict[str, list[list[Outcome]]] = {}
     for hop, name in HOP_AVERAGES.items():
         inside = [[outcome for outcome in group if outcome.hop == hop] for group in groups]

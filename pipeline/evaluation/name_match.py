@@ -2,9 +2,9 @@
 
 Input: texts of a trajectory. Output: whether a text contains a name. Each text is normalized twice:
 once as the answer metrics do, with punctuation deleted ("U.S." becomes "us"), and once with every
-punctuation mark replaced by a space ("Vell's" becomes "vell s"). A name matches if it occurs in either
-form; deletion alone would miss every name before an apostrophe or a dash. Matches are whole words, so
-"10" does not occur in "2010".
+punctuation mark replaced by a space ("Vell's" becomes "vell s"). A name matches if it occurs in
+either form; deletion alone would miss every name before an apostrophe or a dash. Matches are whole
+words, so "10" does not occur in "2010".
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Figures of the report, as SVG that follows the color scheme of the page.
 
-Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs. matplotlib
-draws with placeholder colors, which are then replaced by CSS variables of the page (``--ink``,
-``--muted``, ``--line``, and one per series). A series is identified by its number: policies and rounds
-count from 0, and `EM`, `F1`, `THINKING`, `RETRIEVED` and `FAILURE_MODES` have fixed numbers.
+Input: plain numbers. Output: an ``<svg>`` element as text, without scripts, fonts or URLs.
+matplotlib draws with placeholder colors, which are then replaced by CSS variables of the page
+(``--ink``, ``--muted``, ``--line``, and one per series). A series is identified by its number:
+policies and rounds count from 0, and `EM`, `F1`, `THINKING`, `RETRIEVED` and `FAILURE_MODES` have
+fixed numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _NAMED = {EM: "--em", F1: "--f1", THINKING: "--thinking", RETRIEVED: "--retrieve
 }
 
 _RUN_COLORS = (
-    "--em", "--f1", "--not-retrieved", "--malformed", "--stopped-early", "--misread", "--inexact", "--other"
+    "--em", "--f1", "--not-retrieved", "--malformed", "--stopped-early", "--misread", "--inexact",
+    "--other",
 )  # fmt: skip
 _FIRST_RUN = 80
 _NAMED |= {_FIRST_RUN + place: color for place, color in enumerate(_RUN_COLORS)}
@@ -46,7 +48,7 @@ RunPoints = Sequence[tuple[int, float, float, bool]]
 
 
 def series_color(number: int, count: int) -> str:
-    """CSS color of series ``number``; ``count`` is the number of ordered series (policies, rounds)."""
+    """CSS color of series ``number``; ``count``: how many ordered series (policies, rounds)."""
     if number in _NAMED:
         return f"var({_NAMED[number]})"
     share = 0 if count < 2 else round(100 * number / (count - 1))
@@ -95,7 +97,7 @@ def learning_curve(
     """Line chart of scores in percent over policies.
 
     ``curves`` maps a series to the score and its interval, both from 0 to 1, for every policy.
-    ``limits`` are those of the y axis in percent, or None.
+    ``limits`` are the ends of the y axis in percent, or None.
     """
     figure, axes = _figure(2.8, 2.1, left=0.36, bottom=0.25)
     positions = np.arange(len(policies))
@@ -221,7 +223,7 @@ def line_chart(
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Names as matplotlib shows them literally: text between two dollar signs is a formula otherwise."""
+    """Names that matplotlib shows literally; text between two dollar signs would be a formula."""
     return [name.replace("$", r"\$") for name in names]
 
 

@@ -1,7 +1,7 @@
 """Names of policies in results: their order and their titles.
 
 The policies of a run are policy 0 ("sft", or "base" or "start" without a cold start) and "round-1",
-"round-2", …. Further policies of ``evaluation.policies`` have names of their own, or "base".
+"round-2", …. Further policies of ``evaluation.policies`` have other names, or "base".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def of_run(names: Collection[str]) -> list[str]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """All ``names``, each once: policies beside the run, in the order given, then those of the run."""
+    """All ``names``, each once: other policies in the order given, then the run's policies."""
     distinct = dict.fromkeys(names)
     own = of_run(distinct)
     return [name for name in distinct if name not in own] + own

@@ -1,8 +1,9 @@
 """Compare finished runs: means and spread over seeds, paired tests, and differences in settings.
 
-Input: the results of runs (`RunResults`). Output: a `Comparison` of plain values. Runs whose settings
-differ in seeds alone are one group; every other group is tested against the first. Pairs that runs train on are compared too: their kinds by
-round, and the chosen trajectories that runs have in common.
+Input: the results of runs (`RunResults`). Output: a `Comparison` of plain values. Runs whose
+settings differ in seeds alone are one group; every other group is tested against the first. Pairs
+that runs train on are compared too: their kinds by round, and the chosen trajectories that runs
+have in common.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RunResults:
         outcomes: the outcomes of every policy, by question id.
         pairs: the preference pairs of every round that the policies were trained on.
         configured: settings that decide results in the configuration that the run was last started
-            with; empty where it is not known.
+            with; empty if that is unknown.
     """
 
     name: str
@@ -67,14 +68,16 @@ class Comparison:
     Attributes:
         groups: ``label`` (the name of the first run), ``runs`` and ``seeds``.
         settings: ``setting`` and its ``values``, one for each group; None where it plays no part.
-        means: for each group, policy, data set and measure the ``mean`` over seeds, the standard deviation
-            between them (``spread``, None for one seed) and the ``values``. Measures are `COMPARED`, and those
-            of `RATES` that every run of the group has.
-        tests: for each further group, policy, data set and measure the ``difference`` to the first group,
-            its ``interval``, ``p``, and the number ``n`` of questions. Measures are `COMPARED`.
-        pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number of pairs.
-        shared: for each further group and round the share of the first group's chosen trajectories that the
-            group chooses too, where both sampled the same trajectories.
+        means: for each group, policy, data set and measure the ``mean`` over seeds, the standard
+            deviation between them (``spread``, None for one seed) and the ``values``. Measures are
+            `COMPARED`, and every measure of `RATES` that all runs of the group have.
+        tests: for each further group, policy, data set and measure the ``difference`` to the first
+            group, its ``interval``, ``p``, and the number ``n`` of questions. Measures are
+            `COMPARED`.
+        pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number
+            of pairs.
+        shared: for each further group and round the share of the first group's chosen trajectories
+            that the group chooses too, where both sampled the same trajectories.
     """
 
     groups: list[dict[str, Any]]
@@ -135,7 +138,10 @@ def _equal(first: RunResults, other: RunResults) -> str:
     runs = f"runs {first.name} and {other.name}"
     if not differing:
         return f"{runs} have the same settings and the same seed ({first.seed}); name one of them"
-    return f"{runs} have the same outputs; their settings differ in {', '.join(differing)}, which changed nothing"
+    return (
+        f"{runs} have the same outputs; their settings differ in {', '.join(differing)}, "
+        "which changed nothing"
+    )
 
 
 def _pairs(group: Sequence[RunResults]) -> tuple[str, list[PairsByRound]]:
@@ -210,8 +216,9 @@ def _check_questions(first: Sequence[RunResults], other: Sequence[RunResults]) -
     )
     counterpart = other if unmatched in first else first
     raise InputError(
-        f"run {unmatched.name} was evaluated on other questions than {_names(counterpart)}; compare runs "
-        "over the same questions (the same data files, evaluation.split and, in a closed world, its seed)"
+        f"run {unmatched.name} was evaluated on other questions than {_names(counterpart)}; "
+        "compare runs over the same questions (the same data files, evaluation.split and, in a "
+        "closed world, its seed)"
     )
 
 
@@ -238,7 +245,7 @@ def _tests(first: Sequence[RunResults], other: Sequence[RunResults]) -> Iterable
                 difference = np.array(
                     [_mean(after[unit], column) - _mean(before[unit], column) for unit in units]
                 )
-                # Means over the seeds of a group differ by rounding where they are equal.
+                # Equal means over the seeds of a group may differ by rounding.
                 difference[np.abs(difference) < 1e-12] = 0
                 test = paired_test(np.zeros_like(difference), difference)
                 yield {
@@ -269,9 +276,10 @@ class RoundPairs:
     Attributes:
         kinds: the number of pairs of each kind, such as "format".
         chosen: the ids of the chosen trajectories.
-        samples: identifies the trajectories that were sampled, from which pairs were chosen; None where
-            that is not known. The ids of trajectories do not tell: they have the policy and the number of
-            the sample, and neither the seed nor the settings of sampling and retrieval.
+        samples: identifies the trajectories that were sampled, from which pairs were chosen; None
+            if that is unknown. The ids of trajectories do not identify them: an id has the policy
+            and the number of the sample, and neither the seed nor the settings of sampling and
+            retrieval.
     """
 
     kinds: Counter[str]
@@ -283,7 +291,7 @@ PairsByRound = Mapping[int, RoundPairs]
 
 
 def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, Any]]:
-    """For each round and kind: ``mean``, ``spread`` (None for one run) and ``values`` of the numbers of pairs.
+    """The numbers of pairs by round and kind: ``mean``, ``spread`` (None for one run), ``values``.
 
     Kind "all" counts every pair. Rounds that not all runs have are left out.
     """
@@ -305,11 +313,11 @@ def _count(kinds: Counter[str], kind: str) -> int:
 def shared_rows(
     first: tuple[str, Sequence[PairsByRound]], other: tuple[str, Sequence[PairsByRound]]
 ) -> Iterable[dict[str, Any]]:
-    """The share of the first group's chosen trajectories that the other group chooses too, by round.
+    """The share of the first group's chosen trajectories that both groups choose, by round.
 
-    Each run is compared with those of the other group that chose from the same sampled trajectories; a
-    round is left out where a run has none. ``values`` holds the share of each run, averaged over the runs
-    that it is compared with, and ``mean`` their mean.
+    Each run is compared with the runs of the other group that chose from the same sampled
+    trajectories. A round is left out if a run has no such counterpart. ``values`` holds the share
+    of each run, averaged over the runs that it is compared with, and ``mean`` their mean.
     """
     for number in sorted({number for run in first[1] for number in run}):
         partners: defaultdict[str | None, list[RoundPairs]] = defaultdict(list)

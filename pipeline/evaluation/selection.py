@@ -1,8 +1,8 @@
 """Choose pairs or trajectories of a file by their ids and facts.
 
-Input: a Parquet or JSONL file and a `Selection`. Output: the records that it keeps, in order. Of a Parquet
-file only the columns with these facts are read, and then the row groups that hold the records, so that a
-rare record of a large file is found without reading its tokens.
+Input: a Parquet or JSONL file and a `Selection`. Output: the records that it keeps, in order. It
+reads only the columns with these facts from a Parquet file, and then the row groups that hold the
+records. A rare record of a large file is therefore found without reading its tokens.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "roun
 
 @dataclass(frozen=True)
 class Selection:
-    """What records must have; an empty field asks for nothing, and so does an empty selection.
+    """Conditions on records; an empty field sets none, and so does an empty selection.
 
-    ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of questions, in addition to ``ids``.
-    ``contains`` is looked for in question and output, in any case.
+    ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of
+    questions, in addition to ``ids``. ``contains`` is searched in question and output, without
+    regard to case.
     """
 
     ids: Collection[str] = ()
@@ -56,12 +57,13 @@ class Selection:
         )
 
     def facts(self, kind: type[Any]) -> list[str]:
-        """The fields of a record that decide; raises InputError when records of ``kind`` lack one."""
+        """The fields of a record that decide; raises InputError if records of ``kind`` lack one."""
         used = [name for asked, name in _FACTS.items() if getattr(self, asked)]
         known = {field.name for field in fields(kind)}
         if lacking := [name for name in used if name not in known]:
             raise InputError(
-                f"--{lacking[0]} cannot be used here: a {kind.__name__.lower()} has no {lacking[0]}; remove it"
+                f"--{lacking[0]} cannot be used here: a {kind.__name__.lower()} has no "
+                f"{lacking[0]}; remove it"
             )
         texts = _TEXTS[kind] if self.contains else ()
         return [*IDS[kind], *used, *texts]
@@ -102,8 +104,8 @@ def selected(
 ) -> Iterator[tuple[int, Record]]:
     """(line or row from 1, record) of the first ``limit`` records that ``keep`` keeps.
 
-    Raises InputError when the file is unreadable, a record does not fit ``kind``, or ``keep`` asks for
-    what its records do not have.
+    Raises InputError when the file is unreadable, a record does not fit ``kind``, or ``keep`` asks
+    for a field that its records do not have.
     """
     facts = keep.facts(kind)
     if file.suffix != ".parquet" or not keep:

@@ -1,9 +1,10 @@
 """How often a reward term has each value, for right and for wrong answers.
 
-Input: the values of one term over trajectories, one question at a time. Output: means, the distribution,
-and the area under the ROC curve (AUC) against exact match, over all answers and over answers to one
-question, which is what preference pairs compare. Values are counted after rounding to four decimals, so
-memory grows with the number of distinct values (20,001 between 0 and 2) and not with the trajectories.
+Input: the values of one term over trajectories, one question at a time. Output: means, the
+distribution, and the area under the ROC curve (AUC) against exact match, over all answers and over
+answers to one question, which is what preference pairs compare. Values are counted after rounding
+to four decimals, so memory grows with the number of distinct values (20,001 between 0 and 2) and
+not with the trajectories.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class WithinQuestions:
         self._squares += (won * won, won * count, count * count)
 
     def auc(self) -> float | None:
-        """The share of comparisons in which the right answer has the larger value; ties count half."""
+        """The share of comparisons that the right answer wins; ties count half."""
         return self._won / self.comparisons if self.comparisons else None
 
     def interval(self) -> tuple[float, float] | None:
@@ -65,7 +66,7 @@ class WithinQuestions:
 
 
 class TermCounts:
-    """One reward term over the trajectories of a round; ``within`` compares those of one question."""
+    """One reward term over the trajectories of a round; ``within`` compares within questions."""
 
     def __init__(self) -> None:
         self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())  # wrong, right
@@ -73,7 +74,7 @@ class TermCounts:
         self.within = WithinQuestions()
 
     def add_question(self, values: Iterable[tuple[float, bool]]) -> None:
-        """Count the trajectories of one question: value, and whether the answer is an exact match."""
+        """Count the trajectories of one question, by value and exact match."""
         own: tuple[list[int], list[int]] = ([], [])
         for value, right in values:
             own[right].append(round(value * _SCALE))
@@ -112,9 +113,9 @@ class TermCounts:
     def auc(self) -> float | None:
         """The probability that a right answer has a larger value than a wrong one; ties count half.
 
-        This is the area under the ROC curve, and the Mann-Whitney U statistic over the product of both
-        numbers. None when all answers are right or all are wrong. It is computed from the counts:
-        `sklearn.metrics.roc_auc_score` would do the same, and its import takes 55 MiB.
+        This is the area under the ROC curve, and the Mann-Whitney U statistic over the product of
+        both numbers. None when all answers are right or all are wrong. It is computed from the
+        counts: `sklearn.metrics.roc_auc_score` would do the same, and its import takes 55 MiB.
         """
         wrong, right = (
             np.array([counts[value] for value in sorted(self._counts[0] | self._counts[1])], float)

@@ -39,9 +39,9 @@ def view_pairs(
 ) -> int:
     """Print the first ``limit`` pairs of a file or ``pair`` directory and return their number.
 
-    ``keep`` selects the pairs to print.
-    ``tokenizer`` is the directory of the base model, which holds ``tokenizer.json``. Raises InputError
-    when a file is missing or broken, or when token spans do not cover the ids.
+    ``keep`` selects the pairs to print. ``tokenizer`` is the base model's directory with
+    ``tokenizer.json``. Raises InputError when a file is missing or broken, or when token spans do
+    not cover the ids.
     """
     file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = open_tokenizer(tokenizer)
@@ -69,7 +69,7 @@ def _kinds(file: Path) -> str:
 def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
     """The chosen and the rejected side, decoded from their tokens; ``where`` is for messages.
 
-    Pairs of other systems' outputs have no tokens, and their messages are shown.
+    Pairs of other systems' outputs have no tokens, so their messages are shown.
     """
     sides = (
         (
@@ -107,8 +107,8 @@ def view_trajectories(
 ) -> int:
     """Print the first ``limit`` trajectories of a file or stage directory and return their number.
 
-    ``keep`` selects the trajectories to print.
-    Raises InputError when the file is missing or broken, or when spans do not cover the output.
+    ``keep`` selects the trajectories to print. Raises InputError when the file is missing or broken
+    or when spans do not cover the output.
     """
     file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
     screen = console or _console()

@@ -1,7 +1,7 @@
-"""The steps of a trajectory in the terminal: each search, what it found with scores, and the answer.
+"""The steps of a trajectory in the terminal: searches, scored results, and the answer.
 
-Input: a trajectory. Output: lines of a rich `Text`, in which text of documents and models cannot control
-the terminal.
+Input: a trajectory. Output: lines of a rich `Text`, in which text of documents and models cannot
+control the terminal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeline.core.text import one_line, visible
 if TYPE_CHECKING:
     from rich.text import Text
 
-ITEM_CHARACTERS = 160  # of a retrieved item, unless whole texts are asked for
+ITEM_CHARACTERS = 160  # of a retrieved item, unless whole texts are requested
 _STOPS = {
     "max_steps": "it used all its steps without an answer",
     "max_tokens": "it used all its tokens without an answer",

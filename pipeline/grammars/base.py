@@ -1,4 +1,4 @@
-"""The interface of an output grammar: the text format in which a policy plans, searches and answers.
+"""The interface of an output grammar, the format in which a policy searches and answers.
 
 A grammar is the only code that depends on the format: it gives the prompt and the stop strings,
 decides what follows a generated segment, renders the observation text that the rollout inserts, and

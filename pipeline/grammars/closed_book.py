@@ -1,10 +1,11 @@
 """Answers without steps: the zero-shot baseline, and single-round retrieval in the prompt.
 
-Both are one-turn generation (TeaRAG, arXiv 2511.05385, 5.1.2): variant ``none`` shows the question alone,
-``retrieval.rounds: prompt`` shows retrieved items before it (definition 3.1, table 7: Single-*).
+Both are one-turn generation (TeaRAG, arXiv 2511.05385, 5.1.2): variant ``none`` shows the question
+alone, ``retrieval.rounds: prompt`` shows retrieved items before it (definition 3.1, table 7:
+Single-*).
 
-`ClosedBook` wraps another grammar, so that the baselines use the same rollout code. The model writes
-one segment without stop strings. If that segment is a whole trajectory with an answer, the
+`ClosedBook` wraps another grammar, so that the baselines use the same rollout code. The model
+writes one segment without stop strings. If that segment is a whole trajectory with an answer, the
 trajectory's answer counts; otherwise the text itself is the answer. A control token ends the answer
 and makes the output malformed, as in every grammar.
 """

@@ -6,8 +6,8 @@ One ``<think>`` block of one or more steps, then the answer. A step with ``<sear
 control token inside model text, and no empty query, context, conclusion or answer.
 
 The rollout opens the first step, follows ``</search>`` with the context and ``<conclusion>``, and
-closes the step after ``</conclusion>``. The model then opens another step, or closes ``</think>`` and
-answers. When the budget of steps is spent, the rollout closes ``</think>``.
+closes the step after ``</conclusion>``. The model then opens another step, or closes ``</think>``
+and answers. When the budget of steps is spent, the rollout closes ``</think>``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Scanner:
         return _FormatError(f"{message} at offset {self.position}")
 
     def content(self, name: str, *, required: bool = True) -> str:
-        """The text up to the closing tag ``name``, which is consumed; the opening tag already was."""
+        """The text up to the closing tag ``name``, which is consumed too."""
         start = self.position
         tag = _TAG.search(self.text, start)
         value = self.text[start : tag.start() if tag else len(self.text)]
@@ -191,11 +191,11 @@ class HiPrag(SingleTurnGrammar):
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
     ) -> NextAction:
-        """Algorithm 1 at ``</search>``, ``</conclusion>`` or ``</answer>``; see `Grammar.next_action`.
+        """Algorithm 1 at ``</search>``, ``</conclusion>`` or ``</answer>``.
 
-        As in the paper, the format verdict has no effect here: a malformed trajectory may still
-        answer, which eq. 1 rewards. One step may search several times, within ``max_steps`` searches
-        in all.
+        See `Grammar.next_action`. As in the paper, the format verdict has no effect here: a
+        malformed trajectory may still answer, which eq. 1 rewards. One step may search several
+        times, within ``max_steps`` searches in all.
         """
         spans = spans or self.spans(output)
         observations = [text.strip() for text in pieces(output, spans, "observation")]
@@ -229,8 +229,8 @@ class HiPrag(SingleTurnGrammar):
     def parse(self, output: str, spans: Sequence[Span] = ()) -> ParsedOutput:
         """Parse a whole output; see `Grammar.parse`.
 
-        A malformed output still has an answer when a nonempty ``<answer>`` follows its last context.
-        A control token ends that answer.
+        A malformed output still has an answer when a nonempty ``<answer>`` follows its last
+        context. A control token ends that answer.
         """
         return self._scan(output, spans)[0]
 

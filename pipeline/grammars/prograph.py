@@ -5,9 +5,9 @@ neither is empty, all text is inside the tags, nothing follows the answer, and t
 control token. The last turn, from the last knowledge block to the answer, is a step without a
 query, because step progress (eq. 11) is measured over it too.
 
-A hyperedge is a line of plain text; the line of a triplet starts with ``Triplet:``, and that of a
-passage is ``Title: "..." Text: ...``. Graph-R1's own outputs hold JSON with ``<knowledge>`` and
-``<coherence>`` there, which is read as hyperedges with scores.
+A hyperedge is a line of plain text; the line of a triplet starts with ``Triplet:``, and the line of
+a passage is ``Title: "..." Text: ...``. Graph-R1's outputs hold JSON with ``<knowledge>`` and
+``<coherence>`` in their place, which is read as hyperedges with scores.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ProGraph(TaggedGrammar):
 
 
 def _escape_label(text: str) -> str:
-    """A fact with its label or brace escaped where it would parse as another kind of item."""
+    """A fact with its label or brace escaped if it would parse as another kind of item."""
     if text.lstrip().startswith("{"):
         return text.replace("{", "&#123;", 1)
     label = _LABEL.match(text)

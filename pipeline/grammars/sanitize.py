@@ -1,17 +1,17 @@
 """Sanitize retrieved text before it is inserted into a policy's context, and find control tokens.
 
-A document may contain any text, including ``</Reference>``, ``Final answer:`` at the start of a line
-or ``<|im_end|>``. Inserted unchanged, such text would close the observation, forge a step or switch
-the chat role; released code of comparable systems has this defect. `sanitize` rewrites these strings
-with HTML character references: they look the same, but no grammar or chat template reads them as
-tags. Whitespace runs become single spaces, so every document is one line. All other text is
+A document may contain any text, including ``</Reference>``, ``Final answer:`` at the start of a
+line or ``<|im_end|>``. Inserted unchanged, such text would close the observation, forge a step or
+switch the chat role; released code of comparable systems has this defect. `sanitize` rewrites these
+strings with HTML character references: they look the same, but no grammar or chat template reads
+them as tags. Whitespace runs become single spaces, so every document is one line. All other text is
 unchanged, and sanitizing twice gives the same text as sanitizing once. The time grows linearly with
 the text.
 
 A policy may sample any token, including one meant for the chat template (``<|im_start|>``) or for
-padding. The rollout keeps the sampled text, and a trajectory with such a control token is malformed. The
-form that current chat templates share, ``<|name|>``, always counts, so imported outputs are checked
-without a tokenizer.
+padding. The rollout keeps the sampled text, and a trajectory with such a control token is
+malformed. The form that current chat templates share, ``<|name|>``, always counts, so imported
+outputs are checked without a tokenizer.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _TAGS = (
     "|knowledge|query|summary|subquery|tool|tool_call|tool_response|document|documents"
     "|s|bos|eos|pad|unk|cls|sep|mask|start_of_turn|end_of_turn|system|user|assistant"
 )
-# What splits lines is left out of the white space in front of a marker, which starts after it.
+# The white space before a marker excludes these characters, because a marker starts a line.
 _BREAKS = r"\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _MARKERS = re.compile(
     rf"(^|[{_BREAKS}])([^\S\n{_BREAKS}]*)(Step\s+[0-9]+|Important\s+entity|Subquery|Summary|Final\s+answer|Evidence\s+[0-9]+)"
     r"(\s*):",
     re.IGNORECASE | re.MULTILINE,
 )
-# The end of a tag is optional: in "<think <think>>" the outer tag would have one only after the inner
-# tag is escaped, and a pass for each level takes quadratic time.
+# The end of a tag is optional: in "<think <think>>" the outer tag would have an end only after the
+# inner tag is escaped, and a pass for each level takes quadratic time.
 _CONTROL = (
     rf"<\s*/?\s*(?:{_TAGS})\b(?:[^<>]*>)?"  # grammar tags, with or without attributes
     r"|<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"  # <|im_end|>, <|eot_id|>; some use a full-width bar
@@ -64,7 +64,7 @@ ESCAPES = {"<": "&lt;", ">": "&gt;", "[": "&#91;", "]": "&#93;"}
 def token_patterns(tokens: Iterable[str]) -> list[str]:
     """Patterns that match each of ``tokens``, longest first: one may be the prefix of another.
 
-    Left out are white space, and what escaping would write again, such as ``&#``.
+    White space is left out, and so are strings that escaping would write again, such as ``&#``.
     """
     found = (token for token in tokens if token.strip() and token not in _escape(token))
     visible = (token for token in found if not set(token) <= _WRITTEN)
@@ -72,7 +72,7 @@ def token_patterns(tokens: Iterable[str]) -> list[str]:
 
 
 def escape_all(pattern: re.Pattern[str], text: str) -> str:
-    """``text`` with every match of ``pattern`` escaped, also one that is left inside another."""
+    """``text`` with every match of ``pattern`` escaped, also matches inside another match."""
     while (escaped := pattern.sub(escape_match, text)) != text:
         text = escaped
     return text

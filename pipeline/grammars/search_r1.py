@@ -5,8 +5,9 @@ and not empty, nothing follows the answer, and the model text has no control tok
 format reward (arXiv 2505.15117) also requires ``<think>`` around the reasoning after an information
 block. Two thirds of real outputs omit the tags there, so this parser allows untagged reasoning.
 
-Steps are read from every completed search with its information, also in malformed outputs. The query
-becomes the step's subquery, the documents its context, and the reasoning after them its summary.
+Steps are read from every completed search with its information, also in malformed outputs. The
+query becomes the step's subquery, the documents its context, and the reasoning after them its
+summary.
 """
 
 from __future__ import annotations

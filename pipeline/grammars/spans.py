@@ -15,7 +15,7 @@ T = TypeVar("T", str, list[int], list[float | None])
 
 
 def covering(length: int, observations: Sequence[tuple[int, int]]) -> list[Span]:
-    """Spans over ``length`` positions: the ordered ``observations``, and model spans between them."""
+    """Spans over ``length`` positions: ``observations`` in order, and model spans between."""
     spans: list[Span] = []
     position = 0
     for start, end in observations:

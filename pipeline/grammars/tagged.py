@@ -1,9 +1,9 @@
-"""Shared parser for tag-based grammars: ``<think>``, a search tag, an observation tag, ``<answer>``.
+"""Shared parser for grammars of tags: ``<think>``, search, observation and ``<answer>``.
 
 Search-R1 (arXiv 2503.09516) and Graph-R1 (arXiv 2507.21892), whose format ProGraph-R1 uses, differ
 in the names of two tags, in the states that allow untagged reasoning, and in the layout of
-documents. Input: an output. Output: steps, answer and format verdict. The verdict comes from a state
-machine over the tags; the first transition that its table lacks is the format error.
+documents. Input: an output. Output: steps, answer and format verdict. The verdict comes from a
+state machine over the tags; the first transition that its table lacks is the format error.
 
 Any completed search retrieves, as in Search-R1, even after a format error. Steps are read from
 every completed search with its documents, also in malformed outputs.

@@ -1,9 +1,9 @@
 """TeaRAG's grammar (arXiv 2511.05385, section 4.2, fig. 4, table 11).
 
-The model writes up to and including ``<Reference>``, where generation stops. The rollout inserts the
-evidence up to and including ``</Reference>`` and a newline. The format is followed when the whole
-output is complete steps numbered 1..k, k at most 5, and one nonempty final answer, with nothing but
-whitespace between the parts and no control token in the model text.
+The model writes up to and including ``<Reference>``, where generation stops. The rollout inserts
+the evidence up to and including ``</Reference>`` and a newline. The format is followed when the
+whole output is complete steps numbered 1..k, k at most 5, and one nonempty final answer, with
+nothing but whitespace between the parts and no control token in the model text.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ class _Scanner:
 
 
 def last_answer(output: str, spans: Sequence[Span]) -> str | None:
-    """The text after the last "Final answer:" of the model, also in a malformed output; None if it has none.
+    """The text after the model's last "Final answer:", also in a malformed output, or None.
 
-    The answer is looked for after the last observation (without ``spans``: after the last closing tag), so
-    documents cannot answer. It ends at the end of its line.
+    The answer is looked for after the last observation (without ``spans``: after the last closing
+    tag), so documents cannot answer. It ends at the end of its line.
     """
     observations = [end for _, end, writer in spans if writer == "observation"]
     start = observations[-1] if observations else 0 if spans else output.rfind(CLOSE) + 1
@@ -194,7 +194,10 @@ class TeaRag(SingleTurnGrammar):
     def segment_action(
         self, output: str, finish: str, steps_done: int, max_steps: int, spans: Sequence[Span]
     ) -> NextAction:
-        """Retrieve for the step whose head ends ``output``, or finish; see `Grammar.next_action`."""
+        """Retrieve for the step whose head ends ``output``, or finish.
+
+        See `Grammar.next_action`.
+        """
         parsed, open_step, _ = self._scan(output, ())
         if finish == "eos":
             return Finish("answer" if parsed.format_ok else "malformed")
@@ -258,7 +261,7 @@ class TeaRag(SingleTurnGrammar):
         return parsed, open_step, scanner.observations
 
     def _answer(self, scanner: _Scanner, parsed: ParsedOutput) -> str | None:
-        """The final answer; one that a control token cuts off is stored before the error is raised."""
+        """The final answer; if a control token cuts it off, the part before it is stored."""
         try:
             return scanner.answer()
         except _ControlTokenError as error:

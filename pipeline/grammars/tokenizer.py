@@ -2,8 +2,8 @@
 
 Input: a model directory and the setting ``model.chat_template``. Output: a `Tokenizer`, the part of
 transformers' ``PreTrainedTokenizer`` that the code uses. Functions that take a tokenizer name this
-type, so that any object with these members works (tests pass small fakes) and transformers itself is
-imported only where a tokenizer is loaded.
+type, so that any object with these members works (tests pass small fakes) and transformers itself
+is imported only where a tokenizer is loaded.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def read_template(setting: str) -> str:
         return template
     if not template.is_file():
         raise ConfigError(
-            f"model.chat_template is {setting!r}, which is neither a file nor a Jinja template; correct "
-            "the path"
+            f"model.chat_template is {setting!r}, which is neither a file nor a Jinja template; "
+            "correct the path"
         )
     return read_text(template)
 
@@ -118,7 +118,7 @@ class Tokenizer(Protocol):
     def __call__(
         self, text: list[str], *, add_special_tokens: bool, split_special_tokens: bool = ...
     ) -> Mapping[Literal["input_ids"], list[list[int]]]:
-        """Ids under ``"input_ids"``; ``split_special_tokens`` reads control tokens as plain text."""
+        """Ids as ``"input_ids"``; ``split_special_tokens`` reads control tokens as plain text."""
 
     def decode(
         self,

@@ -4,9 +4,9 @@ Prompts go through the model's chat template. Observation text is tokenized sepa
 special tokens, and its ids are spliced between the sampled ids, which are only ever decoded. The
 text of a trajectory is the concatenation of its decoded parts, so character spans and token spans
 agree by construction. Control tokens that the policy samples are part of that text, except the
-token that ends the sequence. No added token comes from a question or a document: in prompts they are
-escaped, in observations they are tokenized as ordinary text. `mismatch`
-decodes the ids again and compares, because a loss mask is only as good as its spans.
+token that ends the sequence. No added token comes from a question or a document: in prompts they
+are escaped, in observations they are tokenized as ordinary text. `mismatch` decodes the ids again
+and compares them, because a loss mask is only as good as its spans.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _escaped_in_prompts(tokenizer: Tokenizer) -> tuple[str, ...]:
 def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     """The chat template applied to ``messages``, with the generation prompt appended.
 
-    Added tokens in a message are escaped, so that a question cannot switch the chat role.
-    Raises InputError when the tokenizer has no chat template, or one that fails or leaves out a
+    Added tokens in a message are escaped, so that a question cannot switch the chat role. Raises
+    InputError when the tokenizer has no chat template, or a template that fails or leaves out a
     message.
     """
     if tokenizer.chat_template is None:
@@ -75,14 +75,15 @@ def prompt_text(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         )
     except Exception as error:  # a template is a program, and may raise anything
         raise InputError(
-            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct it, "
-            "or set model.chat_template to another"
+            f"the chat template of {tokenizer.name_or_path} fails: {model_problem(error)}; correct "
+            "it, or set model.chat_template to another"
         ) from error
     for message, content in zip(messages, contents, strict=True):
         if content.strip() not in text:  # templates strip contents
             raise InputError(
-                f"the chat template of {tokenizer.name_or_path} leaves out the {message.role} message "
-                f"{content.strip()[:60]!r}; set model.chat_template to a template that writes it"
+                f"the chat template of {tokenizer.name_or_path} leaves out the {message.role} "
+                f"message {content.strip()[:60]!r}; set model.chat_template to a template that "
+                "writes it"
             )
     return text
 
@@ -105,8 +106,8 @@ def observation_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def plain_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of each text, without an id of an added token.
 
-    ``split_special_tokens`` alone leaves added tokens whole that are not flagged special, such as
-    Qwen3's ``<think>``. A text with one is cut behind the first character of each.
+    ``split_special_tokens`` alone keeps added tokens whole if they are not flagged special, such as
+    Qwen3's ``<think>``. A text with such tokens is cut behind the first character of each.
     """
     if not texts:
         return []
@@ -160,8 +161,8 @@ def mismatch(
     """How text, character spans, ids and token spans disagree, or None when they agree.
 
     Decodes every token span: the texts must concatenate to ``output``, and their writers must be
-    those of the character spans. A control token as the last id may be absent from the text, since
-    it ended the sequence.
+    the writers of the character spans. A control token as the last id may be absent from the text,
+    since it ended the sequence.
     """
     problem = cover_error(token_spans, len(token_ids))
     if problem is not None:

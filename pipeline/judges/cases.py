@@ -1,8 +1,8 @@
 """The interface of a judge: cases in, verdicts out (HiPRAG, arXiv 2510.07794, 3.2).
 
 A case holds everything that a verdict depends on besides the judge, so equal steps of different
-trajectories are one case. All backends implement `Judge`; a `JudgeCall` is the verdict of a judge on
-one case, with the prompt and the reply.
+trajectories are one case. All backends implement `Judge`; a `JudgeCall` is the verdict of a judge
+on one case, with the prompt and the reply.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.core.verdicts import Kind, Ruling
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceCase:
-    """Over-search: is the policy's closed-book ``answer`` equivalent to the step's ``conclusion``?"""
+    """Over-search: is the closed-book ``answer`` equivalent to the step's ``conclusion``?"""
 
     query: str
     answer: str
@@ -101,8 +101,8 @@ class Judge(ABC):
 class NoisyJudge(Judge):
     """The judge ``inner`` with ``share`` of its verdicts flipped, for experiments with label noise.
 
-    The seed and the case determine which verdicts are flipped, so equal cases get equal verdicts, in
-    any order and in every rerun. An unknown verdict stays unknown.
+    The seed and the case determine which verdicts are flipped, so equal cases get equal verdicts,
+    in any order and in every rerun. An unknown verdict stays unknown.
     """
 
     def __init__(self, inner: Judge, share: float, seed: int) -> None:

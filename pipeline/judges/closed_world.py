@@ -7,11 +7,11 @@ that applies decides whether a step is sound.
 1. A false statement in the step, or a false claim in its conclusion, makes the step unsound.
 2. A conclusion that states facts is sound. If the reasoning states facts too, the conclusion must
    name only entities and values that the reasoning names.
-3. If only the reasoning states facts, the last name in the conclusion must be one of theirs. Without
-   any name in the conclusion, the verdict is unknown.
+3. If only the reasoning states facts, the last name in the conclusion must occur in these facts.
+   Without any name in the conclusion, the verdict is unknown.
 4. If the reasoning asks a question about the world, the conclusion must give its answer.
-5. Otherwise the verdict is unknown if the conclusion names something and reasoning or conclusion may
-   be a statement that the reader does not parse, and unsound if not.
+5. Otherwise the step is unsound, with one exception. The verdict is unknown if the conclusion names
+   something, and the reasoning or the conclusion may be a statement that the reader does not parse.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClosedWorldJudge(Judge):
 
     @classmethod
     def of(cls, directory: Path) -> ClosedWorldJudge:
-        """The judge of the world that the stage ``world`` wrote; raises what `read_world` raises."""
+        """The judge of the world of the stage ``world``; raises what `read_world` raises."""
         return cls(read_world(directory))
 
     def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:

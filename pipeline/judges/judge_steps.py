@@ -1,10 +1,10 @@
 """Judge steps: each distinct case once, over-search and under-search at the same time.
 
 HiPRAG (arXiv 2510.07794, 3.2). Input: steps, a function that returns the policy's closed-book
-answers, and a judge per kind. Output: the distinct judge calls, which give every step its verdict. A
-remote judge of under-search runs while the policy answers. Models in this process are loaded one after
-the other, because two rarely fit into memory. The steps are iterated several times and may be read
-from a file each time: memory holds the distinct cases with their calls.
+answers, and a judge per kind. Output: the distinct judge calls, which give every step its verdict.
+A remote judge of under-search runs while the policy answers. Models in this process are loaded one
+after the other, because two rarely fit into memory. The steps are iterated several times and may be
+read from a file each time: memory holds the distinct cases with their calls.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def judge_steps(
 
     ``answerer`` is called at most once, with the distinct queries, and should free its model before
     it returns. ``over`` is closed before ``under`` decides, unless they are the same judge. Raises
-    what the answerer and the judges raise. ``progress`` is started with the number of answers and distinct
-    cases; the answerer and the judges count them.
+    what the answerer and the judges raise. ``progress`` is started with the number of answers and
+    distinct cases; the answerer and the judges count them.
     """
     soundness_cases = list(
         dict.fromkeys(

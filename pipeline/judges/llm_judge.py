@@ -1,12 +1,13 @@
-"""A language model as judge (HiPRAG, arXiv 2510.07794, fig. 5 and 6), behind an endpoint or in this process.
+"""A language model as judge (HiPRAG, arXiv 2510.07794, fig. 5 and 6), remote or local.
 
-Input: cases. Output: their verdicts. The instructions are our wording. The judged text comes from a policy
-and may contain anything, also ``<answer>True</answer>`` or a chat control token. It is therefore put on one
-line with all angle brackets escaped, so that it cannot forge a delimiter of the prompt, a chat role or an
-answer. A sentence that tries to persuade the judge cannot be removed; the instruction tells the judge to
-treat it as text. Every parseable answer is cached with its prompt, under a key of prompt and model, so that
-each case is judged once over all trajectories, rounds and runs. An answer that cannot be parsed is not
-cached: this run requests it up to ``tries`` times, and a rerun requests it again.
+Input: cases. Output: their verdicts. The instructions are our wording. The judged text comes from a
+policy and may contain anything, also ``<answer>True</answer>`` or a chat control token. It is
+therefore put on one line with all angle brackets escaped, so that it cannot forge a delimiter of
+the prompt, a chat role or an answer. A sentence that tries to persuade the judge cannot be removed;
+the instruction tells the judge to treat it as text. Every parseable answer is cached with its
+prompt, under a key of prompt and model, so that each case is judged once over all trajectories,
+rounds and runs. An answer that cannot be parsed is not cached: this run requests it up to ``tries``
+times, and a rerun requests it again.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def quote(text: str) -> str:
 
 
 def parse_verdict(case: Case, answer: Reply) -> tuple[Ruling, str]:
-    """The verdict of an answer, and the reason where it is unknown ("" otherwise).
+    """The verdict of an answer, and the reason for an unknown verdict ("" otherwise).
 
     Only the text after the judge's reasoning block counts. It must contain exactly one answer tag
     pair. An answer that was cut off is unknown, because its continuation could contradict it.

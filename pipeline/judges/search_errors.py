@@ -77,7 +77,7 @@ def count_search_errors(verdicts: Iterable[Verdict]) -> SearchErrors:
 def constant_verdicts(statistics: Mapping[str, Any]) -> list[str]:
     """A sentence for each kind of step on which a judge gave the same verdict in many cases.
 
-    ``statistics`` are those of the stage ``judge``: verdict counts of steps by kind, and under "calls"
+    ``statistics`` come from the stage ``judge``: verdict counts of steps by kind, and under "calls"
     the number of distinct cases.
     """
     lines = []
@@ -89,8 +89,9 @@ def constant_verdicts(statistics: Mapping[str, Any]) -> list[str]:
         ):
             verdict = "yes" if counts.yes else "no"
             lines.append(
-                f"all {known:,} verdicts on {kind}-search are {verdict!r}: either every step is alike or the "
-                "judge does not judge; read some in calls.parquet, and measure it with steep calibrate"
+                f"all {known:,} verdicts on {kind}-search are {verdict!r}: either every step is "
+                "alike or the judge does not judge; read some in calls.parquet, and measure it "
+                "with steep calibrate"
             )
     return lines
 

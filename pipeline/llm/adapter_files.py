@@ -1,10 +1,10 @@
 """Check that a LoRA adapter changes its base model as its files say.
 
-PEFT ignores tensors that it finds no place for, and keeps initial values, which are random or 0, where
-the file has no tensor. Another policy would be used without a word, often the base model. Input: an
-adapter's directory with ``adapter_config.json`` and ``adapter_model.safetensors``, and its base model.
-Output: its tensors, or an InputError. Only `check_adapter` imports torch; it loads no weights of the
-base model.
+PEFT ignores tensors that it finds no place for, and keeps initial values, which are random or 0,
+where the file has no tensor. Another policy, often the base model, would then be used without a
+message. Input: an adapter's directory with ``adapter_config.json`` and
+``adapter_model.safetensors``, and its base model. Output: its tensors, or an InputError. Only
+`check_adapter` imports torch; it loads no weights of the base model.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def adapter_settings(adapter: Path) -> dict[str, Any]:
 def adapter_tensors(adapter: Path) -> dict[str, Tensor]:
     """The tensors of an adapter by name, sorted.
 
-    Raises InputError when the file is missing or damaged, holds no tensor, numbers of another type than
-    float, NaN or infinity.
+    Raises InputError when the file is missing or damaged, holds no tensor, numbers of another type
+    than float, NaN or infinity.
     """
     from safetensors import SafetensorError, deserialize
 
@@ -125,13 +125,13 @@ def check_effect(adapter: Path, tensors: dict[str, Tensor]) -> None:
         raise InputError.at(
             adapter / ADAPTER_WEIGHTS,
             None,
-            "the adapter is untrained: A or B of each module is 0, so it changes nothing; name the base "
-            "model, or a trained adapter",
+            "the adapter is untrained: A or B of each module is 0, so it changes nothing; name the "
+            "base model, or a trained adapter",
         )
 
 
 def check_adapter(adapter: Path, base: Path | str) -> None:
-    """Raise InputError unless PEFT loads the whole adapter into the base model, and it changes something.
+    """Raise InputError unless PEFT loads the whole adapter, and it changes the base model.
 
     The base model is built without weights.
     """
@@ -161,15 +161,16 @@ def check_adapter(adapter: Path, base: Path | str) -> None:
 
 def does_not_fit(adapter: Path, error: Exception) -> InputError:
     return InputError(
-        f"{adapter} does not fit model.base: {model_problem(error)}; set model.base to the model that it "
-        "was trained over"
+        f"{adapter} does not fit model.base: {model_problem(error)}; set model.base to the model "
+        "that it was trained over"
     )
 
 
 def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> None:
     """Raise InputError unless PEFT has loaded every tensor, and a tensor for every weight.
 
-    ``result`` is what ``set_peft_model_state_dict`` returned for the adapter ``name`` of ``policy``.
+    ``result`` is what ``set_peft_model_state_dict`` returned for the adapter ``name`` of
+    ``policy``.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -180,8 +181,8 @@ def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> 
             None,
             f"model.base has no place for {len(result.unexpected_keys)} of its tensors, such as "
             f"{result.unexpected_keys[0]}, so they would be ignored; expected names such as "
-            "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight; set model.base to the model "
-            f"that it was trained over, or {_REMEDY}",
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight; set model.base to the "
+            f"model that it was trained over, or {_REMEDY}",
         )
     ours = [key for key in result.missing_keys if f".{name}." in key or key.endswith(f".{name}")]
     missing = [key for key in ours if "lora_" in key or "modules_to_save" in key]

@@ -1,10 +1,10 @@
 """Chat models: many prompts in, replies out, each stored as soon as it arrives.
 
-Graph extraction, SFT data, judges and closed-book answers use them. Input: prompts with ids. Output: one
-reply per prompt. A reply is stored with its prompt, under a key of everything it depends on (model,
-messages, sampling parameters). A killed run therefore loses at most the requests in flight, a rerun sends
-only the missing prompts, and equal prompts are sent once. `EngineChat` runs a model in this process;
-`pipeline.llm.endpoint` sends prompts to a server.
+Graph extraction, SFT data, judges and closed-book answers use them. Input: prompts with ids.
+Output: one reply per prompt. A reply is stored with its prompt, under a key of everything it
+depends on (model, messages, sampling parameters). A killed run therefore loses at most the requests
+in flight, a rerun sends only the missing prompts, and equal prompts are sent once. `EngineChat`
+runs a model in this process; `pipeline.llm.endpoint` sends prompts to a server.
 
 A failed prompt is data: its reply has a ``fault`` and no text. Only a failure that concerns all
 prompts (a wrong key, an endpoint that is down) is an error.
@@ -49,9 +49,9 @@ class Reply:
 
     ``text`` is the generated text and ``raw`` the whole response. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
-    "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a rerun
-    sends the prompt again. ``counted`` is false where an endpoint reports no plausible numbers of
-    tokens, which are 0 then.
+    "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a
+    rerun sends the prompt again. ``counted`` is false where an endpoint reports no plausible
+    numbers of tokens, which are 0 then.
     """
 
     text: str
@@ -79,9 +79,9 @@ _REPLY = TypeAdapter(Reply)
 class Usage:
     """Counts of distinct answers and their tokens; ``reused`` answers came from the cache.
 
-    ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent; the
-    ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers of
-    tokens and count as 0.
+    ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent;
+    the ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers
+    of tokens and count as 0.
     """
 
     prompt_price: float = 0.0
@@ -150,12 +150,12 @@ class Usage:
 class Chat(ABC):
     """A chat model with a cache of its answers; a context manager that closes both.
 
-    ``identity`` is everything besides messages and token limit that determines the answers: the model's
-    content or name and address, and the sampling parameters. It is stored with each answer, so it must
-    not contain secrets. ``progress`` counts every distinct prompt that has an answer. ``on_reply`` is
-    called for every reply that `ask` returns, and ``replay`` takes the place of cache and model
-    (`pipeline.llm.replies`). Without ``stores_prompts`` the cache holds replies only. A model that runs in
-    this process is ``local``.
+    ``identity`` is everything besides messages and token limit that determines the answers: the
+    model's content or name and address, and the sampling parameters. It is stored with each answer,
+    so it must not contain secrets. ``progress`` counts every distinct prompt that has an answer.
+    ``on_reply`` is called for every reply that `ask` returns, and ``replay`` takes the place of
+    cache and model (`pipeline.llm.replies`). Without ``stores_prompts`` the cache holds replies
+    only. A model that runs in this process is ``local``.
     """
 
     local: ClassVar[bool] = False
@@ -179,9 +179,9 @@ class Chat(ABC):
         """Replies of at most ``max_tokens`` tokens by prompt id, in the order of the prompts.
 
         A reply that is not ``usable`` is returned but not stored, so that the next run sends its
-        prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed and
-        asked for again. Raises EngineError or another SteepError when the model is unavailable; replies
-        received before are stored.
+        prompt again. A stored answer that is damaged, or that belongs to another prompt, is removed
+        and asked for again. Raises EngineError or another SteepError when the model is unavailable;
+        replies received before are stored.
         """
         keys = {name: self.key(messages, max_tokens) for name, messages in prompts}
         names = {key: name for name, key in keys.items()}
@@ -263,9 +263,10 @@ class Chat(ABC):
 class EngineChat(Chat):
     """A chat model in this process, on any generation engine, with greedy decoding.
 
-    ``identity`` must change whenever the engine's answers can change. The engine is opened for the first
-    prompt without a cached answer and stays open. Up to ``window`` prompts are in flight, and a finished
-    prompt is replaced immediately, so that the engine never waits for the slowest prompt of a batch.
+    ``identity`` must change whenever the engine's answers can change. The engine is opened for the
+    first prompt without a cached answer and stays open. Up to ``window`` prompts are in flight, and
+    a finished prompt is replaced immediately, so that the engine never waits for the slowest prompt
+    of a batch.
     """
 
     local = True

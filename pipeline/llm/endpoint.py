@@ -1,19 +1,20 @@
 """A chat model behind an OpenAI-compatible HTTP endpoint, reached with the client of ``openai``.
 
-Input: the `Endpoint` settings and prompts. Output: replies, in the order of their arrival. The client
-retries rate limits (429), server errors, timeouts and broken connections with growing pauses, and observes
-``Retry-After``. This module adds what depends on the settings and on what a reply means:
+Input: the `Endpoint` settings and prompts. Output: replies, in the order of their arrival. The
+client retries rate limits (429), server errors, timeouts and broken connections with growing
+pauses, and observes ``Retry-After``. This module adds the parts that depend on the settings and on
+the meaning of a reply:
 
-- An error that concerns one prompt (too long, content filter) is a fault of that prompt. So is a prompt
-  without a usable reply, but only if the endpoint then answers a short probe and the prompt fails again:
-  an outage is never recorded as a fault of prompts.
+- An error that concerns one prompt (too long, content filter) is a fault of that prompt. So is a
+  prompt without a usable reply, but only if the endpoint then answers a short probe and the prompt
+  fails again: an outage is never recorded as a fault of prompts.
 - An error that concerns all prompts (key, address, model, quota, an endpoint that is down) is an
   EngineError that states the remedy. So is a redirect, which is never followed: another host would
-  receive all prompts, and its answers would be kept as those of the configured address.
-- ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling`` end the
-  stage before more is spent; requests in flight still finish.
-- The API key is read from its environment variable at the first request and removed from all text that
-  the endpoint returns.
+  receive all prompts, and its answers would be kept as answers of the configured address.
+- ``requests_per_minute`` spaces all requests, retries too. ``cost_ceiling`` and ``token_ceiling``
+  end the stage before more is spent; requests in flight still finish.
+- The API key is read from its environment variable at the first request and removed from all text
+  that the endpoint returns.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ PROBE = (Message("user", "Say yes."),)  # any answer shows that the endpoint wor
 _PROBE_TOKENS = 16
 _CONNECT_SECONDS = 30.0
 _SECRET = 8  # characters; a shorter key is a placeholder such as "EMPTY", which answers may contain
-_MOST_TOKENS = 10**7  # a count above it is no token count: no context is that long
+_MOST_TOKENS = 10**7  # a larger number cannot be a token count: no context is that long
 _ALL = 5  # prompts without any answer that point to the endpoint
 _SHOWN = 300  # characters of the server's words in a message
 _KEPT = "run again: finished answers are kept"
 
-# Control tokens of common chat templates. The tokenizer of an endpoint is unknown, so a control token
-# is recognized by its spelling.
+# Control tokens of common chat templates. The tokenizer of an endpoint is unknown, so a control
+# token is recognized by its spelling.
 _CONTROL_TOKENS = re.compile(
-    r"<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"  # <|im_end|>, <|eot_id|>; some models use a full-width bar
+    # <|im_end|>, <|eot_id|>; some models use a full-width bar
+    r"<\s*[|\uff5c](?:[^<>]*[|\uff5c]\s*>)?"
     r"|</?(?:s|bos|eos|pad|unk|sop|eop|start_of_turn|end_of_turn|tool_call|tool_response)>"
     r"|<<\s*/?\s*SYS\s*>>"
     r"|\[\s*/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|gMASK)\s*\]",
@@ -76,8 +78,8 @@ class NoReplyError(Exception):
 class ApiKey:
     """The key in the environment variable ``variable``; None stands for an endpoint without a key.
 
-    ``block`` is the configuration block of the endpoint, for error messages. Raises ConfigError when
-    the variable is not set or holds characters that no key has.
+    ``block`` is the configuration block of the endpoint, for error messages. Raises ConfigError
+    when the variable is not set or holds characters that no key has.
     """
 
     def __init__(self, variable: str | None, block: str) -> None:
@@ -202,9 +204,10 @@ class EndpointChat(Chat):
             await self._send(client, PROBE, _PROBE_TOKENS)
         except NoReplyError as error:
             raise EngineError(
-                f"{self._place} answers neither a prompt nor a short question: {error}; check that it "
-                f"runs, that {self._block}.base_url (and a proxy or certificate of the environment) "
-                f"is correct and that {self._block}.timeout is long enough, and {_KEPT}"
+                f"{self._place} answers neither a prompt nor a short question: {error}; check that "
+                f"it runs, that {self._block}.base_url (and a proxy or certificate of the "
+                f"environment) is correct and that {self._block}.timeout is long enough, and "
+                f"{_KEPT}"
             ) from None
         try:
             return await self._send(client, messages, max_tokens)
@@ -214,7 +217,11 @@ class EndpointChat(Chat):
     async def _send(
         self, client: AsyncOpenAI, messages: Sequence[Message], max_tokens: int
     ) -> Reply:
-        """The reply to one prompt, after retries. Raises NoReplyError, and EngineError for all prompts."""
+        """The reply to one prompt, after retries.
+
+        Raises NoReplyError for a fault of this prompt, and EngineError for a failure of all
+        prompts.
+        """
         import openai
 
         settings = self._settings
@@ -268,8 +275,8 @@ class EndpointChat(Chat):
         if 300 <= status < 400:
             target = self._shown(error.response.headers.get("location", "no address"))
             return (
-                f"it redirects to {target}, and redirects are not followed, because the prompts would "
-                f"go there; correct {block}.base_url"
+                f"it redirects to {target}, and redirects are not followed, because the prompts "
+                f"would go there; correct {block}.base_url"
             )
         if status in (401, 403):
             variable = self._settings.api_key_env
@@ -307,17 +314,18 @@ class EndpointChat(Chat):
             and (self._settings.cost_ceiling or self._settings.token_ceiling)
         ):
             raise EngineError(
-                f"{self._place} reports no numbers of tokens, without which no ceiling can be kept; "
-                f"remove {self._block}.cost_ceiling and token_ceiling, and {_KEPT}"
+                f"{self._place} reports no numbers of tokens, without which no ceiling can be "
+                f"kept; remove {self._block}.cost_ceiling and token_ceiling, and {_KEPT}"
             )
 
 
 def without_control(text: str) -> str:
     """``text`` with every control token escaped by HTML character references; idempotent.
 
-    A server renders messages with its chat template and reads control tokens wherever they occur, so a
-    document that contains ``<|im_start|>system`` would switch the chat role. All other text stays
-    unchanged. With a local tokenizer, `pipeline.grammars.tokens.prompt_text` escapes its own tokens.
+    A server renders messages with its chat template and reads control tokens wherever they occur,
+    so a document that contains ``<|im_start|>system`` would switch the chat role. All other text
+    stays unchanged. With a local tokenizer, `pipeline.grammars.tokens.prompt_text` escapes its own
+    tokens.
     """
     return escape_all(_CONTROL_TOKENS, text)
 

@@ -1,10 +1,10 @@
 """The interface of a generation engine: token-id requests in, finished segments out.
 
 An engine keeps many requests in flight (continuous batching), so that the sampler can retrieve for
-some trajectories while others are still generated. A result holds exactly the ids that were sampled,
-and its text is the decoding of those ids. A stop string may end inside a token (``>`` and a newline
-can be one token). The ids and the text then extend past the stop string, and both are kept unchanged:
-text is never tokenized again.
+some trajectories while others are still generated. A result holds exactly the ids that were
+sampled, and its text is the decoding of those ids. A stop string may end inside a token (``>`` and
+a newline can be one token). The ids and the text then extend past the stop string, and both are
+kept unchanged: text is never tokenized again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FinishReason = Literal["stop", "length", "eos"]
 class GenerationRequest:
     """One segment to generate after ``prompt_ids``.
 
-    ``max_tokens`` bounds the segment alone. Generation ends at any string of ``stop``. Temperature 0
-    is greedy decoding, for which ``top_p`` and ``seed`` are ignored.
+    ``max_tokens`` bounds the segment alone. Generation ends at any string of ``stop``. Temperature
+    0 is greedy decoding, for which ``top_p`` and ``seed`` are ignored.
     """
 
     id: str
@@ -51,8 +51,8 @@ class GenerationResult:
     log-probabilities in nats under the distribution that was sampled from (temperature and top-p
     applied; the unmodified distribution for greedy decoding). ``text`` decodes the ids, including
     sampled control tokens but without the id that ended the sequence
-    (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string, "length" for the
-    token budget and "eos" for an end-of-sequence id.
+    (`pipeline.grammars.tokens.segment_text`). ``finish`` is "stop" for a stop string, "length" for
+    the token budget and "eos" for an end-of-sequence id.
     """
 
     id: str
@@ -65,8 +65,8 @@ class GenerationResult:
 class Engine(ABC):
     """A language model that generates many segments concurrently.
 
-    ``max_model_len`` bounds prompt plus segment in tokens. ``seconds`` accumulates the wall-clock time
-    spent in `step`.
+    ``max_model_len`` bounds prompt plus segment in tokens. ``seconds`` accumulates the wall-clock
+    time spent in `step`.
     """
 
     tokenizer: Tokenizer
@@ -75,7 +75,7 @@ class Engine(ABC):
 
     @abstractmethod
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; its id must differ from those of all unfinished requests."""
+        """Queue a request; its id must differ from the ids of all unfinished requests."""
 
     @abstractmethod
     def unfinished(self) -> int:
@@ -90,7 +90,7 @@ class Engine(ABC):
         """Generate for one scheduling step; returns the requests that finished in it."""
 
     def step(self) -> list[GenerationResult]:
-        """Advance all requests; returns those that finished, in any order.
+        """Advance all requests; returns the requests that finished, in any order.
 
         Raises EngineError when generation fails.
         """
@@ -123,12 +123,13 @@ def open_engine(
 
     ``adapter`` is a PEFT directory. With ``adapters: merged`` it is merged into the base below
     ``workspace``, where engines of the same policy share the merged model; None uses a temporary
-    directory that is deleted with the engine. ``key`` is the
-    configuration key of the model's name, for error messages.
-    Raises InputError for a model directory without weights and for an adapter that would not change the
-    model as its files say (`check_adapter`), DependencyError when the
-    engine's package is missing, ConfigError for the scripted engine and for an adapter that merging
-    would blur, and EngineError when the model cannot be loaded.
+    directory that is deleted with the engine. ``key`` is the configuration key of the model's name,
+    for error messages.
+
+    Raises InputError for a model directory without weights and for an adapter that would not change
+    the model as its files say (`check_adapter`), DependencyError when the engine's package is
+    missing, ConfigError for the scripted engine and for an adapter that merging would blur, and
+    EngineError when the model cannot be loaded.
     """
     model = find_model(model)
     check_model(model, key)
@@ -143,7 +144,8 @@ def open_engine(
 
         return TransformersEngine(config, model, adapter=adapter, workspace=workspace)
     raise ConfigError(
-        f"engine.kind is {config.kind!r}, which only tests can construct; expected vllm or transformers"
+        f"engine.kind is {config.kind!r}, which only tests can construct; expected vllm or "
+        "transformers"
     )
 
 
@@ -151,8 +153,8 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
     """Check that a local model directory holds a configuration and weights.
 
     A name such as ``organization/model`` that is not a local directory is resolved by the model hub
-    later. ``key`` is the configuration key of the name. Raises InputError for an incomplete or missing
-    directory.
+    later. ``key`` is the configuration key of the name. Raises InputError for an incomplete or
+    missing directory.
     """
     directory = Path(model)
     if not directory.is_dir():
@@ -171,5 +173,6 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
     if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
         raise InputError(
             f"{directory} has no weights (expected model.safetensors); download or train the model "
-            f"(`python -m benchmarks.tiny_reader.train` for the tiny reader), or point {key} at a complete directory"
+            f"(`python -m benchmarks.tiny_reader.train` for the tiny reader), or point {key} at a "
+            "complete directory"
         )

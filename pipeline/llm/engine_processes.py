@@ -2,15 +2,17 @@
 
 With vLLM's multi-process engine, the default on GPUs, the model is not in the process of the stage:
 vLLM starts ``VLLM::EngineCore``, and that starts a worker for each GPU of a tensor-parallel group.
-After a kill of the stage they would go on, keep the memory of the GPU, and so make the rerun fail.
+After a kill of the stage these processes would go on and keep the memory of the GPU, so the rerun
+would fail.
 
 Input: the functions that vLLM starts as processes. Inside `ending_with_parent` these processes
 watch their parent from their start, before they import vLLM, and end with SIGKILL. They also write
 why they could not start to a file (`pipeline.llm.start_error`). The kernel could send a signal
-instead (``PR_SET_PDEATHSIG``), but also would when only the thread ends that had opened the engine.
+instead (``PR_SET_PDEATHSIG``), but it would also send it when only the thread that opened the
+engine ends.
 
 vLLM 0.32 waits forever after its engine process was killed, for example by the kernel because
-memory ran out: its own monitor closes the sockets, and nothing wakes the thread that waits for
+memory ran out. Its own monitor closes the sockets, and nothing wakes the thread that waits for
 tokens or for the answer to a call. `EngineWatch` wakes it with an error.
 """
 
@@ -170,8 +172,10 @@ class EngineWatch:
 
 
 def explain_end(status: int | None) -> str:
-    """How a process with this exit status ended, and the remedy; negative for a signal, as in
-    `multiprocessing`."""
+    """How a process with this exit status ended, and the remedy.
+
+    A negative status is a signal, as in `multiprocessing`.
+    """
     if status is None or status >= 0:
         ended = f"ended with exit status {'unknown' if status is None else status}"
     else:
@@ -180,7 +184,7 @@ def explain_end(status: int | None) -> str:
         ended = f"was ended by {name} (exit status {128 - status})"
     if status == -signal.SIGKILL:
         return (
-            f"{ended}, probably by the kernel because memory ran out; free some, run fewer stages at once "
-            "(--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
+            f"{ended}, probably by the kernel because memory ran out; free some, run fewer stages "
+            "at once (--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
         )
     return f"{ended}; its last messages are in the log of the process that opened it"

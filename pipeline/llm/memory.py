@@ -1,18 +1,18 @@
 """Memory of a language-model engine on one GPU.
 
 Input: the shape of the model and the settings of the engine. Output: bytes on each of the GPUs that
-share the model. With P parameters of b bytes over n GPUs, L layers, kv the width of all keys of a token
-and V the vocabulary::
+share the model. With P parameters of b bytes over n GPUs, L layers, kv the width of all keys of a
+token and V the vocabulary::
 
     weights     = P b / n
     KV of one token = 2 L kv b / n                      (keys and values)
-    activations = T (2 i + 6 h) b + 3 S V 4 / n          (T tokens of a batch, S sequences: logits and
-                                                         their log-probabilities in float32)
+    activations = T (2 i + 6 h) b + 3 S V 4 / n         (T tokens of a batch; for S sequences logits
+                                                         and log-probabilities in float32)
 
-vLLM takes ``gpu_memory_utilization`` of the device: what weights, activations and CUDA graphs leave of
-this share becomes its cache. It measures the graphs before it sizes the cache, unless
-``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS`` is 0. Its CUDA context is there before it starts to count, and
-so is outside the share (vLLM 0.32, ``v1/worker/gpu_worker.py``).
+vLLM takes ``gpu_memory_utilization`` of the device: the part of this share that weights,
+activations and CUDA graphs leave free becomes its cache. It measures the graphs before it sizes the
+cache, unless ``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS`` is 0. Its CUDA context exists before it
+starts to count, so the context is outside the share (vLLM 0.32, ``v1/worker/gpu_worker.py``).
 """
 
 from __future__ import annotations

@@ -33,16 +33,18 @@ class MergeError:
     changed: int
 
     def check(self, adapter: Path, dtype: str) -> None:
-        """Raise ConfigError when more than `MOST_LOST` is lost, InputError when no entry changes."""
+        """Raise ConfigError if more than `MOST_LOST` is lost, InputError if no entry changes."""
         if self.relative > MOST_LOST:
             raise ConfigError(
-                f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its size "
-                f"({self.unchanged:.0%} of its entries change nothing), so another policy would be "
-                "sampled than was trained; set engine.adapters: loaded, or engine.dtype: float32"
+                f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its "
+                f"size ({self.unchanged:.0%} of its entries change nothing), so another policy "
+                "would be sampled than was trained; set engine.adapters: loaded, or engine.dtype: "
+                "float32"
             )
         if not self.changed:
             raise InputError(
-                f"{adapter}: merged, the adapter changes no weight of the base model; name a trained adapter"
+                f"{adapter}: merged, the adapter changes no weight of the base model; name a "
+                "trained adapter"
             )
 
 

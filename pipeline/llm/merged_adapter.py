@@ -7,8 +7,8 @@ because rounding the sum to such a grid changes the policy's output (peft#2321, 
 bit where much of a small adapter would be lost (`merge_error`).
 
 Processes that serve the same policy share one merged model. Each holds a shared lock on it while it
-serves. A process that merges another policy removes the models that no process holds. Lock files are
-open for reading too, because NFS gives a shared lock only to a reader.
+serves. A process that merges another policy removes the models that no process holds. Lock files
+are open for reading too, because NFS gives a shared lock only to a reader.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def merge_adapter(base: Path | str, adapter: Path, into: Path, *, dtype: str) ->
 def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
     """Remove the merged models below ``folder`` that no process serves; returns their directories.
 
-    What interrupted merges left is removed too. ``keep`` is left in any case.
+    Files of interrupted merges are removed too. ``keep`` stays in any case.
     """
     removed = []
     names = {path.name.removeprefix(".").partition(".")[0] for path in folder.glob(f"*{_NAME}*")}
@@ -80,8 +80,8 @@ def remove_unused(folder: Path, keep: Path | None = None) -> list[Path]:
 class Served:
     """The model directory that an engine loads: the base, or the base with the adapter merged.
 
-    ``path`` is that directory or hub name. It stays until `close`, which deletes a merged model only
-    if it was written to a temporary directory, as happens when ``workspace`` is None.
+    ``path`` is that directory or hub name. It stays until `close`, which deletes a merged model
+    only if it was written to a temporary directory, as happens when ``workspace`` is None.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ def _held(base: Path | str, adapter: Path, into: Path, dtype: str) -> tuple[Path
     into.mkdir(parents=True, exist_ok=True)
     lock = _lock_file(target).open("a+b")
     try:
-        # Nobody removes the model, or what is written of it, from here on.
+        # From here on nobody removes the model or its unfinished files.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not target.is_dir():
-            # A second lock lets one process merge. With the first one alone the others would wait
+            # A second lock lets one process merge. With the first lock alone the others would wait
             # until that process no longer serves the model.
             with target.with_name(f"{target.name}.merging").open("a+b") as merging:
                 fcntl.flock(merging, fcntl.LOCK_EX)
@@ -145,7 +145,8 @@ def _merge(base: Path | str, adapter: Path, target: Path, dtype: str) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=False
         )
-        # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share of it.
+        # PEFT would load the adapter to a GPU, and leave a CUDA context beside the engine's share
+        # of it.
         policy = PeftModel.from_pretrained(model, str(adapter), torch_device="cpu")
         lost = merge_and_measure(policy)
         lost.check(adapter, dtype)
@@ -174,7 +175,7 @@ def _lock_file(target: Path) -> Path:
 
 @contextmanager
 def _unless_served(target: Path) -> Iterator[bool]:
-    """Whether no process serves or makes ``target``; none can inside the block."""
+    """Whether no process serves or makes ``target``, throughout the block."""
     with _lock_file(target).open("a+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,6 +186,6 @@ def _unless_served(target: Path) -> Iterator[bool]:
 
 
 def _remove_interrupted(target: Path) -> None:
-    """Remove what a killed process left while it merged ``target``, whose lock is held."""
+    """Remove the files of a killed process that merged ``target``; its lock is held."""
     for path in target.parent.glob(f".{target.name}.*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,8 +1,9 @@
-"""Replies of chat models as records: what a shard of a stage received, and the joined stage reads.
+"""Replies of chat models as records, which a shard writes and the joined stage reads.
 
-A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as an
-undivided stage does, and its chat models give the recorded replies instead of new ones (`Replay`). Its
-output is therefore the same, however the prompts were divided. Memory: all replies of the stage.
+A shard asks the models and writes every reply (`ReplyLog`). The stage that joins the shards runs as
+an undivided stage does, and its chat models give the recorded replies instead of new ones
+(`Replay`). Its output is therefore the same, however the prompts were divided. Memory: all replies
+of the stage.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ REPLIES = "replies.parquet"
 class ReplyRecord:
     """One reply, with the fields of `pipeline.llm.chat.Reply`.
 
-    ``source`` is what it belongs to: the name of a model within its stage, or the id of a chunk. ``key``
-    is the digest of the request (`Chat.key`), in hexadecimal digits.
+    ``source`` is the name of a model within its stage, or the id of a chunk. ``key`` is the digest
+    of the request (`Chat.key`), in hexadecimal digits.
     """
 
     source: str
@@ -53,14 +54,14 @@ class ReplyRecord:
 class ReplyExchange:
     """Where the chat models of a stage get their replies from; here from the models themselves."""
 
-    replays = False  # whether others have asked the models, so that their work is not this stage's
+    replays = False  # whether shards have asked the models, so their work is counted there
 
     def attach(self, name: str, chat: Chat) -> None:
         """Take part in the requests of a chat model, which has this name within its stage."""
 
 
 class ReplyLog(ReplyExchange):
-    """Keeps all replies of the chat models of a shard, in the order in which they were asked for."""
+    """Keeps all replies of the chat models of a shard, in the order of their requests."""
 
     def __init__(self) -> None:
         self._records: list[ReplyRecord] = []
@@ -73,7 +74,7 @@ class ReplyLog(ReplyExchange):
 
     def write(self, folder: Path) -> int:
         """Write ``replies.parquet``, model by model; returns the number of replies."""
-        # The judge of under-search runs beside the policy, so their replies are mixed by chance.
+        # The judge of under-search runs beside the policy, so their replies come in a random order.
         by_model = sorted(self._records, key=lambda record: record.source)
         return write_parquet(folder / REPLIES, by_model, ReplyRecord)
 
@@ -81,8 +82,8 @@ class ReplyLog(ReplyExchange):
 class ShardReplies(ReplyExchange):
     """The replies that shards have written, for the chat models of the stage that joins them.
 
-    With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a rerun of
-    an undivided stage does. Models in this process would give the same reply.
+    With ``retry`` a prompt whose recorded reply cannot be used is sent to its endpoint again, as a
+    rerun of an undivided stage does. Models in this process would give the same reply.
     """
 
     replays = True
@@ -105,7 +106,7 @@ class ShardReplies(ReplyExchange):
 class Replay:
     """Recorded replies by the key of their request, in the order in which they came.
 
-    ``origin`` says for messages where they are from.
+    ``origin`` names their source in messages.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class Replay:
         self.retry = retry
 
     def take(self, keys: Iterable[bytes]) -> dict[bytes, Reply]:
-        """The next reply to each request, of which the last is repeated; with ``retry`` the last.
+        """The next recorded reply to each request, then the last again; with ``retry`` the last.
 
         Raises StoreError when a request has none.
         """
@@ -125,8 +126,8 @@ class Replay:
             replies = self._replies.get(key)
             if not replies:
                 raise StoreError(
-                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or the "
-                    "prompts have changed since they ran; rerun the stage with --force"
+                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or "
+                    "the prompts have changed since they ran; rerun the stage with --force"
                 )
             if self.retry:
                 taken[key] = replies[-1]

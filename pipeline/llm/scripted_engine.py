@@ -1,8 +1,8 @@
 """An engine that emits scripted text token by token, for tests and simulations.
 
-The script maps the end of the prompt (or the whole request, through a function) to the next segment.
-Everything else matches a real engine: many requests in flight, one token per request and step, stop
-strings that may end inside a token, token budgets, and an end-of-sequence id.
+The script maps the end of the prompt (or the whole request, through a function) to the next
+segment. Everything else matches a real engine: many requests in flight, one token per request and
+step, stop strings that may end inside a token, token budgets, and an end-of-sequence id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _InProgress:
 
 
 class ScriptedEngine(Engine):
-    """Emits the segments of ``script``, each followed by the end-of-sequence id unless stopped before.
+    """Emits the segments of ``script``, each with the end-of-sequence id unless stopped before.
 
     A mapping is searched for the longest key that the decoded prompt ends with. Log-probabilities
     are 0 nats, because a script is deterministic.

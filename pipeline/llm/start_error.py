@@ -1,9 +1,9 @@
 """Why vLLM could not start, as one sentence.
 
-With the multi-process engine, which GPUs use, the exception that ends a start is only in the log of vLLM's own
-processes: the process of the stage learns "Engine core initialization failed. See root cause above". These
-processes therefore write the message of the first exception that they log to a file (`CauseFile`), and the
-stage's process explains it.
+With the multi-process engine, which GPUs use, the exception that ends a start is only in the log of
+vLLM's own processes: the process of the stage learns "Engine core initialization failed. See root
+cause above". These processes therefore write the message of the first exception that they log to a
+file (`CauseFile`), and the stage's process explains it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LEAST_SHARE = 0.1  # less holds no model, so it is not proposed
 class CauseFile(logging.Filter):
     """Writes the message of the first exception that a logger gets to ``path``; drops no record.
 
-    A filter, because vLLM removes other handlers when it configures its logging in a process. Several
-    processes may share the file: the first one to write it wins.
+    It is a filter, because vLLM removes other handlers when it configures its logging in a process.
+    Several processes may share the file: the first one to write it wins.
     """
 
     def __init__(self, path: str) -> None:
@@ -44,7 +44,10 @@ class CauseFile(logging.Filter):
 
 
 def start_error(model: object, error: BaseException, cause: Path) -> str:
-    """The sentence for a failed start; ``error`` is of this process, ``cause`` is the file of `CauseFile`."""
+    """The sentence for a failed start; ``cause`` is the file of `CauseFile`.
+
+    ``error`` is the exception in this process.
+    """
     try:
         message = cause.read_text(encoding="utf-8")
     except OSError:  # the engine is in this process, or its process was killed
@@ -56,8 +59,8 @@ def start_error(model: object, error: BaseException, cause: Path) -> str:
     return f"vLLM could not start with {model}: " + (
         _occupied(occupied)
         if occupied
-        else f"{message.splitlines()[0]}; check engine.dtype, engine.max_model_len and the memory settings, or "
-        "set VLLM_LOGGING_LEVEL=INFO"
+        else f"{message.splitlines()[0]}; check engine.dtype, engine.max_model_len and "
+        "the memory settings, or set VLLM_LOGGING_LEVEL=INFO"
     )
 
 
@@ -68,5 +71,6 @@ def _occupied(found: re.Match[str]) -> str:
         remedy += f", or lower gpu_memory_utilization to at most {share:g}"
     return (
         f"{found['free']} of {found['total']} GiB are free on {found['device']}, and the engine's "
-        f"gpu_memory_utilization, {found['share']}, asks for {found['wanted']}; {remedy}, and run again"
+        f"gpu_memory_utilization, {found['share']}, asks for {found['wanted']}; {remedy}, and run "
+        "again"
     )

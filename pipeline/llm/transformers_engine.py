@@ -1,9 +1,9 @@
 """transformers' ``generate`` as an engine, for machines without vLLM; it must be chosen explicitly.
 
-Input and output are those of every engine. Requests are generated in left-padded batches that run
-to completion (no continuous batching). Every request has a separate random generator: the argmax of
-its logits plus Gumbel noise from that generator is a sample from their softmax, so the requests of a
-batch share no random state.
+Input and output are as for every engine. Requests are generated in left-padded batches that run to
+completion (no continuous batching). Every request has a separate random generator: the argmax of
+its logits plus Gumbel noise from that generator is a sample from their softmax, so the requests of
+a batch share no random state.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class TransformersEngine(Engine):
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; raises EngineError when prompt plus segment exceed the context length."""
+        """Queue a request; raises EngineError if prompt plus segment exceed the context length."""
         if len(request.prompt_ids) + request.max_tokens > self.max_model_len:
             raise EngineError(
-                f"request {request.id} needs {len(request.prompt_ids)} + {request.max_tokens} tokens; "
-                f"engine.max_model_len is {self.max_model_len}; raise it"
+                f"request {request.id} needs {len(request.prompt_ids)} + {request.max_tokens} "
+                f"tokens; engine.max_model_len is {self.max_model_len}; raise it"
             )
         self._waiting.append(request)
 

@@ -33,7 +33,8 @@ from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
 
-# Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few prefixes.
+# Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
+# prefixes.
 CPU_BLOCK = 32
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values that vLLM accepts for max_lora_rank
 
@@ -76,9 +77,10 @@ class VllmEngine(Engine):
         self.tokenizer = model_tokenizer(self._served.path)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request; raises EngineError when vLLM rejects it, for example as too long.
+        """Queue a request.
 
-        Raises EngineError too when a process of the engine has ended.
+        Raises EngineError when vLLM rejects it (for example as too long), or when a process of the
+        engine has ended.
         """
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
@@ -159,7 +161,8 @@ def import_vllm() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # The processes of an engine are spawned: threads of torch and the watch of a parent do not survive a fork.
+    # The processes of an engine are spawned: threads of torch and the watch of a parent do not
+    # survive a fork.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # vLLM configures its logging only after its first modules have emitted warnings.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
@@ -186,13 +189,13 @@ def _start(
 def engine_arguments(
     config: EngineConfig, model: str, seed: int, settings: dict[str, object]
 ) -> EngineArgs:
-    """vLLM's arguments for the platform of this machine; ``settings`` are those of an adapter."""
+    """vLLM's arguments for the platform of this machine; ``settings`` belong to an adapter."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
         # A second process would import every package again and take a core from the first one. With
-        # 1 in the environment the engine has processes of its own, as on GPUs.
+        # 1 in the environment the engine starts separate processes, as on GPUs.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # With few sequences, vLLM splits the attention of one over several threads and adds up the
         # parts. Log-probabilities then differ by up to 0.03 with the others of its batch.

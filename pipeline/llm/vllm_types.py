@@ -37,7 +37,7 @@ class CompletionOutput(Protocol):
 
 
 class RequestOutput(Protocol):
-    """The state of one request; ``outputs`` has one entry, because each request generates one segment."""
+    """The state of one request; ``outputs`` has one entry, the segment of the request."""
 
     @property
     def request_id(self) -> str: ...

@@ -46,8 +46,9 @@ def titled_terms() -> frozenset[str]:
 def candidate_terms(terms: Mapping[str, Any], grammar: str | None = None) -> CandidateTerms | None:
     """The values to pair by, from reward terms without the name of their method.
 
-    Tries the method of ``grammar`` first and then all others, because trajectories in one grammar may
-    have been scored with another method's reward. Returns None when no method recognizes the terms.
+    Tries the method of ``grammar`` first and then all others, because trajectories in one grammar
+    may have been scored with another method's reward. Returns None when no method recognizes the
+    terms.
     """
     for name in sorted(METHODS, key=lambda name: name != grammar):
         values = method(name).candidate_terms(terms)

@@ -1,7 +1,7 @@
 """The interface of a method: every module of this package defines one `Method`.
 
-Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and the
-facts that decide fingerprints are in `pipeline.core.methods`.
+Stages get it from `pipeline.methods.method` and do not compare method names. Names, grammars and
+the facts that decide fingerprints are in `pipeline.core.methods`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.sft_data.steps import Fact, Hop
 Scorer = Callable[
     [Sequence[Trajectory], Sequence[Sequence[Verdict]] | None], Sequence[Mapping[str, Any]]
 ]
-"""Reward terms of every trajectory, in order; the second argument holds the verdicts on their steps."""
+"""Reward terms of every trajectory, in order, from trajectories and verdicts on their steps."""
 
 
 class ScoreInputs(Protocol):
@@ -70,12 +70,12 @@ def unchanged(steps: Sequence[Step]) -> Sequence[Step]:
 
 @dataclass(frozen=True)
 class Method:
-    """The parts of a method: functions of records, and texts for the report and the dataset card."""
+    """The parts of a method: functions of records, and texts for report and dataset card."""
 
     scorer: Callable[[Rewards, ScoreInputs], Scorer]
     """Builds the scorer from the block ``rewards``."""
     candidate_terms: Callable[[Mapping[str, Any]], CandidateTerms | None]
-    """The values by which pairs are selected, from reward terms; None for terms of another reward."""
+    """The values by which pairs are selected, from reward terms; None for another reward."""
     selection: str
     """How pairs are selected: the end of a sentence on the dataset card."""
     reward_titles: Mapping[str, str]
@@ -94,7 +94,7 @@ class Method:
     step_titles: Mapping[str, str] = field(default_factory=dict)
     """Titles in the report of the terms of a single step, by term."""
     whole_shard: bool = False
-    """Whether all trajectories of a shard are scored in one call, not batch by batch."""
+    """Whether all trajectories of a shard are scored in one call instead of batch by batch."""
     pair_kinds: tuple[PairKind, ...] = ()
     """Kinds of pairs about the content of trajectories that its selection can make."""
     record_needs: Literal["evidence", "verdicts", "turns", "answer"] = "answer"

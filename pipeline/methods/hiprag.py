@@ -1,4 +1,4 @@
-"""HiPRAG (arXiv 2510.07794): a reward that counts judged search decisions; pairs by a margin of it."""
+"""HiPRAG (arXiv 2510.07794): a reward for right search decisions; pairs by a margin of it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def _build_step(
 METHOD = Method(
     scorer=_scorer,
     candidate_terms=by_total,
-    selection="by a margin of\nSearch-R1's outcome reward (arXiv 2503.09516, with the format term of 2505.15117)",
+    selection="by a margin of\nSearch-R1's outcome reward (arXiv 2503.09516, "
+    "with the format term of 2505.15117)",
     reward_titles={
         "answer": "Answer (exact match or F1)",
         "format": "Format",

@@ -1,7 +1,7 @@
 """Names of pairs and questions in exported pages, so that the report can link to them.
 
-``steep browse --export`` writes a page with these anchors, and the report links to the page `EXPORT` beside
-it. An anchor is made of letters and digits, because ids are untrusted text.
+``steep browse --export`` writes a page with these anchors, and the report links to the page
+`EXPORT` beside it. An anchor is made of letters and digits, because ids are untrusted text.
 """
 
 from __future__ import annotations

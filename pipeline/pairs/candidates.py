@@ -1,8 +1,8 @@
-"""The values by which a trajectory is selected for pairs, and the record of a pair.
+"""The values that select a trajectory for pairs, and the record of a pair.
 
-Two kinds of reward are known: one with separate outcome and process terms (TeaRAG, arXiv 2511.05385,
-eq. 5, 6 and 13), and one whose terms add up to a single number that is compared by a margin (HiPRAG,
-arXiv 2510.07794, eq. 1; ProGraph-R1 eq. 15).
+There are two kinds of reward. The first has separate outcome and process terms (TeaRAG, arXiv
+2511.05385, eq. 5, 6 and 13). In the second the terms add up to a single number that is compared by
+a margin (HiPRAG, arXiv 2510.07794, eq. 1; ProGraph-R1 eq. 15).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def by_outcome_and_process(terms: Mapping[str, Any]) -> CandidateTerms | None:
 def by_total(terms: Mapping[str, Any]) -> CandidateTerms | None:
     """``total`` as the reward, with ``format`` and ``answer``; None where one is missing.
 
-    ``process`` is n_corr / n, the share of correct search decisions, and 1 where none was judged.
-    Raises InputError for a term that is not a finite number.
+    ``process`` is n_corr / n, the share of correct search decisions, and 1 without a judged
+    decision. Raises InputError for a term that is not a finite number.
     """
     if not {"format", "answer", "total"} <= terms.keys():
         return None
@@ -74,7 +74,7 @@ def pair_of(
     rewards: tuple[dict[str, Any], dict[str, Any]],
     round: int,
 ) -> Pair:
-    """The pair of two trajectories, or of views with the same fields, whose ``output`` may be None."""
+    """The pair of two trajectories, or of views with the same fields; ``output`` may be None."""
     return Pair(
         question_id=chosen.question_id,
         prompt=prompt,

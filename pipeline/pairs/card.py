@@ -38,12 +38,17 @@ pairs = load_dataset("path/to/this/directory", split="train")
 
 | field | content |
 |---|---|
-| `prompt`, `chosen`, `rejected` | chat messages; a trajectory is one assistant turn, retrieved text included |
-| `kind` | why the rejected trajectory is worse: `format`, `easy` (wrong answer), `hard` (partly right answer), `margin` (right answer, lower reward), `step` (only the last step, after the same prefix) |
-| `chosen_id`, `rejected_id`, `question_id`, `policy`, `round` | ids of the trajectories and their question, the policy that sampled them, the round |
+| `prompt`, `chosen`, `rejected` | \
+chat messages; a trajectory is one assistant turn, retrieved text included |
+| `kind` | why the rejected trajectory is worse: \
+`format`, `easy` (wrong answer), `hard` (partly right answer), \
+`margin` (right answer, lower reward), `step` (only the last step, after the same prefix) |
+| `chosen_id`, `rejected_id`, `question_id`, `policy`, `round` | \
+ids of the trajectories and their question, the policy that sampled them, the round |
 | `chosen_rewards`, `rejected_rewards` | every reward term, as JSON text |
 | `prompt_ids`, `chosen_ids`, `rejected_ids` | token ids as sampled and as inserted |
-| `chosen_spans`, `rejected_spans` | the writer of every token; only tokens of the model carry loss |
+| `chosen_spans`, `rejected_spans` | \
+the writer of every token; only tokens of the model carry loss |
 
 ## Selection
 

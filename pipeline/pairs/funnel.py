@@ -1,7 +1,7 @@
 """The rejection funnel: the number of trajectories of every data set in every bin of the pairing.
 
-Input: the pairing outcome of every trajectory. Output: counts, and a Markdown table. The funnel shows
-why a round has few pairs: no good trajectories, no bad ones, or duplicates.
+Input: the pairing outcome of every trajectory. Output: counts, and a Markdown table. The funnel
+shows why a round has few pairs: no good trajectories, no bad ones, or duplicates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class PairingOutcome:
 class Funnel:
     """Counts of pairing outcomes.
 
-    ``counts`` is ``{"bins": {bin: count}, "datasets": {dataset: {bin: count}}}``; every bin is listed.
+    ``counts`` is ``{"bins": {bin: count}, "datasets": {dataset: {bin: count}}}``; every bin is
+    listed.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Pairs of many questions, one question in memory at a time.
 
-Input: trajectories or candidates in which those of a question follow each other, as the stage
-``sample`` writes them. Output: the pairs of each question, and the pairing outcome of each of its
-trajectories. Memory: one question, and a digest of every trajectory id and question id (about 100
-bytes each) to detect repetitions.
+Input: trajectories or candidates, grouped by question as the stage ``sample`` writes them. Output:
+the pairs of each question, and the pairing outcome of each of its trajectories. Memory: one
+question, and a digest of every trajectory id and question id (about 100 bytes each) to detect
+repetitions.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def pair_questions(
 ) -> Iterator[QuestionPairs]:
     """The pairs of each question, as it comes.
 
-    Raises InputError when two trajectories share an id, or those of a question were scored with
-    different rewards.
+    Raises InputError when two trajectories share an id, or when trajectories of a question were
+    scored with different rewards.
     """
     seen: set[bytes] = set()
     for question_id, candidates in questions:

@@ -1,8 +1,8 @@
-"""Why a pair was formed: the conditions of `pipeline.pairs.select`, with the values that met them.
+"""Why a pair was formed: the conditions of `pipeline.pairs.select` and the values that met them.
 
-Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and the
-thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice of the
-partner (TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
+Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and
+the thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice
+of the partner (TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def reasons(
     if kind == "step":
         margin = _setting(thresholds, "step_margin")
         return Reasons(
-            "Its step has the highest reward of all steps after the shared prefix. Only this step is "
-            "trained.",
+            "Its step has the highest reward of all steps after the shared prefix. Only this step "
+            "is trained.",
             f"Its step has the lowest reward after the shared prefix, lower by at least {margin}.",
             "The best and the worst step after each shared prefix form one pair.",
         )
@@ -46,8 +46,8 @@ def reasons(
             f"It is right and well-formed, with the highest reward of such samples, {best}.",
             _rejected_by_margin(kind, chosen, rejected, thresholds),
             "Partners are taken from the lowest reward on: at most "
-            f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong search "
-            "decision, and one that is only wrong or malformed.",
+            f"{_setting(thresholds, 'decisions')} that are right, at most as many with a wrong "
+            "search decision, and a single partner that is only wrong or malformed.",
         )
     return Reasons(
         _chosen(chosen, thresholds),
@@ -83,8 +83,8 @@ def _rejected(kind: PairKind, chosen: Candidate, rejected: Candidate, thresholds
             f"It is well-formed, and {outcome} is at most {_setting(thresholds, 'easy_outcome')}."
         )
     text = (
-        f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by at "
-        f"least {_setting(thresholds, 'hard_margin')}"
+        f"It is well-formed, and {outcome} is lower than the chosen {_number(chosen.outcome)} by "
+        f"at least {_setting(thresholds, 'hard_margin')}"
     )
     if thresholds.terms == "all":
         text += f"; process {_number(rejected.process)} is not above {_number(chosen.process)}"
@@ -99,15 +99,15 @@ def _rejected_by_margin(
         "easy": "It is well-formed with a wrong answer",
     }.get(kind, "It is right and well-formed")
     return (
-        f"{what}, and its reward {_number(rejected.total)} is lower than {_number(chosen.total)} by at "
-        f"least {_setting(thresholds, 'margin')}."
+        f"{what}, and its reward {_number(rejected.total)} is lower than {_number(chosen.total)} "
+        f"by at least {_setting(thresholds, 'margin')}."
     )
 
 
 def _partner(
     rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
 ) -> str:
-    """Why none of the samples before the partner was taken; the order is that of `select`."""
+    """Why none of the samples before the partner was taken, in the order of `select`."""
     before = Counter(
         _LOWER.get(outcome, "")
         for other, outcome in others
@@ -121,7 +121,7 @@ def _partner(
     return f"{walk} Before this partner: {which}."
 
 
-# What a sample before a partner is; duplicates are not looked at.
+# Why a sample before a partner was passed over; duplicates are skipped.
 _LOWER: dict[str, str] = {
     "chosen": "good enough to be chosen",
     "chosen-unpaired": "good enough to be chosen",
@@ -134,7 +134,7 @@ _LOWER: dict[str, str] = {
 
 
 def place(candidate: Candidate, thresholds: Pairs) -> tuple[float, int]:
-    """The place in the order in which partners are looked for, from the lowest total on."""
+    """The place in the order in which partners are tried, from the lowest total on."""
     return round(counted_total(candidate, thresholds), 9), candidate.sample
 
 

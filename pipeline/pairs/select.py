@@ -1,20 +1,21 @@
 """Preference pairs from scored trajectories of one question (TeaRAG, arXiv 2511.05385, eq. 14).
 
-Trajectories whose reward is a single number (HiPRAG, ProGraph-R1, Search-R1) are paired by a margin.
+Trajectories whose reward is a single number (HiPRAG, ProGraph-R1, Search-R1) are paired by a
+margin.
 
-The chosen set holds the well-formed trajectories with the right answer and, for multi-hop questions,
-a good process. All trajectories are sorted by format + outcome + process, ascending. For each chosen
-trajectory, best first, the list is walked from where the previous walk stopped, and the first
-trajectory that qualifies becomes its rejected partner:
+The chosen set holds the well-formed trajectories with the right answer and, for multi-hop
+questions, a good process. All trajectories are sorted by format + outcome + process, ascending. For
+each chosen trajectory, best first, the list is walked from where the previous walk stopped, and the
+first trajectory that qualifies becomes its rejected partner:
 
 - format: the trajectory fails the format;
 - easy: well-formed, outcome at most 0.3;
 - hard (multi-hop only): well-formed, 0.3 < outcome <= chosen outcome - 0.3, and its process is not
   above the chosen one's.
 
-For table 8, ``pairs.terms`` leaves terms out, of the sum and of every condition. Without the process, a
-multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of eq. 14. Without
-the format too, malformed trajectories are chosen and rejected by their outcomes.
+For table 8, ``pairs.terms`` leaves terms out of the sum and of every condition. Without the
+process, a multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of
+eq. 14. Without the format too, malformed trajectories are chosen and rejected by their outcomes.
 
 Every trajectory ends in exactly one bin of the funnel.
 """
@@ -73,7 +74,8 @@ class Candidate:
         format: 1 for a well-formed trajectory, else 0.
         outcome: the outcome term; with ``reward`` the answer term, 1 for a right answer.
         process: the process term; with ``reward`` the share of correct search decisions.
-        output: the text or its digest, equal for duplicates; None if unknown, which equals no other.
+        output: the text or its digest, equal for duplicates; None if unknown, which equals no
+            other.
         broken: whether retrieval failed while it was sampled.
         reward: the reward, if it is a single number (HiPRAG, ProGraph-R1, Search-R1).
         judged: False if the reward counts search decisions and no verdict on them is known.
@@ -168,10 +170,11 @@ def select(
 def _select_by_margin(
     candidates: Sequence[Candidate], thresholds: Pairs, bins: dict[str, Bin]
 ) -> list[CandidatePair]:
-    """Pairs of the right and well-formed trajectories of the highest reward with worse ones.
+    """Pair the right and well-formed trajectories of the highest reward with worse trajectories.
 
     Each chosen trajectory, in order of samples, gets partners whose reward is lower by at least
-    ``thresholds.margin``, worst first. No partner is used twice. There are three groups of partners:
+    ``thresholds.margin``, worst first. No partner is used twice. There are three groups of
+    partners:
 
     - right and well-formed (kind *margin*, only the search decisions differ): at most
       ``thresholds.decisions``;

@@ -1,9 +1,10 @@
-"""Step pairs: two steps after the same prefix, of which the better one is chosen (ProGraph-R1, eq. 15).
+"""Step pairs: the better and the worse of two steps after a prefix (ProGraph-R1, eq. 15).
 
-Input: the scored trajectories of one question, with step rewards. Output: pairs of trajectories that
-end with the step; all tokens before the step are excluded from training. A step that occurs in several
-trajectories counts once, with the mean of its rewards R_t. For every prefix, the best step of a
-well-formed trajectory is paired with the worst step if their rewards differ by at least a margin.
+Input: the scored trajectories of one question, with step rewards. Output: pairs of trajectories
+that end with the step; all tokens before the step are excluded from training. A step that occurs in
+several trajectories counts once, with the mean of its rewards R_t. For every prefix, the best step
+of a well-formed trajectory is paired with the worst step if their rewards differ by at least a
+margin.
 
 The first turns of all samples of a question follow the same prompt. Later turns share a prefix only
 where two samples have the same tokens and the same knowledge before the turn, which is rare at a
@@ -102,7 +103,7 @@ def _up_to_turn(occurrence: _Occurrence) -> Trajectory:
 
 
 def _ending(spans: Sequence[Span], number: int) -> list[Span]:
-    """The spans up to the model's span ``number`` (from 0), with those before it as observations."""
+    """The spans up to the model's span ``number`` (from 0); earlier ones become observations."""
     model_spans = [index for index, (*_, writer) in enumerate(spans) if writer == "model"]
     last = model_spans[number] if number < len(model_spans) else len(spans) - 1
     before: list[Span] = [(start, end, "observation") for start, end, _ in spans[:last]]

@@ -2,9 +2,10 @@
 
 TeaRAG (arXiv 2511.05385) eq. 9 to 11. For evidence g_t and one kind of text (subquery, context,
 summary), m_t is the largest similarity of g_t with the texts of that kind in all steps. The context
-texts are all retrieved items. Input: the evidence and steps of trajectories, and a similarity model.
-Output: m_t of every piece of evidence. The similarities of a batch of trajectories are requested in one
-call, and each (evidence, text) pair once, because samples of one question share most of both.
+texts are all retrieved items. Input: the evidence and steps of trajectories, and a similarity
+model. Output: m_t of every piece of evidence. The similarities of a batch of trajectories are
+requested in one call, and each (evidence, text) pair once, because samples of one question share
+most of both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.core.similarity import Similarity
 
 
 class EvidenceMatches(TypedDict):
-    """m_t in [0, 1] of every piece of golden evidence (in its order), by kind of text (eq. 9-11)."""
+    """m_t in [0, 1] of every piece of golden evidence, in order, by kind of text (eq. 9-11)."""
 
     subquery: list[float]
     context: list[float]

@@ -3,9 +3,9 @@
     R(T) = A (1 - lambda_f) + lambda_f F + lambda_p A F N_corr / N
 
 A is the cover exact match of the final answer, F the format verdict, N the number of steps of both
-kinds, and N_corr the number of search steps that are no over-searches plus the number of other steps
-that are no under-searches. With A = F = 1 the reward is 1 + lambda_p N_corr / N. Input: trajectories
-and the verdicts on their steps. Output: every term of every trajectory.
+kinds, and N_corr the number of correct steps: search steps without over-search plus other steps
+without under-search. With A = F = 1 the reward is 1 + lambda_p N_corr / N. Input: trajectories and
+the verdicts on their steps. Output: every term of every trajectory.
 
 Departures. The released code counts only search steps in N, so that a trajectory without any search
 earns the whole bonus; this module counts both kinds, as the paper does. A step with an unknown
@@ -67,10 +67,10 @@ def score(
 ) -> list[HiPragRewards]:
     """Every term of every trajectory, in order, in the layout of ``steep score``.
 
-    Reads ``answers``, ``answer``, ``format_ok`` and ``steps``. ``verdicts`` holds one entry per step,
-    None for a step that was not judged. Raises InputError naming the step when such a step would
-    count, which is where the answer is correct and the format followed; elsewhere None is recorded
-    as unknown.
+    Reads ``answers``, ``answer``, ``format_ok`` and ``steps``. ``verdicts`` holds one entry per
+    step, None for a step that was not judged. Raises InputError naming the step when such a step
+    would count, that is, when the answer is correct and the format followed; elsewhere None is
+    recorded as unknown.
     """
     return [
         _terms(trajectory, rulings, weights)

@@ -5,8 +5,8 @@
 r_outcome is the format, 1 or 0, plus the token F1 of the answer. Progress r_sp is the difference of
 the value estimates of two neighboring states (`pipeline.rewards.progress`); r_con and r_ans are the
 structure terms (`pipeline.rewards.structure`). Input: trajectories with the terms of their turns.
-Output: every term of every step, their means over the trajectory, and ``total``, the mean of R_t, by
-which trajectories are paired.
+Output: every term of every step, their means over the trajectory, and ``total``, the mean of R_t,
+by which trajectories are paired.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT = ProGraphWeights()
 
 
 class StepRewards(TypedDict):
-    """r_sp (None where it was not measured), r_con, r_ans and R_t of one step."""
+    """r_sp (None if not measured), r_con, r_ans and R_t of one step."""
 
     progress: float | None
     connectivity: float
@@ -62,8 +62,8 @@ def step_rewards(
 ) -> ProGraphRewards:
     """The rewards of one trajectory.
 
-    ``values`` are the value estimates before every turn and after the last. None means that progress
-    was not measured: it is then null in the record and left out of the totals.
+    ``values`` are the value estimates before every turn and after the last. None means that
+    progress was not measured: it is then null in the record and left out of the totals.
     """
     format_ok = float(trajectory.format_ok)
     answer = f1(trajectory.answer, trajectory.answers)
@@ -108,7 +108,7 @@ def combined(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the measured values: 0 of no values at all, None where none was measured."""
+    """The mean of the measured values; 0 without values, None without measured values."""
     measured = [value for value in values if value is not None]
     if values and not measured:
         return None

@@ -8,10 +8,10 @@ The value after the last turn is the outcome of the trajectory itself, so nothin
 Input: trajectories, and a function that continues them. Output: the values of all states.
 
 A state is its prompt and token ids, and each distinct state is continued once. All samples of a
-question share the initial state, and samples with the same first tokens share early states. The answers
-of a state's continuations are cached by content (policy, settings, ids), so a killed stage continues
-where it stopped, and changed gold answers need no new continuations. States are continued in the order
-of their ids, so that an engine with a prefix cache reuses it.
+question share the initial state, and samples with the same first tokens share early states. The
+answers of a state's continuations are cached by content (policy, settings, ids), so a killed stage
+continues where it stopped, and changed gold answers need no new continuations. States are continued
+in the order of their ids, so that an engine with a prefix cache reuses it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """The answers of one state's continuations; those whose retrieval failed are left out."""
+    """The answers of one state's continuations, except where retrieval failed."""
 
     answers: list[str | None]
     generated_tokens: int
@@ -61,7 +61,10 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """``trajectory`` before turn ``turn``: its first ``length`` tokens, ``written`` by the model."""
+    """``trajectory`` before turn ``turn``: its first ``length`` tokens.
+
+    The model wrote ``written`` of them.
+    """
 
     trajectory: Trajectory
     turn: int
@@ -90,7 +93,8 @@ class ValueEstimator:
     Attributes:
         resume: continues partial trajectories.
         cache: the cache of continuations.
-        identity: digest of all that decides a continuation besides its state (policy, settings).
+        identity: digest of everything that decides a continuation besides its state (policy,
+            settings).
         continuations: M, the continuations of each state.
         seed: the seed of the run.
         cost: counts over all calls of `values`.
@@ -118,7 +122,7 @@ class ValueEstimator:
             states |= zip(keys[-1], before_turns, strict=True)
         self.cost.states += sum(map(len, keys))
         continued = self._continued(states)
-        # By question, so that the costs of the shards of a stage add up to those of the whole.
+        # By question, so that the costs of the shards of a stage add up to the whole cost.
         for _, key in {
             (trajectory.question_id, key)
             for trajectory, of_trajectory in zip(trajectories, keys, strict=True)
@@ -182,8 +186,8 @@ class ValueEstimator:
         except (InputError, UnicodeDecodeError, KeyError, TypeError):
             pass
         raise StoreError(
-            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states are "
-            "continued again"
+            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states "
+            "are continued again"
         )
 
     def _store(self, continued: Mapping[bytes, Continued]) -> None:

@@ -1,12 +1,12 @@
-"""Search-R1's outcome reward of a trajectory, with a weight on the format (arXiv 2503.09516, 2505.15117).
+"""Search-R1's outcome reward of a trajectory, with a format term (arXiv 2503.09516, 2505.15117).
 
     R(T) = A (1 - lambda_f) + lambda_f F
 
 A is the exact match of the final answer (2503.09516, 3.4, "rule-based outcome reward") and F the
-format verdict, 1 or 0. With a binary A these are the four cases of 2505.15117: 1 for a right answer in
-the right format, 1 - lambda_f for a right answer in a wrong format, lambda_f for the format alone, 0
-otherwise. lambda_f = 0 is the reward of 2503.09516, which has no format term. Input: trajectories.
-Output: every term of every trajectory.
+format verdict, 1 or 0. With a binary A these are the four cases of 2505.15117: 1 for a right answer
+in the right format, 1 - lambda_f for a right answer in a wrong format, lambda_f for the format
+alone, 0 otherwise. lambda_f = 0 is the reward of 2503.09516, which has no format term. Input:
+trajectories. Output: every term of every trajectory.
 
 Departure: A can be the token F1 instead of the exact match (``answer``), for questions whose gold
 answers are long.

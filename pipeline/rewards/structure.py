@@ -1,12 +1,12 @@
 """Structure rewards: connectivity of a step and reach of the answer (ProGraph-R1, eq. 12-14).
 
-V(.) are the entities of a text or of retrieved items, G_t the items that step t retrieved, and s_<t the
-question and everything written or retrieved before step t::
+V(.) are the entities of a text or of retrieved items, G_t the items that step t retrieved, and s_<t
+the question and everything written or retrieved before step t::
 
     r_con(t) = |V(G_t) ∩ V(s_<t)| / |V(G_t)|        r_ans(t) = |V(G_t) ∩ V(y*)| / |V(G_t)|
 
-Both are 0 where V(G_t) is empty. Input: trajectories, and a source of entities. Output: both terms of
-every turn. The entities of a hyperedge are its members in the graph; the entities of a text are those
+Both are 0 where V(G_t) is empty. Input: trajectories, and a source of entities. Output: both terms
+of every turn. The entities of a hyperedge are its members in the graph; a text has the entities
 whose names occur in it.
 """
 

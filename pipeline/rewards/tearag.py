@@ -4,11 +4,11 @@ Outcome (eq. 5) is the token F1 of the answer; format (eq. 6) is 1 or 0; consist
 the fraction of steps whose subquery names every key entity; subquery, context and summary are
 r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighted sum and may exceed
 1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k, or F1 for
-ablations, and the process is 0. A malformed trajectory is scored on the steps that could be parsed. Input: trajectories and
-a similarity model. Output: every term of every trajectory.
+ablations, and the process is 0. A malformed trajectory is scored on the steps that could be parsed.
+Input: trajectories and a similarity model. Output: every term of every trajectory.
 
-Beyond the paper, off by default: with verdicts of judges (`pipeline.judges`) the process reward has a
-fifth term, the share of steps whose search was needed, over the steps whose verdict is known.
+Beyond the paper, off by default: with verdicts of judges (`pipeline.judges`) the process reward has
+a fifth term, the share of steps whose search was needed, over the steps whose verdict is known.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.rewards.evidence_match import EvidenceMatches, match_evidence
 
 
 class TeaRagWeights(NamedTuple):
-    """The weights of eq. 13 with the paper's values, and ``judged``, the weight beyond the paper."""
+    """The weights of eq. 13 with the paper's values, and ``judged``, which the paper lacks."""
 
     consistency: float = 0.1
     subquery: float = 0.3
@@ -69,11 +69,11 @@ def score(
 
     Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``.
     ``single_per_step`` divides the outcome of single-hop questions by the steps. With
-    ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for which
-    ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts``
-    on the steps of every trajectory add the terms ``judged`` (None and without weight where no
-    verdict is known) and ``steps``. Raises RetrievalError when the similarity model fails; a failure
-    is never turned into a reward.
+    ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for
+    which ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts`` on the
+    steps of every trajectory add the terms ``judged`` (None and without weight if no verdict is
+    known) and ``steps``. Raises RetrievalError when the similarity model fails; a failure is never
+    turned into a reward.
     """
     matches = match_evidence(
         [(trajectory.evidence, trajectory.steps) for trajectory in trajectories], similarity

@@ -1,1 +1,1 @@
-"""Roll out policies: the sampler, trajectories in progress, turns, and importers of other outputs."""
+"""Roll out policies: the sampler, partial trajectories, turns, and importers of outputs."""

@@ -1,22 +1,23 @@
 """Which part of another system's output the policy wrote, and which part was retrieved.
 
-Other systems insert documents as they are, so a document may hold any text: chat turns, closing tags,
+Other systems insert documents unchanged, so a document may hold any text: chat turns, closing tags,
 whole answers. Input: the text of one output, which may begin with its chat prompt. Output: the text
-after the prompt, and the character ranges of the retrieved blocks in it. Four rules keep the text of a
-document out of the policy's text:
+after the prompt, and the character ranges of the retrieved blocks in it. Four rules keep the text
+of a document out of the policy's text:
 
-1. A prompt is removed only from a text that begins with a chat turn, up to the first assistant turn.
-2. A block begins directly after the tag that ends a search, where only the rollout writes. It ends at
-   its closing tag, or with the text when that was cut off. A block of JSON (Graph-R1) ends with the
-   JSON, which a string inside it cannot do.
+1. A prompt is removed only from a text that begins with a chat turn, up to the first assistant
+   turn.
+2. A block begins directly after the tag that ends a search, where only the rollout writes. It ends
+   at its closing tag, or with the text if the text was cut off. A block of JSON (Graph-R1) ends
+   with the JSON; a string inside the JSON cannot end it.
 3. The end of any other block is certain if exactly one closing tag comes before the next block, its
    documents are numbered from 1 without a gap, all blocks of the text hold the same number of
    documents, and there are no more blocks than the row says that there were searches.
 4. Outside the blocks no chat turn begins or ends, except the end of the last turn, and no block of
    another system begins.
 
-A text that violates one of them raises `UncertainWriter`. One forgery passes: the last document of a
-block imitates a whole turn of the policy and a block of as many documents, in a row that does not
+A text that violates one of them raises `UncertainWriter`. One forgery passes: the last document of
+a block imitates a whole turn of the policy and a block of as many documents, in a row that does not
 state its searches. Text alone cannot tell it from a turn of the policy.
 """
 
@@ -48,7 +49,7 @@ class _Layout:
 
     opening: re.Pattern[str]
     closing: re.Pattern[str]
-    turn_closing: re.Pattern[str] | None = None  # of a block that is a chat turn of its own
+    turn_closing: re.Pattern[str] | None = None  # of a block that is a separate chat turn
     numbered: bool = False  # documents are lines "Doc n(Title: ..)"
 
 
@@ -94,8 +95,9 @@ class ImportedText:
 def separate(text: str, grammar_name: str, searches: int | None = None) -> ImportedText:
     """The output without its prompt and end of turn, and the ranges of its retrieved blocks.
 
-    ``searches`` is the number of searches that the row states. Blocks that are chat turns of their
-    own (Graph-R1) become part of the one turn. Raises UncertainWriter, see the module.
+    ``searches`` is the number of searches that the row states. Blocks that are separate chat turns
+    (Graph-R1) become part of the one turn. Raises UncertainWriter when a text violates a rule of
+    this module.
     """
     text = _without_prompt(text)
     blocks = _blocks(text, _LAYOUTS[grammar_name])

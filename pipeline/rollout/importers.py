@@ -2,8 +2,8 @@
 
 Input: JSONL or Parquet with a question, gold answers and the whole model output per line, under any
 of the common field names. Output: trajectories that can be parsed, scored and paired like sampled
-ones, but without token ids. A line that cannot be imported is reported with its reason. So is a line
-of which it is not certain what the policy wrote and what was retrieved (`imported_text`).
+ones, but without token ids. A line that cannot be imported is reported with its reason. So is a
+line whose policy text and retrieved text cannot be separated with certainty (`imported_text`).
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def iterate_outputs(
 
     The policy of a trajectory is the stem of its file. The same question in several files keeps one
     ``question_id``, so that trajectories of several policies can be paired. ``hop`` is used where
-    neither the row nor its data set determines it. One line is in memory at a time, and the number of
-    samples of every question. Raises InputError for a file that is missing or malformed, or has no
-    line that can be imported.
+    neither the row nor its data set determines it. Only one line at a time is in memory, with the
+    number of samples of every question. Raises InputError for a file that is missing or malformed,
+    or has no line that can be imported.
     """
     parser = grammar(grammar_name)
     samples: Counter[str] = Counter()
@@ -219,8 +219,8 @@ def _hop(row: dict[str, Any], dataset: str, fallback: HopType | None) -> HopType
     hop: HopType | None = stated if stated in ("single", "multi") else _HOPS.get(dataset, fallback)
     if hop is None:
         raise _ImportProblem(
-            f"data set {dataset or '(none)'!r} is neither a known single-hop nor multi-hop data set; "
-            "add hop to the row or pass --hop"
+            f"data set {dataset or '(none)'!r} is neither a known single-hop nor multi-hop data "
+            "set; add hop to the row or pass --hop"
         )
     return hop
 

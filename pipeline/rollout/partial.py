@@ -1,8 +1,8 @@
 """A trajectory in progress: text, token ids, log-probabilities and spans.
 
 Model segments and observations are appended in turn; `PartialTrajectory.finish` returns the
-`Trajectory` record. Ids are spliced and never tokenized again (trl#5224). They are decoded once more
-before the record is returned, so that a wrong loss mask cannot reach training (RAGEN#71).
+`Trajectory` record. Ids are spliced and never tokenized again (trl#5224). They are decoded once
+more before the record is returned, so that a wrong loss mask cannot reach training (RAGEN#71).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stable_seed(*parts: str | int) -> int:
 
 @dataclass
 class PartialTrajectory:
-    """A trajectory in progress; fields without a comment are those of `Trajectory`."""
+    """A trajectory in progress; fields without a comment are as in `Trajectory`."""
 
     question: Question
     sample: int
@@ -63,8 +63,8 @@ class PartialTrajectory:
     def append_observation(self, text: str, tokenizer: Tokenizer) -> int:
         """Append observation text; returns its length in tokens.
 
-        The recorded text is the decoded ids. A tokenizer that normalizes Unicode gives the model the
-        normalized text, and the record holds the text that the model saw.
+        The recorded text is the decoded ids. A tokenizer that normalizes Unicode gives the model
+        the normalized text, and the record holds the text that the model saw.
         """
         ids = observation_ids(tokenizer, text)
         decoded = decode(tokenizer, ids)
@@ -83,7 +83,7 @@ class PartialTrajectory:
     def put_context_in_prompt(
         self, items: Sequence[ContextItem], prompt_ids: list[int], tokens: int
     ) -> None:
-        """Replace the prompt by one that shows the retrieved ``items``, which add ``tokens`` to it."""
+        """Replace the prompt by ``prompt_ids``, which show ``items`` in ``tokens`` tokens."""
         self.contexts.append(list(items))
         self.per_retrieval.append(tokens)
         self.prompt_ids = prompt_ids
@@ -91,7 +91,8 @@ class PartialTrajectory:
     def finish(self, grammar: Grammar, tokenizer: Tokenizer, policy: str, stop: Stop) -> Trajectory:
         """The finished record.
 
-        Raises EngineError when text, ids and spans disagree, which no input should be able to trigger.
+        Raises EngineError when text, ids and spans disagree, which no input should be able to
+        trigger.
         """
         trajectory_id = f"{self.question.question_id}/{self.sample}@{policy[:12]}"
         problem = mismatch(tokenizer, self.output, self.spans, self.token_ids, self.token_spans)

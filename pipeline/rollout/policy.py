@@ -1,4 +1,4 @@
-"""What a rollout takes: the policy in a directory, and decoding parameters and budgets.
+"""Inputs of a rollout: the policy in a directory, and decoding parameters and budgets.
 
 Input: the directory of a policy. Output: its adapter and its fingerprint.
 """
@@ -20,7 +20,7 @@ class Policy:
 
 
 def read_policy(directory: Path) -> Policy:
-    """The policy in a directory that a stage wrote: ``sft``, ``train``, ``start`` or ``given-policy``.
+    """The policy in a directory of the stage ``sft``, ``train``, ``start`` or ``given-policy``.
 
     Raises InputError when ``lineage.json`` is missing, malformed, or names no policy.
     """
@@ -33,7 +33,8 @@ def read_policy(directory: Path) -> Policy:
 class RolloutSettings:
     """Decoding parameters and budgets of a rollout; all lengths are in tokens.
 
-    The defaults are those of the configuration block ``sampling``, with an empty system message.
+    The defaults are the same as in the configuration block ``sampling``, with an empty system
+    message.
     """
 
     system: str = ""  # system message; the question is the user message

@@ -6,7 +6,8 @@ use this module. While one batch of queries is retrieved in a thread, the engine
 trajectories; all queries that arrive in the meantime form the next batch.
 
 The seed of a trajectory is a hash of run seed, round, question and sample, and every segment has a
-seed derived from it. Trajectories are therefore independent of the number in flight and their order.
+seed derived from it. Trajectories are therefore independent of the number in flight and their
+order.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def roll_out(
     """Yield ``samples`` trajectories per question as they finish.
 
     Without a ``retriever`` this is the zero-shot baseline (`ClosedBook`). With
-    ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): what the question
-    retrieves is shown in the prompt, before the question. ``policy`` is the
-    fingerprint that the trajectories record. A query whose retrieval fails ends its trajectory with
-    stop "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
+    ``settings.prompt_retrieval`` it is single-round retrieval (definition 3.1): the items that the
+    question retrieves are shown in the prompt, before the question. ``policy`` is the fingerprint
+    that the trajectories record. A query whose retrieval fails ends its trajectory with stop
+    "retrieval_error". Raises EngineError when the engine fails and RetrievalUnavailable when no
     query can be answered.
     """
     scheduler = _Scheduler(engine, grammar, retriever, settings, policy)
@@ -91,8 +92,8 @@ def continue_trajectories(
     """Continue each partial trajectory once, and yield the trajectories as they finish.
 
     Existing tokens and steps count against the budgets, as if the trajectory had been rolled out
-    from its question. ``settings.system`` has no effect, since the prompts exist already. Everything
-    else is as in `roll_out`.
+    from its question. ``settings.system`` has no effect, since the prompts exist already.
+    Everything else is as in `roll_out`.
     """
     return _Scheduler(engine, grammar, retriever, settings, policy).run(iter(trajectories))
 
@@ -233,7 +234,7 @@ class _Scheduler:
         yield from self._generate(trajectory)
 
     def _observation(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """The text of a retrieval: an observation, or for the prompt what stands before the question."""
+        """Text of a retrieval: an observation, or the part of the prompt before the question."""
         if self.prompt_retrieval:
             return self.one_turn.prompt_context(items)
         if self.single_retrieval:
@@ -254,7 +255,7 @@ class _Scheduler:
         return fit_items(items, limit, token_count)
 
     def _first_step(self, trajectory: PartialTrajectory, items: Sequence[ContextItem]) -> str:
-        """Single-*: a step with the question as subquery and entity, up to the end of its context."""
+        """Single-*: a step up to its context, with the question as subquery and entity."""
         question = trajectory.question.question
         step = Step(entities=[question], subquery=question, search=question, context=list(items))
         text, spans = self.grammar.render([step], None)
@@ -273,7 +274,7 @@ def _cut(item: ContextItem) -> ContextItem:
 
 
 def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
-    """The one step of an answer to a prompt with retrieved items, in the fields of every grammar."""
+    """The one step of an answer to a prompt with retrieved items, for every grammar."""
     question, answer = trajectory.question, trajectory.answer or ""
     return Step(
         entities=[question], subquery=question, search=question, query=question, context=items,
@@ -281,8 +282,8 @@ def _only_step(trajectory: Trajectory, items: list[ContextItem]) -> Step:
     )  # fmt: skip
 
 
-# Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from the
-# last items and never touches the closing tag of the observation.
+# Truncation of retrieved items to a token limit (HiPRAG, arXiv 2510.07794, 4.3) removes text from
+# the last items and never touches the closing tag of the observation.
 
 
 def truncate_items(items: Sequence[ContextItem], characters: int) -> list[ContextItem]:

@@ -1,8 +1,8 @@
 """Cut a trajectory into turns, for step-level rewards and advantages (ProGraph-R1 3.3).
 
 Input: a trajectory with spans. Output: turns, where turn t is one span of model text with the
-observation after it, if any. The last turn is the one that answers, or the one in which the
-trajectory ended. `before_turn` restores the state before a turn, from which the sampler can continue.
+observation after it, if any. The last turn answers, or is the turn in which the trajectory ended.
+`before_turn` restores the state before a turn, from which the sampler can continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.rollout.partial import PartialTrajectory
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn: model ``text``, the ``items`` retrieved for it, and its token range [start, end)."""
+    """One turn: model ``text``, the ``items`` retrieved for it, and its tokens [start, end)."""
 
     text: str
     items: tuple[ContextItem, ...]

@@ -1,8 +1,8 @@
-"""Rewards to advantages: a weight per token for policy-gradient training (ProGraph-R1 3.3, eq. 5, 16).
+"""Advantages: a weight per token for policy-gradient training (ProGraph-R1 3.3, eq. 5, 16).
 
 Input: scored trajectories. Output: trajectories with ids, a mask over model-written tokens, the
-log-probabilities at sampling time, and an advantage per token. The trajectories are read twice, once
-for the rewards and once for the tokens, so that they are never in memory together.
+log-probabilities at sampling time, and an advantage per token. The trajectories are read twice,
+once for the rewards and once for the tokens, so that they are never in memory together.
 
 - Per step: the reward R_t is standardized by the mean and the standard deviation over all steps of
   all trajectories of its question. Every model-written token of step t has this advantage.
@@ -41,8 +41,8 @@ LEAST_SPREAD = 1e-8  # standard deviation of a question's rewards below which th
 class EncodedTrajectory:
     """One trajectory: ``prompt_ids`` [P]; completion ids, mask, log-probabilities, advantages [T].
 
-    ``mask`` is 1 on model-written tokens. ``old_logprobs`` (nats, at sampling time) and ``advantages`` are
-    0 elsewhere. Trajectories of the same ``question`` are shuffled as a unit.
+    ``mask`` is 1 on model-written tokens. ``old_logprobs`` (nats, at sampling time) and
+    ``advantages`` are 0 elsewhere. Trajectories of the same ``question`` are shuffled as a unit.
     """
 
     id: str
@@ -77,9 +77,9 @@ def questions_of(trajectories: Sequence[EncodedTrajectory]) -> Sequence[str]:
 class Advantages:
     """Standardized rewards of a file of trajectories, by the position of each trajectory.
 
-    ``values`` holds the advantages of all trajectories one after another: those of trajectory i from
-    ``starts[i]`` to ``starts[i + 1]``, one per turn or a single one. A trajectory that is left out has
-    none. 8 bytes a value, so that all trajectories of a round fit into memory.
+    ``values`` holds the advantages of all trajectories one after another, one per turn or a single
+    one. Trajectory i has the values from ``starts[i]`` to ``starts[i + 1]``. A trajectory that is
+    left out has none. A value takes 8 bytes, so all trajectories of a round fit into memory.
     """
 
     starts: NDArray[np.int64]
@@ -96,7 +96,8 @@ class Advantages:
 def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> Advantages:
     """The advantages of trajectories, standardized over the trajectories of each question.
 
-    Raises TrainingError when a trajectory lacks the rewards that ``per`` needs, or one is not finite.
+    Raises TrainingError when a trajectory lacks the rewards that ``per`` needs, or one is not
+    finite.
     """
     questions: dict[str, int] = {}
     groups = array("q")  # of every trajectory; -1: left out
@@ -136,10 +137,10 @@ def encode_trajectories(
 ) -> Iterator[EncodedTrajectory]:
     """The trajectories with advantages, encoded, in order.
 
-    ``advantages`` are those of the same trajectories in the same order, and ``vocabulary`` is the
-    number of token ids of the model (None: unknown). Raises TrainingError when a trajectory has an id
-    that is not in the vocabulary, lacks the log-probability of a model-written token, or has ids,
-    spans and text that disagree.
+    ``advantages`` belong to the same trajectories in the same order, and ``vocabulary`` is the
+    number of token ids of the model (None: unknown). Raises TrainingError when a trajectory has an
+    id that is not in the vocabulary, lacks the log-probability of a model-written token, or has
+    ids, spans and text that disagree.
     """
     for position, trajectory in enumerate(trajectories):
         turn_advantages = advantages.of(position)
@@ -195,7 +196,8 @@ def _encoded(
         raise TrainingError(f"{name}: {problem}; sample it again")
     if len(trajectory.logprobs) != len(ids):
         raise TrainingError(
-            f"{name}: {len(trajectory.logprobs)} log-probabilities for {len(ids)} ids; sample it again"
+            f"{name}: {len(trajectory.logprobs)} log-probabilities for {len(ids)} ids; sample it "
+            "again"
         )
     mask, old_logprobs, advantages = [0] * len(ids), [0.0] * len(ids), [0.0] * len(ids)
     turns = turns_of(trajectory)
@@ -206,12 +208,13 @@ def _encoded(
             logprob = trajectory.logprobs[at]
             if logprob is None:
                 raise TrainingError(
-                    f"{name}: token {at} is model-written but has no log-probability; sample it again"
+                    f"{name}: token {at} is model-written but has no log-probability; sample it "
+                    "again"
                 )
             if not -math.inf < logprob <= LARGEST_LOGPROB:
                 raise TrainingError(
-                    f"{name}: token {at} has the log-probability {logprob}; expected a finite number "
-                    "of at most 0; sample it again"
+                    f"{name}: token {at} has the log-probability {logprob}; expected a finite "
+                    "number of at most 0; sample it again"
                 )
             mask[at], old_logprobs[at], advantages[at] = 1, logprob, advantage
     checked = [None if written else token for token, written in zip(ids, mask, strict=True)]

@@ -2,7 +2,8 @@
 
 Input: a PEFT model before and after training. Output: the norm of the difference of its trained
 weights, absolute and relative to the norm before. A run that changed nothing, or that left a weight
-which is not finite, is an error: its policy would be stored and evaluated as if it had been trained.
+that is not finite, is an error. Its policy would otherwise be stored and evaluated as if it had
+been trained.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def training_record(
     """The number of steps, the highest learning rate, and the change of the adapter.
 
     ``before`` are the `trained_weights` of the parent. ``change`` is the Euclidean norm of the
-    difference over all weights, and ``relative_change`` is that norm over the parent's. ``block`` is
-    the configuration block for error messages. Raises TrainingError when there was no step, the
+    difference over all weights, and ``relative_change`` is that norm over the parent's. ``block``
+    is the configuration block for error messages. Raises TrainingError when there was no step, the
     learning rate was always 0, a weight is not finite, or no weight changed.
     """
     if history.steps < 1:

@@ -1,10 +1,10 @@
 """Checkpoints that a killed training run continues from, to the same bytes.
 
-Input: the checkpoints that Trainer writes. Output: the newest complete one. A checkpoint is complete
-when it holds ``complete.json``, which is written last, after all processes have saved their part and
-everything is on the disk. That file holds the hash of every other file, so a torn or damaged
-checkpoint is recognized and the one before it is used. Older checkpoints are deleted only when a newer
-one is complete.
+Input: the checkpoints that Trainer writes. Output: the newest complete one. A checkpoint is
+complete when it holds ``complete.json``, which is written last, after all processes have saved
+their part and everything is on the disk. That file holds the hash of every other file, so a torn or
+damaged checkpoint is recognized and the one before it is used. Older checkpoints are deleted only
+when a newer one is complete.
 """
 
 from __future__ import annotations

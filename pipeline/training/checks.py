@@ -1,7 +1,8 @@
 """Checks of token ids and masks against the recorded text, before anything is trained.
 
-Input: token ids with spans over them, and the text with its spans. Every function raises TrainingError
-when they disagree: a mask that is inverted or shifted by one token would train on retrieved text.
+Input: token ids with spans over them, and the text with its spans. Every function raises
+TrainingError when they disagree: a mask that is inverted or shifted by one token would train on
+retrieved text.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def check_mask(
     spans: Sequence[Span],
     name: str,
 ) -> None:
-    """Compare the decoded trained and masked tokens with model and observation text, piece by piece.
+    """Compare the decoded trained and masked tokens with the recorded text, piece by piece.
 
     ``ids`` [T] have ``token_spans`` over them and ``text`` has character ``spans``; a closing
     end-of-turn token must be left out of ``ids``. Raises TrainingError naming the first piece that

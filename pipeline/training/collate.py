@@ -1,11 +1,12 @@
 """Datasets, batch order and padding for the TRL trainers.
 
-Input: encoded records. Output: a ``datasets.Dataset``, the order in which a trainer reads it, and the
-tensors of a batch. Every optimizer step sees the same records as under plain shuffling. Only *inside*
-a step are they sorted by length, so that micro-batches hold records of similar length and little
-padding, while the losses stay those of shuffled batches. (Trainer's ``group_by_length`` groups whole
-steps by length, which changes them.) With several processes, the records of micro-batches that run
-concurrently are dealt out so that their total lengths are similar.
+Input: encoded records. Output: a ``datasets.Dataset``, the order in which a trainer reads it, and
+the tensors of a batch. Every optimizer step sees the same records as under plain shuffling. Only
+*inside* a step are they sorted by length, so that micro-batches hold records of similar length and
+little padding, while the losses stay the same as with shuffled batches. (Trainer's
+``group_by_length`` groups whole steps by length, which changes them.) With several processes, the
+records of micro-batches that run concurrently are dealt out so that their total lengths are
+similar.
 """
 
 from __future__ import annotations
@@ -126,9 +127,9 @@ def pair_collator(pad_token_id: int) -> Collator:
     """TRL's preference collator with the completion mask narrowed to model-written tokens.
 
     The returned callable takes rows with ``prompt_ids``, ``chosen_ids``, ``rejected_ids``,
-    ``chosen_mask`` and ``rejected_mask`` (and reference log-probabilities) and returns ``input_ids``,
-    ``attention_mask`` and ``completion_mask`` [2B, T], the chosen half first (TeaRAG, arXiv
-    2511.05385, eq. 15-17).
+    ``chosen_mask`` and ``rejected_mask`` (and reference log-probabilities) and returns
+    ``input_ids``, ``attention_mask`` and ``completion_mask`` [2B, T], the chosen half first
+    (TeaRAG, arXiv 2511.05385, eq. 15-17).
     """
     import torch
     from trl.trainer.dpo_trainer import DataCollatorForPreference
@@ -152,9 +153,9 @@ def pair_collator(pad_token_id: int) -> Collator:
 def trajectory_collator(pad_token_id: int) -> Collator:
     """A collator for GRPO: rows of trajectories to the tensors of TRL's loss [B, T].
 
-    TRL pads prompts on the left, which the lean CPU forward pass does not support. The "prompt" of a
-    batch is therefore the first token alone, and the rest of the prompt belongs to the completion,
-    where ``tool_mask`` excludes it. Everything is padded on the right.
+    TRL pads prompts on the left, which the lean CPU forward pass does not support. The "prompt" of
+    a batch is therefore the first token alone, and the rest of the prompt belongs to the
+    completion, where ``tool_mask`` excludes it. Everything is padded on the right.
     """
     import torch
     from trl.trainer.utils import pad

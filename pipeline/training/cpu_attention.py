@@ -34,7 +34,7 @@ def register_attention() -> None:
     future = torch.triu(torch.full((BLOCK, BLOCK), -1e9, dtype=half), 1)
 
     class Packed(torch.autograd.Function):
-        """Attention of q, k, v (heads, N, d); ``bounds`` holds the start of every sequence, then N."""
+        """Attention of q, k, v (heads, N, d); ``bounds``: the start of every sequence, then N."""
 
         @staticmethod
         def forward(

@@ -1,13 +1,14 @@
 """A forward pass for training on a CPU that computes only what the loss reads.
 
-Input: a right-padded batch with labels. Output: TRL's ``FusedCausalLMOutput`` with the same values as
-TRL's fused head, with three exact savings. (1) Rows run in groups of similar length, which removes
-nearly all padding. (2) A causal model never attends from a token to padding on its right, so no
-attention mask is passed and attention runs its causal kernel, which skips the upper triangle. (3) Only
-positions with a label go through the LM head; observations, most of a trajectory, do not. Together they
-give 2 to 3 times the tokens per second of the plain pass on two cores. With ``dtype: bfloat16`` the rows
-are concatenated without any padding under the packed attention of `pipeline.training.cpu_attention`.
-On accelerators TRL's kernels already do (3), so the plain pass is kept.
+Input: a right-padded batch with labels. Output: TRL's ``FusedCausalLMOutput`` with the same values
+as TRL's fused head, with three exact savings. (1) Rows run in groups of similar length, which
+removes nearly all padding. (2) A causal model never attends from a token to padding on its right,
+so no attention mask is passed and attention runs its causal kernel, which skips the upper triangle.
+(3) Only positions with a label go through the LM head; observations, most of a trajectory, do not.
+Together they give 2 to 3 times the tokens per second of the plain pass on two cores. With
+``dtype: bfloat16`` the rows are concatenated without any padding under the packed attention of
+`pipeline.training.cpu_attention`. On accelerators TRL's kernels already do (3), so the plain pass
+stays.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def row_groups(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def install_lean_forward(trainer: TrlTrainer, temperature: float = 1.0) -> bool:
-    """Replace the fused forward of a TRL trainer's model by the lean one, where that is exact.
+    """Replace the fused forward of a TRL trainer's model by the lean one if it is exact.
 
-    Returns whether it was replaced: only on a CPU and for the model types in ``FAMILIES``. Afterwards
-    ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by ``temperature``, which
-    must be the trainer's.
+    Returns whether it was replaced: only on a CPU and for the model types in ``FAMILIES``.
+    Afterwards ``model(..., fused_lm_head=True)`` runs the lean pass. Logits are divided by
+    ``temperature``, which must be the trainer's.
     """
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if is_sharded(policy):  # processes would gather the layers for different numbers of groups

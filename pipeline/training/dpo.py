@@ -1,20 +1,22 @@
 """One round of preference training (TeaRAG, arXiv 2511.05385, eq. 15-17), through TRL.
 
 Input: encoded pairs with token masks, and policy n - 1 as a PEFT model. Output: a DPOTrainer whose
-model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected, ref the reference) is::
+model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected, ref the reference)
+is::
 
     L_DPO = -1/B sum log sigmoid(beta [(log p(w) - log ref(w)) - (log p(l) - log ref(l))])
     L     = L_DPO + eta L_SFT(w)
 
-where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of`` chooses
-L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean over the same
-tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is a mean over those of
-a micro-batch, so its weight here holds the share of the micro-batch in the step
-(`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages with 0.1); the reference has
-none.
+where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of``
+chooses L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean
+over the same tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is
+a mean over the tokens of a micro-batch, so its weight here holds the share of the micro-batch in
+the step (`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on
+(the paper trains both stages with 0.1); the reference has none.
 
-The reference's log-probabilities are computed once, before training (`pipeline.training.reference`),
-and stored under a key of their content (base, adapter and ids, never a file path).
+The reference's log-probabilities are computed once, before training
+(`pipeline.training.reference`), and stored under a key of their content (base, adapter and ids,
+never a file path).
 """
 
 from __future__ import annotations
@@ -72,13 +74,14 @@ def dpo_trainer(
     tracking: Tracking | None = None,
     progress: Progress | None = None,
 ) -> DpoTrainer:
-    """TRL's DPOTrainer for round ``number`` (from 1), with reference log-probabilities in its dataset.
+    """TRL's DPOTrainer for round ``number`` (from 1), with the reference in its dataset.
 
     ``model`` is policy n - 1 as a PEFT model with a trainable adapter. The reference is the same
-    policy unless ``reference_adapter`` names another adapter over the same base. ``reference_name``
-    identifies the reference's content. ``checkpoint_dir`` stores checkpoints and log-probabilities.
-    Raises ConfigError for batch sizes that do not divide, DependencyError for a missing device, and
-    TrainingError for a wrong number of processes.
+    policy unless ``reference_adapter`` names another adapter over the same base. Its
+    log-probabilities become columns of the dataset. ``reference_name`` identifies the reference's
+    content. ``checkpoint_dir`` stores checkpoints and log-probabilities. Raises ConfigError for
+    batch sizes that do not divide, DependencyError for a missing device, and TrainingError for a
+    wrong number of processes.
     """
     from trl import DPOConfig
 
@@ -124,7 +127,7 @@ def dpo_trainer(
 def pair_reference_logps(
     trainer: DpoTrainer, pairs: Sequence[EncodedPair], progress: Progress | None = None
 ) -> NDArray[np.float64]:
-    """log p of both sides of every pair under the reference adapter, [P, 2] (chosen, rejected), nats.
+    """log p (nats) of both sides of every pair under the reference, [P, 2] (chosen, rejected).
 
     Log-probabilities are summed over model-written tokens.
     """
@@ -215,7 +218,7 @@ def _content_name(reference: str, pairs: Sequence[EncodedPair]) -> str:
 
 
 def _stored_logps(path: Path, pairs: int) -> NDArray[np.float64] | None:
-    """The log-probabilities of an earlier start of this training; None when there are none to use."""
+    """The log-probabilities of an earlier start of this training; None without usable ones."""
     try:
         logps_P2: NDArray[np.float64] = np.load(path)
     except (OSError, ValueError, EOFError):

@@ -1,13 +1,13 @@
 """Recorded texts and ids to the ids, labels and masks that the trainers read.
 
-SFT examples carry character spans. Prompt, model text and observation text are tokenized separately,
-exactly as the sampler splices observation ids between sampled ids, so that training sees the token
-boundaries of sampling. Labels are the ids on model-written tokens and on the closing end-of-turn token,
-and ``IGNORED`` on the prompt and on observations (TeaRAG, arXiv 2511.05385, eq. 4). Preference pairs
-bring their sampled ids and token spans and are never tokenized again. The mask of every record is
-decoded and compared with its text (`pipeline.training.checks`). Control tokens inside a completion are
-refused, except those that the policy itself sampled into a rejected trajectory: they are the fault that
-training penalizes.
+SFT examples carry character spans. Prompt, model text and observation text are tokenized
+separately, exactly as the sampler splices observation ids between sampled ids, so that training
+sees the token boundaries of sampling. Labels are the ids on model-written tokens and on the closing
+end-of-turn token, and ``IGNORED`` on the prompt and on observations (TeaRAG, arXiv 2511.05385, eq.
+4). Preference pairs bring their sampled ids and token spans and are never tokenized again. The mask
+of every record is decoded and compared with its text (`pipeline.training.checks`). Control tokens
+inside a completion are refused. Tokens that the policy itself sampled into a rejected trajectory
+are allowed, because they are the fault that training penalizes.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class EncodedPair:
 class Encoded(Protocol):
     """A record with a name.
 
-    ``length`` is that of its longest sequence. ``tokens`` and ``trained_tokens`` count all its
-    sequences, the latter only the tokens that the loss reads.
+    ``length`` is the length of its longest sequence. ``tokens`` and ``trained_tokens`` count all
+    its sequences, the latter only the tokens that the loss reads.
     """
 
     @property
@@ -105,9 +105,9 @@ def encode_sft(
     """Tokenize and mask supervised examples, in order.
 
     ``tokenizer`` must have a chat template and an end-of-turn token. ``first`` is the number of the
-    first example in its file. Raises TrainingError when the spans of an example leave a gap, it has no
-    model-written token, its ids hold a doubled or misplaced control token, or its decoded mask differs
-    from its text.
+    first example in its file. Raises TrainingError when the spans of an example leave a gap, it has
+    no model-written token, its ids hold a doubled or misplaced control token, or its decoded mask
+    differs from its text.
     """
     names = [
         f"record {number}, example {example.example_id}"
@@ -166,11 +166,11 @@ def encode_pairs(
 ) -> list[EncodedPair]:
     """Masks over the recorded ids of preference pairs, in order.
 
-    ``vocabulary`` is the number of token ids of the model (None: unknown) and ``first`` the number of
-    the first pair in its file. Raises TrainingError when an id is not in the vocabulary,
-    token spans do not cover the ids, a side has no model-written token, control tokens are doubled or
-    misplaced (except those that the policy sampled into a rejected trajectory), or the decoded ids
-    differ from the recorded text.
+    ``vocabulary`` is the number of token ids of the model (None: unknown) and ``first`` the number
+    of the first pair in its file. Raises TrainingError when an id is not in the vocabulary, token
+    spans do not cover the ids, a side has no model-written token, control tokens are doubled or
+    misplaced (unless the policy sampled them into a rejected trajectory), or the decoded ids differ
+    from the recorded text.
     """
     return [
         _encode_pair(tokenizer, pair, vocabulary, f"record {number}, pair")
@@ -246,8 +246,8 @@ class WithinLength:
 
     Records are never truncated: a trajectory without its end would teach the model not to end.
     ``block`` is the configuration block ("sft", "dpo" or "grpo") for error messages. After the last
-    record, TrainingError is raised when ``over_long`` is "refuse" and a record was too long, or when
-    all were too long.
+    record, TrainingError is raised when ``over_long`` is "refuse" and a record was too long, or
+    when all were too long.
     """
 
     def __init__(self, max_length: int, over_long: Literal["refuse", "drop"], block: str) -> None:

@@ -1,9 +1,10 @@
 """Encoded records in a memory-mapped Arrow file.
 
 Input: encoded records, one at a time. Output: a file below the stage's checkpoint directory and a
-sequence over it. Only the lengths of the records and the rows of a micro-batch are in a process's own
-memory. The pages of the file are shared by all training processes of a machine, and the system can
-drop them at any time. A list of the records would take about 36 bytes for each token in each process.
+sequence over it. Only the lengths of the records and the rows of a micro-batch are in a process's
+own memory. The pages of the file are shared by all training processes of a machine, and the system
+can drop them at any time. A list of the records would take about 36 bytes for each token in each
+process.
 """
 
 from __future__ import annotations

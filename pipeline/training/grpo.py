@@ -1,22 +1,22 @@
 """Step-wise GRPO on a cached batch (ProGraph-R1, eq. 16), through TRL.
 
 Input: encoded trajectories with an advantage per token, and policy n - 1 as a PEFT model. Output: a
-GRPOTrainer that samples nothing. With rho_t = p(y_t) / b(y_t), b the probabilities recorded at sampling
-time (``old_logprobs``), and T_i the model-written tokens of trajectory i, the loss of a batch of B
-trajectories is::
+GRPOTrainer that samples nothing. With rho_t = p(y_t) / b(y_t), b the probabilities recorded at
+sampling time (``old_logprobs``), and T_i the model-written tokens of trajectory i, the loss of a
+batch of B trajectories is::
 
-    L = -1/B sum_i 1/|T_i| sum_t in T_i [ min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t) - beta KL_t ]
-    KL_t = ref(y_t) / p(y_t) - log(ref(y_t) / p(y_t)) - 1
+    L = -1/B sum_i 1/|T_i| sum_t in T_i [ min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t) - beta
+    KL_t ] KL_t = ref(y_t) / p(y_t) - log(ref(y_t) / p(y_t)) - 1
 
 which is TRL's loss type "grpo" with advantages [B, T]. Probabilities are computed at the sampling
-temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1 (or
-another adapter), see `pipeline.training.reference`. One advantage per trajectory gives plain GRPO, which
-HiPRAG's reward uses.
+temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1
+(or another adapter), see `pipeline.training.reference`. One advantage per trajectory gives plain
+GRPO, which HiPRAG's reward uses.
 
-Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before training.
-The engine sampled from the base in 16 bit; with its probabilities, rho would hold the error of quantization,
-which is larger than the change by a step: ratios would be clipped before the first one. The departure from
-eq. 16 is that sampling from the other base is not corrected for.
+Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before
+training. The engine sampled from the base in 16 bit; with its probabilities, rho would hold the
+error of quantization, which is larger than the change by a step: ratios would be clipped before the
+first one. Departure from eq. 16: nothing corrects for sampling from the other base.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def grpo_trainer(
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
-    ``model`` is policy n - 1 as a PEFT model with a trainable adapter. It is also the reference unless
-    ``reference_adapter`` names another adapter over the same base. ``temperature`` is the sampling
-    temperature. Raises ConfigError for temperature 0, at which trajectories have no probabilities to
-    compare, and for batch sizes that do not divide.
+    ``model`` is policy n - 1 as a PEFT model with a trainable adapter. It is also the reference
+    unless ``reference_adapter`` names another adapter over the same base. ``temperature`` is the
+    sampling temperature. Raises ConfigError for temperature 0, at which trajectories have no
+    probabilities to compare, and for batch sizes that do not divide.
     """
     from trl import GRPOConfig
 
     if temperature <= 0:
         raise ConfigError(
-            f"sampling.temperature is {temperature:g}; grpo needs trajectories that were sampled at a "
-            "temperature above 0; raise sampling.temperature"
+            f"sampling.temperature is {temperature:g}; grpo needs trajectories that were sampled "
+            "at a temperature above 0; raise sampling.temperature"
         )
     shared = shared_arguments(
         settings,
@@ -173,7 +173,8 @@ def _cached_batch_trainer() -> TrainerClass:
     class CachedBatchTrainer(GRPOTrainer):
         """GRPOTrainer that takes trajectories as they were sampled, scored and collated."""
 
-        # Trainer's method: batches are trajectories. GRPOTrainer's would be prompts to generate from.
+        # Trainer's method: batches are trajectories. GRPOTrainer's would be prompts to generate
+        # from.
         def get_train_dataloader(self) -> object:
             return Trainer.get_train_dataloader(self)
 
@@ -209,7 +210,7 @@ def _count(batch: Batch) -> tuple[int, int]:
 
 
 class _MaskedLabels:
-    """A model whose labels are ignored outside a mask [B, T], so that its head skips those tokens."""
+    """A model whose labels are ignored outside a mask [B, T]; its head skips those tokens."""
 
     def __init__(self, model: PeftModel, mask_BT: torch.Tensor) -> None:
         self.model = model

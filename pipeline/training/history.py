@@ -1,10 +1,10 @@
 """The log of a training run and its stop rule.
 
-Input: the numbers that a TRL trainer logs. Output: ``log.json`` with ``history`` (one row per logging
-step: step, epoch, loss and its terms, chosen and rejected log-probabilities, margins, accuracies,
-lengths), the mean loss, and what training changed. DPO may lower the log-probability of *chosen* answers as long as rejected
-ones fall faster, which ends in repetition and collapse. A run whose chosen answers fall too far below
-the reference is therefore stopped with an error.
+Input: the numbers that a TRL trainer logs. Output: ``log.json`` with ``history`` (one row per
+logging step: step, epoch, loss and its terms, chosen and rejected log-probabilities, margins,
+accuracies, lengths), the mean loss, and what training changed. DPO may lower the log-probability of
+*chosen* answers as long as rejected ones fall faster, which ends in repetition and collapse. A run
+whose chosen answers fall too far below the reference is therefore stopped with an error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The origin of a policy: ``lineage.json`` beside every adapter.
 
-A policy's name is a fingerprint of its *content* (adapter tensors, their scale, and the base model's
-files). Entries keyed by it therefore stay valid when a directory is overwritten, and engines can load
-several policies under distinct names. The file also records base, parent, reference, round, method,
-settings, seed and counts, which answers which policy was the reference of each round.
+A policy's name is a fingerprint of its *content* (adapter tensors, their scale, and the base
+model's files). Entries keyed by it therefore stay valid when a directory is overwritten, and
+engines can load several policies under distinct names. The file also records base, parent,
+reference, round, method, settings, seed and counts, so it tells which policy was the reference of
+each round.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_f
 class Lineage:
     """The origin of one policy.
 
-    ``policy`` is its fingerprint, ``base_sha`` the base model's `model_hash`, ``parent`` the policy that
-    the round continued, and ``reference`` the policy whose log-probabilities the loss used. Policy 0
-    has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained" for the base model
-    and "given" for an adapter of unknown origin. ``counts`` are the numbers
-    of records and tokens of the training run, and ``training`` what it changed: the number of steps,
-    the highest learning rate and the change of the adapter.
+    ``policy`` is its fingerprint, ``base_sha`` the base model's `model_hash`, ``parent`` the policy
+    that the round continued, and ``reference`` the policy whose log-probabilities the loss used.
+    Policy 0 has neither and is ``round`` 0. ``method`` is "sft", "dpo+sft" or "grpo", "untrained"
+    for the base model and "given" for an adapter of unknown origin. ``counts`` are the numbers of
+    records and tokens of the training run. ``training`` has the number of steps, the highest
+    learning rate and the change of the adapter.
     """
 
     policy: str
@@ -69,10 +70,10 @@ def check_base(lineage: Lineage, base_sha: str) -> None:
 def policy_fingerprint(
     adapter: Path, base: str, tensors: Mapping[str, Tensor] | None = None
 ) -> str:
-    """The name of a policy: 16 hexadecimal digits over its adapter's tensors and scale and ``base``.
+    """The name of a policy: 16 hexadecimal digits over its adapter's tensors, scale and ``base``.
 
-    ``base`` is the base model's `model_hash`; ``tensors`` are those of the adapter if they have been
-    read. Raises InputError for an adapter that is missing or damaged.
+    ``base`` is the base model's `model_hash`; ``tensors`` are the adapter's tensors if they have
+    been read. Raises InputError for an adapter that is missing or damaged.
     """
     config = adapter_settings(adapter)
     shape = [config["r"], config["lora_alpha"], sorted(config["target_modules"])]

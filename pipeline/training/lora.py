@@ -1,11 +1,11 @@
 """The base model, its tokenizer, and the LoRA adapter that is the policy.
 
-Input: a base model directory (or the name of a model in the Hugging Face cache) and, from round 1 on,
-the adapter directory of the previous policy. Output: a PEFT model whose "default" adapter is trained.
-There is always exactly one adapter over the base: round n continues the weights of round n - 1 and is
-not stacked on them. Adapters stay separate files and are never merged into a quantized base, which
-would change the outputs. TeaRAG (arXiv 2511.05385), 4.3: r = 8, alpha = 32, dropout 0.1 on the four
-attention projections, in both stages.
+Input: a base model directory (or the name of a model in the Hugging Face cache) and, from round 1
+on, the adapter directory of the previous policy. Output: a PEFT model whose "default" adapter is
+trained. There is always exactly one adapter over the base: each round continues the weights of the
+round before and is not stacked on them. Adapters stay separate files and are never merged into a
+quantized base, because that would change the outputs. TeaRAG (arXiv 2511.05385), 4.3: r = 8, alpha
+= 32, dropout 0.1 on the four attention projections, in both stages.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     if device == "cuda" and here > torch.cuda.device_count():
         of_machine = f", {here} on each machine" if settings.machines > 1 else ""
         raise DependencyError(
-            f"{block}.processes is {settings.processes}{of_machine}; expected at most the number of GPUs, "
-            f"{torch.cuda.device_count()}; lower it"
+            f"{block}.processes is {settings.processes}{of_machine}; expected at most the number "
+            f"of GPUs, {torch.cuda.device_count()}; lower it"
         )
     if device == "cpu" and settings.quantization != "none":
         raise DependencyError(
-            f"{block}.quantization is {settings.quantization}, whose weights bitsandbytes trains through on CUDA "
-            f"devices only; set {block}.quantization: none"
+            f"{block}.quantization is {settings.quantization}, whose weights bitsandbytes trains "
+            f"through on CUDA devices only; set {block}.quantization: none"
         )
     return device
 
@@ -128,10 +128,10 @@ def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
 def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
     """The base model, in 4 or 8 bit with ``settings.quantization``; PEFT freezes it later.
 
-    With a GPU, each tensor goes from its file to the GPU of this process, so that several processes do not
-    hold the model in RAM at the same time. With ``settings.shard_base`` each process holds a part of it
-    (`pipeline.training.sharding`). Raises DependencyError when the weights do not load or the
-    device is missing.
+    With a GPU, each tensor goes from its file to the GPU of this process, so that several processes
+    do not hold the model in RAM at the same time. With ``settings.shard_base`` each process holds a
+    part of it (`pipeline.training.sharding`). Raises DependencyError when the weights do not load
+    or the device is missing.
     """
     import torch
     from safetensors import SafetensorError
@@ -164,7 +164,7 @@ def load_base(directory: Path, settings: Trainer, block: str) -> CausalModel:
 
 
 def quantization_config(settings: Trainer) -> BitsAndBytesConfig:
-    """bitsandbytes' settings for base weights in 4 bit (QLoRA's NF4 with double quantization) or 8 bit."""
+    """bitsandbytes' settings for 4 bit (QLoRA's NF4 with double quantization) or 8 bit."""
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -244,8 +244,8 @@ def new_adapter(model: CausalModel, lora: Lora, seed: int) -> PeftModel:
 def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel:
     """The previous policy with its adapter trainable and the dropout of ``lora``.
 
-    Raises InputError when the adapter is missing or damaged, ConfigError when its shape differs from
-    ``lora``.
+    Raises InputError when the adapter is missing or damaged, ConfigError when its shape differs
+    from ``lora``.
     """
     from peft import PeftModel as LoadedPeftModel
 
@@ -264,7 +264,9 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
 
 
 def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
-    """The settings of the adapter that training continues, whose rank, alpha and targets are ``lora``'s.
+    """The settings of the adapter that training continues; its shape must be that in ``lora``.
+
+    The shape is the rank, alpha and targets.
 
     Raises InputError when they are missing or damaged, ConfigError when they differ.
     """
@@ -295,7 +297,8 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
 def load_weights(model: PeftModel, adapter: Path, name: str) -> None:
     """Overwrite the adapter ``name`` of a PEFT model with the weights in ``adapter``.
 
-    Raises InputError when they are missing, damaged, of another shape, or not those of the model's adapter.
+    Raises InputError when they are missing, damaged, of another shape, or named differently from
+    the model's adapter.
     """
     from peft import load_peft_weights, set_peft_model_state_dict
 

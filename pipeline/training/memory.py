@@ -1,32 +1,35 @@
 """Peak memory of LoRA training on one GPU.
 
-Input: the shape of the base model, and settings of the trainer and the adapter. Output: bytes by part.
-With T = R N tokens in a micro-batch of R rows, the longest of N tokens (a DPO pair has two rows), L layers of
-width h, MLPs of width i, q and kv the widths of queries and keys, b = 2 bytes in bfloat16 (4 in float32),
-and a the parameters of the adapter::
+Input: the shape of the base model, and settings of the trainer and the adapter. Output: bytes by
+part. With T = R N tokens in a micro-batch of R rows, the longest of N tokens (a DPO pair has two
+rows), L layers of width h, MLPs of width i, q and kv the widths of queries and keys, b = 2 bytes in
+bfloat16 (4 in float32), and a the parameters of the adapter::
 
     weights      P b; in 4 bit .52 bytes for each weight of the layers' projections (NF4 with double
-                 quantization), in 8 bit 1; the rest, embeddings included, is then in float32 (PEFT's
-                 prepare_model_for_kbit_training). With ``shard_base`` over n processes each holds 1 / n of the
-                 projections, and two whole layers: the one in work and the next one
+                 quantization), in 8 bit 1; the rest, embeddings included, is then in float32
+                 (PEFT's prepare_model_for_kbit_training). With ``shard_base`` over n processes each
+                 holds 1 / n of the projections, and two whole layers: the one in work and the next
+                 one
     adapter      16 a: weights, gradients and two Adam moments in float32, and with several
                  processes 4 a of gradient buckets
     layer inputs T L h b                                    with gradient checkpointing
-    one layer    T [8 h + b (3 h + 2 (q + 2 kv) + q + 4 i) + lora]    norms in float32; with their outputs;
-                 q, k, v before and after the rotary embedding; attention; gate, up, their activation
-                 and product. Without checkpointing every layer keeps this
+    one layer    T [8 h + b (3 h + 2 (q + 2 kv) + q + 4 i) + lora]
+                 norms in float32, with their outputs; q, k, v before and after the rotary
+                 embedding; attention; gate, up, their activation and product. Without
+                 checkpointing every layer keeps this
     mask         R N N (1 + b), and T 2 q b in each layer    for rows of several lengths, so R > 1
     lora         for every target of input width w: 4 w for its input in float32, and with dropout
                  5 w more (output and mask)
     gradients    T b (2 i + 2 h), of the layer in work
-    head         2 tiles of 4,096 tokens × 32,768 ids in float32, and T h 4 for the gradient of its input
+    head         2 tiles of 4,096 tokens × 32,768 ids in float32, and T h 4 for the gradient of its
+                 input
 
-Where a row is padded, transformers (5.19) makes a boolean mask of R × N × N for the attention of PyTorch,
-whose kernel copies it in b bytes for the layer in work, and repeats keys and values for every head of the
-queries. Rows of one length need neither; the plan does not count on that.
+Where a row is padded, transformers (5.19) makes a boolean mask of R × N × N for the attention of
+PyTorch, whose kernel copies it in b bytes for the layer in work, and repeats keys and values for
+every head of the queries. Rows of one length need neither; the plan does not count on that.
 
-The full logits, T × V × 4 bytes, never exist: TRL's head (1.16) computes log-probabilities in tiles. For
-32,768 tokens of Llama-3 they would take 16.8 GB, and as much again for their gradients.
+The full logits, T × V × 4 bytes, never exist: TRL's head (1.16) computes log-probabilities in
+tiles. For 32,768 tokens of Llama-3 they would take 16.8 GB, and as much again for their gradients.
 
 The paper's training took 42 and 61 GB a GPU for 8 and 14 billion parameters (TeaRAG table 9); these
 formulas give 45 and 69 GB for two pairs of 8,192 tokens.
@@ -81,7 +84,8 @@ def training_memory(
 ) -> TrainingMemory:
     """The peak of one process, for ``rows`` of which the longest has ``length`` tokens.
 
-    ``parts`` are the processes of a machine that share the base (``shard_base``); 1: each holds all of it.
+    ``parts`` are the processes of a machine that share the base (``shard_base``); 1: each holds all
+    of it.
     """
     tokens = rows * length
     size, h, i = _NUMBER_BYTES[dtype], shape.hidden, shape.intermediate
@@ -93,7 +97,8 @@ def training_memory(
     repeated = 2 * q * size if padded and q != kv else 0
     layer = tokens * (repeated + 8 * h + size * (3 * h + 2 * (q + 2 * kv) + q + 4 * i) + lora)
     gradients = tokens * size * (2 * i + 2 * h)
-    # The norms and embeddings of a quantized model are in float32, and so is what is between layers.
+    # The norms and embeddings of a quantized model are in float32, and so are the values between
+    # layers.
     between = size if quantization == "none" else 4
     inputs = tokens * shape.layers * h * between if checkpointing else 0.0
     held = layer * (1 if checkpointing else shape.layers) + gradients

@@ -1,4 +1,4 @@
-"""Checks of training data before training: lengths, repetitions, overlap, balance and mask coverage.
+"""Checks of training data: lengths, repetitions, overlap, balance and mask coverage.
 
 Input: facts about each record, added one by one to `DataFacts`, and the limits below. Output: one
 `Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 _DIGITS = 3
-# Limits: shares of records, of the questions that train (overlap), of the pairs of the rarest kind, and of
-# the tokens after the prompts (trained); and the ratio of the median written tokens of the sides of pairs.
+# Limits: shares of records, of the questions that train (overlap), of the pairs of the rarest kind,
+# and of the tokens after the prompts (trained); and the ratio of the median written tokens of the
+# sides of pairs.
 MAX_OVER_LONG = MAX_IDENTICAL = MAX_DUPLICATES = MAX_OVERLAP = 0.0
 MIN_KIND = 0.02
 MAX_LENGTH_RATIO = 2.0
@@ -25,9 +26,9 @@ MIN_TRAINED = 0.05
 class Check:
     """The outcome of one check. ``value`` and ``limit`` are shares, or a ratio for the lengths.
 
-    ``limit`` is None where a figure is only shown. ``found`` says the figures in words, and ``remedy``
-    what can be done where the limit is passed. Beyond its limit a check is a fault of the data, or with
-    ``hint`` something to know about them: the balance of pairs follows from the policy.
+    ``limit`` is None where a figure is only shown. ``found`` states the figures in words, and
+    ``remedy`` the action to take if the limit is passed. Data beyond the limit are faulty. With
+    ``hint`` the check only informs: the balance of pairs, for example, follows from the policy.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Check:
 
     @property
     def verdict(self) -> Literal["ok", "hint", "FAULT"]:
-        """What the check says about the data."""
+        """The verdict on the data."""
         return "ok" if self.passed else "hint" if self.hint else "FAULT"
 
     @property
@@ -79,7 +80,7 @@ class DataFacts:
     _seen: set[bytes] = field(default_factory=set)
 
     def add(self, length: int, tokens: int, trained: int, digest: bytes) -> None:
-        """Count a record: its longest sequence, its tokens after the prompt, those that are trained."""
+        """Count a record: its longest sequence, tokens after the prompt, and trained tokens."""
         self.records += 1
         self.over_long += length > self.max_length
         self.longest = max(self.longest, length)
@@ -103,14 +104,16 @@ class DataFacts:
         block = self.block
         yield self._share(
             "length", self.over_long, MAX_OVER_LONG,
-            f"longer than {block}.max_length ({self.max_length:,} tokens); the longest has {self.longest:,}",
+            f"longer than {block}.max_length ({self.max_length:,} tokens); the longest has "
+            f"{self.longest:,}",
             f"raise {block}.max_length, or lower sampling.max_total_tokens",
         )  # fmt: skip
         # Samples of a question may be equal, so repeated trajectories have no limit.
         yield self._share(
             "duplicates", self.duplicates,
             None if self.unit == "trajectories" else MAX_DUPLICATES, "repeat another one",
-            "each counts twice in the loss; remove repeated questions, or sample with a higher temperature",
+            "each counts twice in the loss; remove repeated questions, or sample with a higher "
+            "temperature",
         )  # fmt: skip
         if self.kinds:
             yield self._share(
@@ -124,14 +127,17 @@ class DataFacts:
             yield Check(
                 "overlap with held-out questions", round(share, _DIGITS), MAX_OVERLAP,
                 share <= MAX_OVERLAP,
-                f"{self.overlaps:,} of {self.questions:,} questions repeat one of test or validation",
+                f"{self.overlaps:,} of {self.questions:,} questions repeat one of test or "
+                "validation",
                 "run the stage questions-sampling again, which drops them",
             )  # fmt: skip
         share = self.trained / max(self.tokens, 1)
         yield Check(
             "mask coverage", round(share, _DIGITS), MIN_TRAINED, share >= MIN_TRAINED,
-            f"{self.trained:,} of {self.tokens:,} tokens after the prompts are trained ({share:.1%})",
-            "lower retrieval.top_k or sampling.max_context_tokens, so that less of a trajectory is observation",
+            f"{self.trained:,} of {self.tokens:,} tokens after the prompts are trained "
+            f"({share:.1%})",
+            "lower retrieval.top_k or sampling.max_context_tokens, so that less of a trajectory is "
+            "observation",
         )  # fmt: skip
 
     def _share(self, name: str, count: int, limit: float | None, what: str, remedy: str) -> Check:
@@ -156,14 +162,17 @@ class DataFacts:
         chosen, rejected = _median(self.chosen), _median(self.rejected)
         ratio = max(chosen, rejected) / max(min(chosen, rejected), 1)
         return Check(
-            "balance of lengths", round(ratio, _DIGITS), MAX_LENGTH_RATIO, ratio <= MAX_LENGTH_RATIO,
-            f"the median chosen side has {chosen:,} written tokens and the median rejected one {rejected:,}",
-            "training may learn length; lower sampling.max_segment_tokens, or look at `steep view --kind`",
+            "balance of lengths", round(ratio, _DIGITS), MAX_LENGTH_RATIO,
+            ratio <= MAX_LENGTH_RATIO,
+            f"the median chosen side has {chosen:,} written tokens and the median rejected one "
+            f"{rejected:,}",
+            "training may learn length; lower sampling.max_segment_tokens, or look at `steep view "
+            "--kind`",
             hint=True,
         )  # fmt: skip
 
 
-# What makes more pairs of a kind; most of the rest depend on the policy.
+# Ways to get more pairs of a kind; other causes mostly depend on the policy.
 _REMEDIES = {
     "hard": "answers that are partly right are rare among the samples; lower pairs.hard_margin or "
     "pairs.easy_outcome, raise sampling.samples",
@@ -189,7 +198,7 @@ def _median(counts: Counter[int]) -> int:
 
 
 def table(checks: Iterable[Check]) -> list[str]:
-    """The checks as aligned lines: verdict, name, and figures; a fault or hint has its remedy below."""
+    """The checks as aligned lines: verdict, name, figures, and the remedy of a fault or hint."""
     lines = []
     for check in checks:
         lines.append(f"{check.verdict:<6} {check.name:<32} {check.found}")

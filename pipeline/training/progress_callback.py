@@ -1,7 +1,7 @@
 """A Trainer callback that reports optimizer steps and the last logged terms of the loss.
 
-Input: the numbers that a TRL trainer logs. Output: reports to a `pipeline.core.progress.Progress`. Only
-the main process gets one that writes.
+Input: the numbers that a TRL trainer logs. Output: reports to a `pipeline.core.progress.Progress`.
+Only in the main process does it write anything.
 """
 
 from __future__ import annotations

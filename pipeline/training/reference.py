@@ -1,10 +1,10 @@
 """Log-probabilities under the frozen reference policy, computed once before training.
 
-Input: encoded records and a TRL trainer whose model holds the reference as a second adapter. Output:
-one value per record, in the order of the records. Afterwards the reference adapter can be deleted, so
-that training keeps one copy of the base weights and one adapter in memory and needs no forward pass of
-the reference. DPO (TeaRAG, arXiv 2511.05385, eq. 16) takes a sum per side, GRPO (ProGraph-R1, eq. 16)
-a value per token.
+Input: encoded records and a TRL trainer whose model holds the reference as a second adapter.
+Output: one value for each record, in the order of the records. Afterwards the reference adapter can
+be deleted, so that training keeps one copy of the base weights and one adapter in memory and needs
+no forward pass of the reference. DPO (TeaRAG, arXiv 2511.05385, eq. 16) takes a sum per side, GRPO
+(ProGraph-R1, eq. 16) one value per token.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def reference_logps(
 ) -> list[Value]:
     """Log-probabilities (nats) of every row of ``dataset``, in order.
 
-    ``lengths`` are the tokens of each row. ``batch_logps`` maps a collated batch and its row indices
-    to one value per row, under the reference. Batches hold rows of similar length; each process
-    computes every n-th batch, as many as the others, and receives the results of all. Dropout is off. ``progress`` counts the
-    records of this process.
+    ``lengths`` are the tokens of each row. ``batch_logps`` maps a collated batch and its row
+    indices to one value per row, under the reference. Batches hold rows of similar length; each
+    process computes every n-th batch, as many as the others, and receives the results of all.
+    Dropout is off. ``progress`` counts the records of this process.
     """
     from accelerate.utils import gather_object
 
@@ -46,7 +46,8 @@ def reference_logps(
     values: list[tuple[int, Value]] = []
     trainer.model.eval()
     for turn in range(turns):
-        # A process without a batch repeats the first one: where the base is sharded, it gives its part of it.
+        # A process without a batch repeats the first batch. With a sharded base the other processes
+        # need its part.
         indices = own[turn] if turn < len(own) else batches[0]
         batch = trainer._prepare_inputs(trainer.data_collator([dataset[at] for at in indices]))
         logps = batch_logps(batch, indices)

@@ -1,9 +1,9 @@
 """Supervised fine-tuning: policy 0 (TeaRAG, arXiv 2511.05385, eq. 4), through TRL's SFTTrainer.
 
 Input: encoded examples and a PEFT model. Output: a trainer whose model holds the trained adapter.
-Eq. 4, L_SFT = - sum over model-written tokens of log p(token | before), is averaged over the unmasked
-tokens of an optimizer step (TRL's "nll"). This departure from the paper's sum only scales the gradient,
-and it makes the learning rate independent of trajectory lengths.
+Eq. 4, L_SFT = - sum over model-written tokens of log p(token | before), is averaged over the
+unmasked tokens of an optimizer step (TRL's "nll"). This departure from the paper's sum only scales
+the gradient, and it makes the learning rate independent of trajectory lengths.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def sft_trainer(
 ) -> TrlTrainer:
     """TRL's SFTTrainer over prepared ids and labels.
 
-    ``model`` is a PEFT model with a trainable adapter; ``checkpoint_dir`` stores checkpoints. Raises
-    ConfigError for batch sizes that do not divide, DependencyError for a missing device, and
+    ``model`` is a PEFT model with a trainable adapter; ``checkpoint_dir`` stores checkpoints.
+    Raises ConfigError for batch sizes that do not divide, DependencyError for a missing device, and
     TrainingError for a wrong number of processes.
     """
     from trl import SFTConfig, SFTTrainer
@@ -65,7 +65,7 @@ def sft_trainer(
 
 
 def heldout_loss(trainer: TrlTrainer, examples: Sequence[EncodedSft]) -> dict[str, float]:
-    """Means of the losses (nats) and token accuracies of held-out examples; empty without examples."""
+    """Mean losses (nats) and token accuracies of held-out examples; empty without examples."""
     if not examples:
         return {}
     lengths = lengths_of(examples)

@@ -1,12 +1,13 @@
 """Divide the frozen base of a policy among the training processes of a machine (PyTorch's FSDP2).
 
-Input: a base model on the CPU. Output: the same model, whose decoder layers each process holds a part of. A
-layer is gathered while it computes, in both directions, and freed afterwards. Embeddings and the LM head stay whole,
-because TRL's fused head reads their weights outside of their modules.
+Input: a base model on the CPU. Output: the same model, whose decoder layers each process holds a
+part of. A layer is gathered while it computes, in both directions, and freed afterwards. Embeddings
+and the LM head stay whole, because TRL's fused head reads their weights outside of their modules.
 
-Adapters come after that, as ordinary parameters: gradients, optimizer, checkpoints and files are those of data
-parallel training, whose DistributedDataParallel is told to leave the shards alone. The base has no gradients, so
-nothing of it is reduced, and the machines of a training need not exchange it.
+Adapters come after that, as ordinary parameters. Gradients, optimizer, checkpoints and files are
+the same as in data parallel training, and DistributedDataParallel is told to leave the shards
+alone. The base has no gradients, so nothing of it is reduced, and the machines of a training need
+not exchange it.
 
 Gathering is collective, so all processes of a machine must make the same number of forward passes.
 """
@@ -30,9 +31,9 @@ def load_sharded(
 ) -> CausalModel:
     """The model that ``load`` returns on the CPU, divided among the processes of this machine.
 
-    Every process of the training calls it. One after the other holds the whole base until its part is on its
-    device, so that a machine needs RAM for one base. Raises TrainingError for a model without a list of
-    decoder layers.
+    Every process of the training calls it. The processes take turns: each holds the whole base
+    until its part is on its device, so a machine needs RAM for only one base. Raises TrainingError
+    for a model without a list of decoder layers.
     """
     from accelerate import PartialState
     from torch.distributed.device_mesh import init_device_mesh
@@ -61,7 +62,8 @@ def _shard(model: CausalModel, mesh: DeviceMesh, device: torch.device) -> Causal
     layers = getattr(decoder, "layers", None)
     if not isinstance(layers, ModuleList):
         raise TrainingError(
-            f"{type(model).__name__} has no list of decoder layers, which shard_base divides; set it to false"
+            f"{type(model).__name__} has no list of decoder layers, which shard_base divides; set "
+            "it to false"
         )
     divided = {value for layer in layers for value in layer.parameters()}
     for layer in layers:
@@ -76,7 +78,7 @@ def _shard(model: CausalModel, mesh: DeviceMesh, device: torch.device) -> Causal
 
 
 def _weights(model: CausalModel) -> tuple[int, int]:
-    """The weights that this process holds, and those of the whole model."""
+    """The weights that this process holds, and the weights of the whole model."""
     held = whole = 0
     tensors: Any = model
     for value in tensors.parameters():
@@ -86,7 +88,7 @@ def _weights(model: CausalModel) -> tuple[int, int]:
 
 
 def is_shard(value: torch.Tensor) -> bool:
-    """Whether a weight is a part of one that is divided among processes."""
+    """Whether a weight is divided among processes, so that this process holds a part."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(value, DTensor)

@@ -1,10 +1,10 @@
-"""The share of a micro-batch in its optimizer step, so that a loss does not depend on micro-batches.
+"""The share of a micro-batch in its optimizer step; losses do not depend on micro-batches.
 
-Trainer averages the losses of a step's micro-batches. Where these differ in size, which the last step
-of an epoch can give and token counts nearly always do, that average is another number than the mean
+Trainer averages the losses of a step's micro-batches. Micro-batches can differ in size: in the last
+step of an epoch, and nearly always in their token counts. That average then differs from the mean
 over the whole step. `counted_steps` counts records and tokens of each step before its first
-micro-batch, over all processes. A loss times its share of the `StepCounts` then averages to the mean over the
-step. (For losses of a model, transformers does the same with ``num_items_in_batch``.)
+micro-batch, over all processes. A loss times its share of the `StepCounts` then averages to the
+mean over the step. (For losses of a model, transformers does the same with ``num_items_in_batch``.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Count = Callable[[Batch], "tuple[int, int]"]
 class StepCounts:
     """Records and tokens of an optimizer step over all processes.
 
-    ``micro_batches`` is the number of losses that Trainer averages: those of all processes.
+    ``micro_batches`` is the number of losses that Trainer averages, over all processes.
     """
 
     records: int
@@ -44,8 +44,8 @@ class StepCounts:
 def counted_steps(trainer_class: TrainerClass, count: Count) -> TrainerClass:
     """A subclass of a trainer with the counts of the current step in ``step_counts``.
 
-    ``count`` gives records and tokens of a collated micro-batch. Outside of training, ``step_counts`` is
-    None.
+    ``count`` gives records and tokens of a collated micro-batch. Outside of training,
+    ``step_counts`` is None.
     """
 
     class CountedSteps(trainer_class):

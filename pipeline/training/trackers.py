@@ -1,10 +1,10 @@
 """Training curves in TensorBoard, W&B, MLflow or trackio, through the integrations of transformers.
 
-Input: the names of trackers. Output: arguments of a trainer (``report_to`` and a name for its run), and
-after its construction a guard around each tracker. Two things must hold that the integrations do not
-ensure. A tracker that fails (no network, no login, a full disk) must not end a training, so it is
-dropped with a line in the log. And a training that continues after a kill must continue its curves: it
-repeats the steps after its last checkpoint, and their rows, which are the same again, are logged once.
+Input: the names of trackers. Output: arguments of a trainer (``report_to`` and a name for its run),
+and after its construction a guard around each tracker. The guard ensures two things that the
+integrations do not. A tracker that fails (no network, no login, a full disk) must not end a
+training, so it is dropped with a line in the log. A training that continues after a kill must also
+continue its curves: it repeats the steps after its last checkpoint, and logs their rows only once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _STATE = "tracking.json"
 class Tracking:
     """Where a training is logged to.
 
-    ``trackers`` are "tensorboard", "wandb", "mlflow" or "trackio"; ``run`` is the name of the run and
-    ``label`` that of the stage in it. Trackers that write files write them below ``directory``.
+    ``trackers`` are "tensorboard", "wandb", "mlflow" or "trackio"; ``run`` is the name of the run
+    and ``label`` the name of the stage in it. Trackers that write files write them below
+    ``directory``.
     """
 
     trackers: tuple[str, ...]
@@ -47,7 +48,7 @@ class Tracking:
 
 @dataclass
 class _State:
-    """What a continued training must know: kept in the stage's checkpoint directory.
+    """State for a continued training, kept in the stage's checkpoint directory.
 
     ``started`` is the UTC time of the first start, ``logged`` the last logged step by tracker, and
     ``failed`` the message of each tracker that was dropped.
@@ -75,13 +76,13 @@ def check_trackers(trackers: Sequence[str]) -> None:
     if missing:
         names = " ".join(missing)
         raise DependencyError(
-            f"trackers names {', '.join(missing)}, and no such package is installed; pip install {names}, "
-            "or remove it from trackers"
+            f"trackers names {', '.join(missing)}, and no such package is installed; pip install "
+            f"{names}, or remove it from trackers"
         )
 
 
 def _installed(package: str) -> bool:
-    """Whether a package can be imported; a mere directory of its name (W&B makes ``wandb/``) cannot."""
+    """Whether a package can be imported; a directory of its name (such as ``wandb/``) cannot."""
     found = importlib.util.find_spec(package)
     return found is not None and found.origin is not None
 
@@ -92,16 +93,16 @@ def _import(trackers: Sequence[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise DependencyError(
-                f"the package of tracker {name} cannot be imported ({error}); install it again, or remove "
-                "it from trackers"
+                f"the package of tracker {name} cannot be imported ({error}); install it again, or "
+                "remove it from trackers"
             ) from None
 
 
 def reporting(tracking: Tracking | None, checkpoint_dir: Path) -> dict[str, object]:
     """Arguments of a trainer that make it log to trackers.
 
-    Only the main process logs. Sets environment variables that the integrations read; of those that a
-    user may have set, only missing ones. Raises DependencyError when a package is missing or broken.
+    Only the main process logs. Sets environment variables that the integrations read. A variable
+    that the user has set is kept. Raises DependencyError when a package is missing or broken.
     """
     if tracking is None or not tracking.trackers or os.environ.get("RANK", "0") != "0":
         return {"report_to": "none"}
@@ -135,7 +136,10 @@ def reporting(tracking: Tracking | None, checkpoint_dir: Path) -> dict[str, obje
 
 
 def guard_trackers(trainer: TrlTrainer, checkpoint_dir: Path) -> None:
-    """Put a guard around each tracker of a trainer: what it raises, and rows that it has, end there."""
+    """Put a guard around each tracker of a trainer.
+
+    The guard stops exceptions of the tracker, and rows that the tracker has already logged.
+    """
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
     kinds = {

@@ -50,8 +50,9 @@ def shared_arguments(
     """Keyword arguments for SFTConfig, DPOConfig and GRPOConfig.
 
     ``records`` is the number of training records; checkpoints are written below ``checkpoint_dir``.
-    Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded model,
-    DependencyError for a missing device or tracker, and TrainingError when there is no optimizer step.
+    Raises ConfigError when the batch sizes do not divide or the environment asks for a sharded
+    model, DependencyError for a missing device or tracker, and TrainingError when there is no
+    optimizer step.
     """
     refuse_sharding()
     device = pick_device(settings, block)
@@ -96,16 +97,17 @@ def shared_arguments(
 def refuse_sharding() -> None:
     """Raise ConfigError when the environment asks accelerate to shard the model.
 
-    Log-probabilities of the reference are computed before accelerate would shard it, and adapters and
-    checkpoints are written from the weights of one process. `pipeline.training.sharding` divides the base alone.
+    Log-probabilities of the reference are computed before accelerate would shard it, and adapters
+    and checkpoints are written from the weights of one process. `pipeline.training.sharding`
+    divides the base alone.
     """
     from accelerate.utils import parse_flag_from_env
 
     for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         if parse_flag_from_env(name):
             raise ConfigError(
-                f"{name} is set in the environment, which would shard the adapter too; unset it, and divide a base "
-                "that does not fit on one GPU by shard_base: true"
+                f"{name} is set in the environment, which would shard the adapter too; unset it, "
+                "and divide a base that does not fit on one GPU by shard_base: true"
             )
 
 
@@ -118,17 +120,18 @@ def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) ->
     if steps < 1:
         name = "round_epochs" if block == "dpo" else "epochs"
         raise TrainingError(
-            f"{block}.{name} is {epochs:g}, so {records} records give no optimizer step and nothing "
-            "would be trained; set it above 0"
+            f"{block}.{name} is {epochs:g}, so {records} records give no optimizer step and "
+            "nothing would be trained; set it above 0"
         )
     return steps
 
 
 def warmup_steps(ratio: float, steps: int) -> int:
-    """The number of steps before the learning rate reaches its maximum; the first of them has rate 0.
+    """The number of steps before the learning rate reaches its maximum; the first has rate 0.
 
-    This is ``ratio * steps``, rounded up. A share below one step is no warm-up, because a single step
-    of warm-up has rate 0 and would only discard a batch. At least the last step is not warm-up.
+    This is ``ratio * steps``, rounded up. A share below one step gives no warm-up, because a single
+    step of warm-up has rate 0 and would only discard a batch. At least the last step is not
+    warm-up.
     """
     share = steps * ratio
     return 0 if share < 1 else min(math.ceil(share), steps - 1)
@@ -156,8 +159,9 @@ def sorted_steps(
 ) -> TrainerClass:
     """A subclass of ``trainer_class`` with StepSortedSampler as its training sampler.
 
-    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together. The
-    adapter keeps its number format (`pipeline.training.trainer_args`), and the process trains on one GPU.
+    ``lengths`` are the tokens of each record; ``groups`` are names of records that belong together.
+    The adapter keeps its number format (`pipeline.training.trainer_args`), and the process trains
+    on one GPU.
     """
 
     class StepSorted(trainer_class):
@@ -192,8 +196,8 @@ def train(
 ) -> None:
     """Train from the last complete checkpoint in ``checkpoint_dir``, or from the beginning.
 
-    ``history`` is that of the trainer's `pipeline.training.history.history_callback`. ``progress`` counts
-    the optimizer steps.
+    ``history`` belongs to the trainer's `pipeline.training.history.history_callback`. ``progress``
+    counts the optimizer steps.
     """
     from transformers.trainer_callback import PrinterCallback
 
@@ -226,13 +230,13 @@ def on_main(trainer: TrlTrainer, action: Callable[[], None]) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-# TRL 1.16 casts the trainable weights of a model in 4 or 8 bit to bfloat16 when it builds a trainer.
-# AdamW then writes each update into bfloat16, whose neighboring numbers differ by up to 1/128 of their
-# size. A step of 1e-5 leaves most weights of .01 and above as they were, and nothing carries the rest
-# over to the next step. Adapters over a base that is not quantized are float32.
+# TRL 1.16 casts the trainable weights of a model in 4 or 8 bit to bfloat16 when it builds a
+# trainer. AdamW then writes each update into bfloat16, whose neighboring numbers differ by up to
+# 1/128 of their size. A step of 1e-5 leaves most weights of .01 and above as they were, and nothing
+# carries the rest over to the next step. Adapters over a base that is not quantized are float32.
 @contextmanager
 def keeping_precision(model: PeftModel) -> Iterator[None]:
-    """Undo casts of the trainable weights of ``model`` inside the context; they keep their device."""
+    """Undo casts of the trainable weights of ``model`` inside the context; devices are kept."""
     kept = [(value, value.data) for _, value in model.named_parameters() if value.requires_grad]
     yield
     for parameter, before in kept:

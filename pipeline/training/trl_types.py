@@ -1,7 +1,8 @@
 """The parts of trl, peft, transformers and accelerate that the training modules use.
 
 These libraries are imported inside functions, because they are slow to import, and the type checker
-does not follow them. Their objects are named here once, as Protocols of what is used.
+does not follow them. Their objects are named here once, as Protocols with the attributes that the
+project uses.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 # Collated tensors by name, for example ``input_ids`` [B, T].
 Batch = dict[str, "torch.Tensor"]
-# One record as a dataset yields it: ids, masks, advantages, log-probabilities. Some columns are lists
-# of integers and others lists of floats, so the type of a value is Any.
+# One record as a dataset yields it: ids, masks, advantages, log-probabilities. Some columns are
+# lists of integers and others lists of floats, so the type of a value is Any.
 DatasetRow = Mapping[str, Any]
 Collator = Callable[[Sequence[DatasetRow]], Batch]
 # A trainer class of TRL or a subclass that is built at run time. Subclassing needs Any, because the
@@ -110,7 +111,7 @@ class Dataset(Protocol):
 class TrainingArguments(Protocol):
     """The arguments of a trainer, resolved for this process."""
 
-    _n_gpu: int  # the GPUs that this process trains on, not those of other processes
+    _n_gpu: int  # the GPUs that this process trains on, without the GPUs of other processes
 
     @property
     def n_gpu(self) -> int: ...
