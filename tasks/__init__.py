@@ -1,7 +1,8 @@
 """Luigi tasks, one module per stage; the computation of a stage is in ``pipeline/``.
 
 ``luigi --module tasks Report --config configs/embedded.yaml --local-scheduler`` does the same as
-``make run``. The stages are imported in the order of a run, which is the order of `tasks.base.STAGES`.
+``make run``. The stages are imported in the order of a run, which is the order of
+`tasks.base.STAGES`.
 """
 
 # isort: off

@@ -1,4 +1,4 @@
-"""Everything that is needed to ask policies questions: finished indexes, checked policies, and a context.
+"""Prepare policies for questions: finished indexes, checked policies, and a context.
 
 No stage runs: an index or a policy that is not complete is an error that names the command. Input:
 a configuration's task and names of policies. Output: one `AskedPolicy` for each, and their
@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class AskedPolicy:
-    """A policy with the context that `pipeline.stages.answering` opens it with."""
+    """A policy with the context with which `pipeline.stages.answering` opens it."""
 
     named: NamedPolicy
     policy: Policy
@@ -51,7 +51,7 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)[-1:]
     distinct = list({policy.directory: policy for policy in named}.values())
-    evaluating = task.clone(EvaluatePolicy, number=0)  # its settings are those of the evaluation
+    evaluating = task.clone(EvaluatePolicy, number=0)  # it has the settings of the evaluation
     inputs = _finished_inputs(evaluating)
     config = evaluating.settings
     share = config.engine.gpu_memory_utilization / len(distinct)
@@ -79,8 +79,8 @@ def opened(
     """The processes of the policies, started one after the other; all end with the block.
 
     ``tell`` gets a line for each step. While another run holds the GPUs, this waits. Raises
-    ConfigError when the machine has fewer GPUs than the engine needs, and what opening an engine
-    raises.
+    ConfigError when the machine has fewer GPUs than the engine needs, and the errors of opening an
+    engine.
     """
     from pipeline.stages.answering import PolicyProcess
 
@@ -103,11 +103,12 @@ def opened(
 
 @contextmanager
 def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str, str]]:
-    """Hold what the evaluation of a policy takes, with CPU threads for several processes on its GPUs.
+    """Hold the lease of a policy's evaluation, with CPU threads for several processes.
 
     Yields the environment variables of the processes.
     """
-    # A shard rolls out whether or not the evaluation is divided; what joins shards needs nothing.
+    # A shard rolls out whether or not the evaluation is divided; the task that joins shards needs
+    # nothing.
     evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
     capacity = Capacity.here(task.run_settings)
     check_needs([evaluating], capacity)
@@ -118,16 +119,15 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
 
 
 def _finished_inputs(task: StageTask) -> dict[str, Path]:
-    """The directories of corpus, graph and index; none where a service has them or nothing is
-    searched."""
+    """The directories of corpus, graph and index; none with a service or without retrieval."""
     if task.settings.retrieval.service:
         return {}
     inputs = {}
     for name, stage in searched(task).items():
         if not stage.complete():
             raise StoreError(
-                f"{stage.label} of {task.settings.run_dir} is not complete, and a policy searches finished "
-                f"indexes; run `{run_command(stage)}` first"
+                f"{stage.label} of {task.settings.run_dir} is not complete, and a policy searches "
+                f"finished indexes; run `{run_command(stage)}` first"
             )
         stage.check_output(Depth.FOOTERS)
         inputs[name] = stage.directory

@@ -1,7 +1,7 @@
 """The base of all stage tasks: fingerprint, directory, and execution.
 
 A task declares its stage's name and version, the settings and raw files that it reads, and the
-tasks that it needs. Its directory follows from those (``pipeline.run.store``). ``run`` starts the
+tasks that it needs. Its directory follows from these (``pipeline.run.store``). ``run`` starts the
 stage's function in a separate process (``pipeline.run.worker``).
 """
 
@@ -67,27 +67,25 @@ class StageTask(luigi.Task):
     data = luigi.OptionalParameter(default=None, description="directory of the data files")
 
     stage: ClassVar[str]
-    help: ClassVar[str]  # what the stage writes, in one line
+    help: ClassVar[str]  # the output of the stage, in one line
     version: ClassVar[int] = 1
     named: ClassVar[bool] = True  # whether a command can name the stage
     entry: ClassVar[str]  # module:function, imported only in the stage's own process
     reads: ClassVar[tuple[str, ...]]  # configuration blocks or keys, dotted
-    reads_at_times: ClassVar[tuple[str, ...]] = ()  # those that only some configurations need
-    spare_ram: ClassVar[str] = (
-        "use a machine with more"  # where the stage needs more RAM than there is
-    )
+    reads_at_times: ClassVar[tuple[str, ...]] = ()  # only some configurations need these
+    spare_ram: ClassVar[str] = "use a machine with more"  # if the RAM is too small for the stage
     reusable: ClassVar[bool] = True  # whether output made under other settings can be this stage's
     hashes_inputs: ClassVar[bool] = False  # whether the hashes of all inputs are checked first
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked = Resources()  # what it needs, set by `tasks.build`
+    asked = Resources()  # its needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
-    lease: Lease = NO_LEASE  # what it has while it runs
+    lease: Lease = NO_LEASE  # its devices and threads while it runs
     fork_server: ForkServer | None = None  # set by `tasks.preloading`
 
     def __init_subclass__(cls) -> None:
-        """Add the stage to `STAGES`; refuse one whose declaration lacks a part."""
+        """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
         super().__init_subclass__()
         if "stage" not in cls.__dict__:
             return  # a base of stages
@@ -104,21 +102,21 @@ class StageTask(luigi.Task):
         raise NotImplementedError
 
     def work(self, clock: Clock) -> Work:
-        """What the stage does, by the sizes of the data. Every stage declares it."""
+        """The work of the stage, by the sizes of the data. Every stage declares it."""
         raise NotImplementedError
 
     def faults(self) -> Iterator[str]:
-        """A sentence for everything that stops the stage and that its settings and files tell."""
+        """A sentence for each fault in the stage's settings and files that would stop the stage."""
         return iter(())
 
     @property
     def whole(self) -> str:
-        """The stage, also for one of its shards."""
+        """The name of the stage; a shard gives the name of its divided stage."""
         return self.stage
 
     @cached_property
     def settings(self) -> Config:
-        """The configuration of the stage; a stage of a round has that of its round."""
+        """The configuration of the stage, with the settings of its round if it has one."""
         return self.run_settings
 
     @cached_property
@@ -128,7 +126,7 @@ class StageTask(luigi.Task):
 
     @property
     def resolved(self) -> Resolved:
-        """The configuration of the whole run, and what ``dtype: auto`` is in it."""
+        """The configuration of the whole run, and the number formats that ``dtype: auto`` means."""
         return load_config(str(self.config), tuple(self.overrides), self.data)
 
     @cached_property
@@ -141,7 +139,7 @@ class StageTask(luigi.Task):
         return None
 
     def upstream(self) -> dict[str, StageTask]:
-        """Tasks whose output this one reads, by the name that the stage function uses."""
+        """Tasks whose output this task reads, by the name that the stage function uses."""
         return {}
 
     @cached_property
@@ -167,7 +165,7 @@ class StageTask(luigi.Task):
         return select(self.settings, self.reading())
 
     def execution(self) -> dict[str, Any]:
-        """The settings that say how the stage is executed, which no fingerprint has."""
+        """The settings that say how the stage is executed, which enter no fingerprint."""
         return select_execution(self.settings, self.reading())
 
     @cached_property
@@ -204,12 +202,11 @@ class StageTask(luigi.Task):
         }
 
     def facts(self) -> dict[str, Any]:
-        """What the stage's function is told besides its settings, as JSON; no fingerprint has
-        it."""
+        """Information for the stage's function besides its settings, as JSON; not fingerprinted."""
         return {}
 
     def found(self) -> Output | None:
-        """The stage's completed output, also one that another fingerprint made, or None."""
+        """The stage's completed output, under this or another fingerprint, or None."""
         return Outputs().of(self)
 
     @property
@@ -219,7 +216,7 @@ class StageTask(luigi.Task):
         return self.store.directory(self.key) if output is None else output.directory
 
     def needed(self) -> dict[str, StageTask]:
-        """The upstream tasks whose output must be in this store before this one runs."""
+        """The upstream tasks whose output must be in this store before this task runs."""
         return self.upstream()
 
     def requires(self) -> dict[str, StageTask]:
@@ -238,12 +235,11 @@ class StageTask(luigi.Task):
 
     @property
     def variant(self) -> str | None:
-        """What distinguishes this task from others of its stage, in messages and logs: its
-        round."""
+        """The part of the label that tells this task from others of its stage: its round."""
         return None if self.round_number is None else str(self.round_number)
 
     def run(self) -> None:
-        """Run the stage, unless its inputs turned out to be those of an output that is there."""
+        """Run the stage, unless an output from inputs with the same content exists."""
         output = self.found()
         if output is None or self.forced:
             if multiprocessing.parent_process() is not None:
@@ -367,7 +363,7 @@ class StageTask(luigi.Task):
         return json.dumps(asdict(failure))
 
     def environment(self) -> dict[str, str]:
-        """Environment variables of the stage's process: those of Python, and of its lease."""
+        """Environment variables of the stage's process: for Python, and from its lease."""
         extra = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **MALLOC}
         if shipped.INSTALLED:
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
@@ -391,7 +387,7 @@ def walk(
 ) -> Iterator[StageTask]:
     """A task and the tasks below it, each once, in running order.
 
-    ``below`` gives the tasks that come directly before one: by default those that it needs now. With
+    ``below`` gives the tasks directly before a task: by default the tasks that it needs now. With
     `StageTask.upstream` only the configuration is read, and a divided stage is one task.
     """
     seen: set[str] = set()
@@ -407,7 +403,7 @@ def walk(
 
 
 def _failure_of(exception: BaseException) -> FailureRecord:
-    """The failure that an exception of a task means. The traceback of a bug is printed."""
+    """The failure record of a task's exception. The traceback of a bug is printed."""
     if isinstance(exception, StageFailed):
         log = None if exception.log is None else str(exception.log)
         return FailureRecord(exception.cause, exception.exit_status, log)

@@ -1,6 +1,6 @@
 """Run tasks with Luigi's local scheduler, and collect the failure of each task.
 
-The scheduler counts what the running stages use of the run's GPUs and CPU threads (Luigi's resources).
+The scheduler counts the run's GPUs and CPU threads that running stages use (Luigi's resources).
 Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
 threads that only later stages hold reserves them, so that others do not take them one by one.
 """
@@ -49,21 +49,23 @@ class _Local:
 def check_needs(todo: Iterable[StageTask], capacity: Capacity) -> None:
     """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting.
 
-    Training on several machines may ask for as many on each of them.
+    Training on several machines may ask for this number on each machine.
     """
     for task in todo:
         asked, limit = asked_of(task, capacity), capacity.gpus * task.machines
         if task.run_settings.gpus and asked.gpus > limit:
             raise ConfigError(
-                f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage {task.label} would "
-                f"never start; set {asked.setting} to at most {limit}, or raise gpus"
+                f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage "
+                f"{task.label} would never start; set {asked.setting} to at most {limit}, or raise "
+                "gpus"
             )
 
 
 def asked_of(task: StageTask, capacity: Capacity) -> Needs:
-    """What a stage asks for in a run with ``capacity``.
+    """The needs of a stage in a run with ``capacity``.
 
-    On a cluster the GPUs of this machine do not count, so that without ``gpus`` it asks for all it can use.
+    On a cluster the GPUs of this machine do not count. Without ``gpus`` the stage then asks for all
+    GPUs that it can use.
     """
     settings = task.run_settings
     known = settings.gpus > 0 or settings.execution.kind == "local"
@@ -71,7 +73,7 @@ def asked_of(task: StageTask, capacity: Capacity) -> Needs:
 
 
 def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
-    """What a stage takes of the run's GPUs and CPU threads while it runs."""
+    """The GPUs and CPU threads of the run that a stage takes while it runs."""
     taken = {THREADS: capacity.threads_for(asked.threads)}
     if capacity.at_once and asked.gpus:
         taken[GPUS] = capacity.gpus_for(asked.gpus)
@@ -79,9 +81,9 @@ def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
 
 
 def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
-    """Set what each task asks for, and its priority: the first in running order has the highest.
+    """Set the needs and the priority of each task: the first in running order has the highest.
 
-    Says once for each trainer that fewer processes start than its settings say.
+    Prints a line for each trainer that starts fewer processes than its settings say.
     """
     told: set[str] = set()
     for place, task in enumerate(todo):
@@ -102,9 +104,9 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
 def build(
     task: StageTask, todo: Iterable[StageTask], capacity: Capacity
 ) -> dict[str, FailureRecord]:
-    """Run ``task`` and the tasks that it needs, as many at a time as the capacity of the run allows.
+    """Run ``task`` and the tasks that it needs, several at a time if the run has the capacity.
 
-    Returns the failures by task id, of the tasks in ``todo``, which are in running order. Raises
+    Returns the failures of the tasks in ``todo``, by task id; ``todo`` is in running order. Raises
     StoreError when no process can be started for a task.
     """
     todo = list(todo)
@@ -130,7 +132,7 @@ def build(
 
 
 def _from_text(text: str) -> FailureRecord:
-    """The failure that a task gave to Luigi, or one with Luigi's own text about a process that ended."""
+    """The failure that a task gave to Luigi, or Luigi's own text about a process that ended."""
     try:
         return FailureRecord(**json.loads(text))
     except (ValueError, TypeError):

@@ -15,7 +15,7 @@ from tasks.world import World
 
 
 class DataTask(StageTask):
-    """A stage that reads data files: raw ones, or those of the closed world."""
+    """A stage that reads data files: raw files, or files of the closed world."""
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class Evaluate(LightTask):
 
 
 def evaluated_policies(settings: Config) -> dict[str, dict[str, str | int]]:
-    """The parameters of `OfPolicy` for all policies that a run evaluates, by their names in results."""
+    """The parameters of `OfPolicy` for all policies that a run evaluates, by result name."""
     return {
         **{given_name(source): {"given": source} for source in settings.evaluation.policies},
         **{settings.policy_name(n): {"number": n} for n in range(settings.rounds + 1)},

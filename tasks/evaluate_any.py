@@ -79,7 +79,7 @@ class _EvaluatingAny(DivisibleTask):
         return roll_out_models(self)
 
     def work(self, clock: Clock) -> Work:
-        return Work()  # the questions are not those of the run
+        return Work()  # a plan covers only the questions of the run
 
     def faults(self) -> Iterator[str]:
         return roll_out_faults(self.settings)
@@ -110,8 +110,8 @@ class EvaluateAnyShard(_EvaluatingAny, ShardTask):
 class EvaluateAny(_EvaluatingAny, ShardedTask):
     """Roll-outs of the policy in a directory over prepared questions, and their metrics.
 
-    The policy and the questions are inputs by content, so the same evaluation runs once, whatever
-    trained the policy and whatever file the questions are from.
+    The policy and the questions are inputs by content, so equal policies and questions from
+    different files are evaluated once.
     """
 
     stage = "evaluate-any"

@@ -33,7 +33,9 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 class OfPolicy(StageTask):
     """A stage of one policy: policy ``number`` of the run, or one of ``evaluation.policies``."""
 
-    number = luigi.IntParameter(default=0, description="policy: 0 is the first, n that of round n")
+    number = luigi.IntParameter(
+        default=0, description="policy: 0 is the first, n the policy of round n"
+    )
     given = luigi.OptionalParameter(
         default=None, description="base, or the directory of an adapter"
     )

@@ -1,8 +1,8 @@
 """Evaluate any policies on any questions with the finished indexes of a run, beside the run.
 
 No other stage runs: an index or a policy that is not complete is an error that names the command.
-Input: a configuration's task, names of policies, and a choice of questions. Output: metrics rows as in
-``metrics.json`` and paired tests, also written below ``evaluations/`` in the run's directory.
+Input: a configuration's task, names of policies, and a choice of questions. Output: metrics rows as
+in ``metrics.json`` and paired tests, also written below ``evaluations/`` in the run's directory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tasks.sharding import ShardedTask
 class Evaluation:
     """Metrics of policies on one set of questions.
 
-    ``rows`` are as in ``metrics.json``, ``tests`` as in ``comparison.json`` of the stage ``evaluate``.
-    ``directories`` hold the trajectories of each policy.
+    ``rows`` are as in ``metrics.json``, ``tests`` as in ``comparison.json`` of the stage
+    ``evaluate``. ``directories`` hold the trajectories of each policy.
     """
 
     questions: QuestionSet
@@ -50,9 +50,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the named policies, or all complete ones of the configuration of ``task``.
 
-    With ``force`` complete evaluations run again; without ``check`` they start without the checks of
-    `tasks.run.run`. Raises InputError for unusable policies and
-    questions, StoreError when an index or a policy is not complete, and what `tasks.run.run` raises.
+    With ``force`` complete evaluations run again; without ``check`` they start without the checks
+    of `tasks.run.run`. Raises InputError for unusable policies and questions, StoreError when an
+    index or a policy is not complete, and the errors of `tasks.run.run`.
     """
     named = [find_policy(task, name) for name in names] or complete_policies(task)
     policies = _distinct(named)
@@ -82,7 +82,7 @@ def evaluate(
 
 
 def _workers(evaluation: StageTask) -> int | None:
-    """The stages that run at once: None, as in the run, for the shards of an evaluation; else 1."""
+    """The number of stages that run at once: for shards None, as in the run; else 1."""
     return None if isinstance(evaluation, ShardedTask) and evaluation.divided else 1
 
 
@@ -105,9 +105,9 @@ def _check_complete(task: StageTask, splits: Sequence[StageTask]) -> None:
     if missing:
         labels = ", ".join(needed.label for needed in missing)
         raise StoreError(
-            f"{labels} of {task.settings.run_dir} {'is' if len(missing) == 1 else 'are'} not complete, "
-            f"and an evaluation reads finished questions and indexes; run `{run_command(missing[-1])}` "
-            "first"
+            f"{labels} of {task.settings.run_dir} {'is' if len(missing) == 1 else 'are'} not "
+            "complete, and an evaluation reads finished questions and indexes; run "
+            f"`{run_command(missing[-1])}` first"
         )
 
 
@@ -118,7 +118,7 @@ def _evaluation(
     questions: QuestionSet,
     force: bool,
 ) -> StageTask:
-    """The task of an evaluation; the run's own, where it has evaluated the policy on its split."""
+    """The task of an evaluation; the run's own task if it evaluated the policy on its split."""
     if policy.number is not None and choice.whole_split and not force:
         own: StageTask = task.clone(EvaluatePolicy, number=policy.number)
         if own.complete():

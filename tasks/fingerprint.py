@@ -1,7 +1,7 @@
 """Values that enter a task's fingerprint: settings, and the identity of files and models.
 
-Input: a configuration and the names of its settings, or the name of a model. Output: JSON values for
-`pipeline.run.store.StageKey`, and for the manifest the settings that say how work is executed.
+Input: a configuration and the names of its settings, or the name of a model. Output: JSON values
+for `pipeline.run.store.StageKey`, and for the manifest the settings that say how work is executed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def select(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def select_execution(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
-    """How work is executed: the fields of the named blocks that `select` leaves out, by dotted name.
+    """The settings that say how work is executed: fields that `select` leaves out, by dotted name.
 
-    The settings of the whole run (``workers``, ``cache_dir``, …) are always among them. A name whose
+    They always include the settings of the whole run (``workers``, ``cache_dir``, …). A name whose
     block is null has none.
     """
     run = type(settings).marked(Execution)
@@ -66,7 +66,7 @@ def _block(settings: Block, parents: list[str]) -> Block:
 
 
 def base_model_files(settings: Config) -> dict[str, Path | str]:
-    """The identity of the base model, and of the chat template that replaces its own."""
+    """The identity of the base model, and of the configured chat template."""
     files = {"base model": model_identity(settings.model.base)}
     if settings.model.chat_template is not None:
         files["chat template"] = template_identity(settings.model.chat_template)

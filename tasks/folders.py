@@ -16,8 +16,8 @@ from pipeline.run.failures import explain_os_error
 def check_folders(settings: Config) -> None:
     """Raise ConfigError when a file or a dangling link is in the place of a directory of the run.
 
-    Loading the configuration has checked ``runs_dir`` and the run's own directory. Raises StoreError
-    when the file system does not tell.
+    Loading the configuration has checked ``runs_dir`` and the run's own directory. Raises
+    StoreError when the file system fails.
     """
     for path in (settings.run_dir / "store", settings.run_dir / "logs"):
         try:
@@ -27,8 +27,8 @@ def check_folders(settings: Config) -> None:
         except OSError as error:
             raise StoreError(explain_os_error(error, path)) from None
         raise ConfigError(
-            f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir (now "
-            f"{settings.runs_dir}) or name (now {settings.name})"
+            f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir "
+            f"(now {settings.runs_dir}) or name (now {settings.name})"
         )
 
 
@@ -45,5 +45,5 @@ def check_writable(folders: Iterable[Path]) -> None:
 
 
 def file_name(name: str) -> str:
-    """A name as part of a file's name: other characters than letters, digits and ``._-`` are "-"."""
+    """A name as part of a file's name: "-" replaces all but letters, digits and ``._-``."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[-100:] or "policy"

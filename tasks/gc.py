@@ -1,10 +1,10 @@
-"""Outputs that no configuration names: which they are and why, and their removal.
+"""Outputs that no configuration names: find them, give the reason, and remove them.
 
 An output is named when a stage of a configuration has its fingerprint, or resolves to its
-directory. The shards of a stage are named until the stage is complete, as it holds what it has
-joined. The configurations are those given, and the resolved one that each run leaves as
-``config.yaml``. A store is left as it is while what its runs name is unknown, or a process with
-other settings may be using it.
+directory. The shards of a stage are named until the stage is complete, because the joined output
+holds their content. The configurations are the given ones, and the resolved ``config.yaml`` of each
+run. A store stays as it is while the outputs of its runs are unknown, or a process with other
+settings may be using it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Unnamed:
 
 @dataclass
 class Collection:
-    """What was found and removed, and one line for each thing that was left and why.
+    """The outputs that were found and removed, and one line for each kept entry with the reason.
 
     ``caches`` are the bytes of each content cache by path.
     """
@@ -57,7 +57,7 @@ class Collection:
 class Names:
     """The outputs that configurations name: their keys, and stages with fingerprints.
 
-    ``undecided`` are stages of which every output counts as named, because a file that they read is
+    Every output of the ``undecided`` stages counts as named, because a file that they read is
     missing.
     """
 
@@ -67,7 +67,7 @@ class Names:
     joined: set[tuple[str, str]] = field(default_factory=set)  # shards of complete stages
 
     def add(self, report: StageTask) -> None:
-        """Add all outputs of a configuration. Raises SteepError when a file that it needs is missing."""
+        """Add all outputs of a configuration. Raises SteepError when a needed file is missing."""
         needed = list(_needed(report))
         for task in needed:
             self._add(task)
@@ -82,7 +82,8 @@ class Names:
 
     def _add(self, task: StageTask) -> None:
         self.keys.append(task.key)
-        # The directory has another fingerprint when the stage reuses an output with the same content.
+        # The directory has another fingerprint when the stage reuses an output with the same
+        # content.
         self.outputs |= {(task.stage, task.key.fingerprint), (task.stage, task.directory.name)}
         if isinstance(task, ShardedTask) and task.complete():
             shards = task.shards().values()
@@ -90,7 +91,7 @@ class Names:
 
     @property
     def stages(self) -> set[str]:
-        """The stages whose outputs are examined; a store may hold others, which are left."""
+        """The stages whose outputs are examined; a store may hold others, which stay."""
         known = {name for name, kind in STAGES.items() if kind.named or issubclass(kind, ShardTask)}
         return {*known, *(key.stage for key in self.keys)}
 
@@ -106,12 +107,12 @@ class Names:
 
 
 def _needed(task: StageTask) -> Iterator[StageTask]:
-    """A task and all tasks below it, also those whose output is on another machine."""
+    """A task and all tasks below it, including tasks with output on another machine."""
     return walk(task, lambda one: {**one.upstream(), **one.requires()})
 
 
 def _further(report: StageTask, stages: set[str]) -> Iterator[StageTask]:
-    """Tasks of the stages that the report does not need, but that can be run by their name."""
+    """Tasks of the stages that the report does not need, but that a command can name."""
     for stage, kind in STAGES.items():
         if stage in stages or not kind.named or issubclass(kind, OfPolicy | Questions):
             continue
@@ -129,7 +130,7 @@ def collect(
     recent_minutes: float,
     removing: bool = False,
 ) -> Collection:
-    """Find, and with ``removing`` remove, what no configuration names.
+    """Find, and with ``removing`` remove, the outputs that no configuration names.
 
     ``reports`` are the report tasks of the given configurations. Their runs are examined, and with
     ``runs`` every run below that directory that left its configuration. A store to which other
@@ -142,7 +143,7 @@ def collect(
     examined = list(reports)
     for report in reports:
         names.add(report)
-    unknown: list[str] = []  # runs of which it is not known what they name
+    unknown: list[str] = []  # runs whose outputs are unknown
     for run in _runs(folders):
         below = runs is not None and run.parent.resolve() == runs.resolve() and not run.is_symlink()
         wanted = below or run.resolve() in given
@@ -152,8 +153,8 @@ def collect(
         except FileNotFoundError:
             if run.resolve() not in given:
                 unknown.append(
-                    f"{run} has no {RESOLVED}, so it is unknown which outputs belong to it; pass its "
-                    "configuration with --config"
+                    f"{run} has no {RESOLVED}, so it is unknown which outputs belong to it; pass "
+                    "its configuration with --config"
                 )
             continue
         except SteepError as error:
@@ -181,7 +182,7 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def _runs(folders: Iterable[Path]) -> Iterator[Path]:
-    """The directories of runs, also those that are links."""
+    """The directories of runs; links to directories count."""
     for folder in {folder.resolve(): folder for folder in folders if folder.is_dir()}.values():
         for run in sorted(folder.iterdir()):
             if (run / "store").is_dir():
@@ -189,9 +190,9 @@ def _runs(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _left_by(run: Path) -> StageTask:
-    """The report task of the configuration that a run left.
+    """The report task of the configuration file in a run's directory.
 
-    Raises FileNotFoundError when there is none, and ConfigError when it is of another run.
+    Raises FileNotFoundError without a file, and ConfigError when it belongs to another run.
     """
     path = run / RESOLVED
     if not path.exists():
@@ -212,7 +213,7 @@ def _collect(
     removing: bool,
     recent_seconds: float,
 ) -> None:
-    """Add what is unnamed in one store; it is removed unless ``blocked`` says why not."""
+    """Add the unnamed outputs of one store; they are removed unless ``blocked`` has a reason."""
     unnamed = []
     for output in stored(store, names.stages):
         if isinstance(output, str):
@@ -241,7 +242,7 @@ def _collect(
 
 
 def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
-    """How an output differs from the most similar one that a configuration names."""
+    """The differences between an output and the most similar output of a configuration."""
     if output.manifest is None:
         return "checkpoints of an unfinished stage, under settings that no configuration has"
     number = output.manifest["key"].get("round")

@@ -32,13 +32,13 @@ class UntrainedPolicy(LightTask):
         raise NotImplementedError
 
     def files(self) -> dict[str, Path | str]:
-        """Raises InputError when there is no such directory."""
+        """The base model and the given adapter. Raises InputError when its directory is missing."""
         files = {"base model": model_identity(self.settings.model.base)}
         if self.given != BASE:
             if not Path(self.given).is_dir():
                 raise InputError(
-                    f"{self.setting} names {self.given}, and there is no such directory; name base, or the "
-                    "directory of a LoRA adapter or of a policy"
+                    f"{self.setting} names {self.given}, and there is no such directory; name "
+                    "base, or the directory of a LoRA adapter or of a policy"
                 )
             files["adapter"] = adapter_directory(Path(self.given))
         return files
@@ -86,6 +86,6 @@ class GivenPolicy(UntrainedPolicy):
 
 
 def remove_and_evaluate(task: StageTask) -> str:
-    """The command that makes the output of a task again which no command names."""
+    """The command that makes the output of a task again if no command names the task."""
     again = ["steep", "run", "evaluate", *task.options]
     return f"{shlex.join(['rm', '-r', str(task.directory)])} && {shlex.join(again)}"

@@ -36,7 +36,8 @@ class _Indexing(DivisibleTask):
     def _work(self, clock: Clock, texts: float, tokens: float) -> Work:
         """The work on ``texts`` texts, which have ``tokens`` tokens.
 
-        Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second time.
+        Checkpoints, or the outputs of shards, hold every vector and the codes of indexes a second
+        time.
         """
         settings, evaluated = self.settings, self.settings.for_evaluation()
         indexes = {**searched(settings, clock.sizes), **searched(evaluated, clock.sizes)}

@@ -1,4 +1,4 @@
-"""The stages that retrieval reads: those of the graph, or those of the hypergraph."""
+"""The stages that retrieval reads: of the graph, or of the hypergraph."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Limits of tokens and sizes of batches that do not go together.
+"""Contradictions between limits of tokens, and between sizes of batches.
 
-Input: settings. Output: a sentence for each limit that another one makes impossible.
+Input: settings. Output: a sentence for each limit that contradicts another one.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ _QUESTION_TOKENS = 50  # with the marks of a chat template
 
 
 def roll_out_faults(settings: Config) -> Iterator[str]:
-    """The limits of a trajectory against the engine, and the rank of a loaded adapter."""
+    """Compare the limits of a trajectory with the engine, and the rank of a loaded adapter."""
     engine, sampling = settings.engine, settings.sampling
     prompt = _prompt_tokens(settings)
     if sampling.max_total_tokens >= engine.max_model_len:
         yield (
-            f"sampling.max_total_tokens is {sampling.max_total_tokens}, and engine.max_model_len is "
-            f"{engine.max_model_len}, prompt included; raise engine.max_model_len, or lower "
+            f"sampling.max_total_tokens is {sampling.max_total_tokens}, and engine.max_model_len "
+            f"is {engine.max_model_len}, prompt included; raise engine.max_model_len, or lower "
             "sampling.max_total_tokens"
         )
     elif prompt + sampling.max_segment_tokens > engine.max_model_len:
         yield (
-            f"engine.max_model_len is {engine.max_model_len}; the prompt (about {prompt} tokens) and "
-            f"one segment (sampling.max_segment_tokens, {sampling.max_segment_tokens}) need more; "
-            "raise it"
+            f"engine.max_model_len is {engine.max_model_len}; the prompt (about {prompt} tokens) "
+            f"and one segment (sampling.max_segment_tokens, {sampling.max_segment_tokens}) need "
+            "more; raise it"
         )
     if engine.kind == "vllm" and engine.adapters == "loaded" and settings.lora.r > LORA_RANKS[-1]:
         yield (
-            f"lora.r is {settings.lora.r}, and vLLM loads adapters of at most rank {LORA_RANKS[-1]}; "
-            "set engine.adapters to merged, or lower lora.r"
+            f"lora.r is {settings.lora.r}, and vLLM loads adapters of at most rank "
+            f"{LORA_RANKS[-1]}; set engine.adapters to merged, or lower lora.r"
         )
 
 
 def over_long_faults(settings: Config) -> Iterator[str]:
-    """The longest trajectory against the training of a round."""
+    """Compare the longest trajectory with the training of a round."""
     block, trainer = settings.objective, settings.trainer
     longest = settings.sampling.max_total_tokens + _prompt_tokens(settings)
     longest = min(settings.engine.max_model_len, longest)
     if trainer.over_long == "refuse" and trainer.max_length < longest:
         yield (
-            f"{block}.max_length is {trainer.max_length}, and a trajectory can have {longest} tokens "
-            f"with its prompt, which {block}.over_long: refuse would stop at; raise {block}.max_length, "
-            f"or set {block}.over_long to drop"
+            f"{block}.max_length is {trainer.max_length}, and a trajectory can have {longest} "
+            f"tokens with its prompt, which {block}.over_long: refuse would stop at; raise "
+            f"{block}.max_length, or set {block}.over_long to drop"
         )
 
 
 def trainer_faults(block: str, trainer: Trainer) -> Iterator[str]:
-    """The batch of an optimizer step against those of the processes."""
+    """Compare the batch of an optimizer step with the batches of the processes."""
     try:
         accumulation_steps(
             trainer.batch_size, trainer.per_device_batch_size, trainer.processes, block

@@ -22,8 +22,8 @@ _ROUND = re.compile(r"(?:round-)?([0-9]{1,4})")
 class NamedPolicy:
     """A policy to evaluate.
 
-    ``directory`` is None for the base model. ``number`` is that of a policy of the configuration
-    itself (0 is SFT). ``source`` says in words which output was taken.
+    ``directory`` is None for the base model. ``number`` is the number of a policy of the
+    configuration itself (0 is SFT). ``source`` says in words which output was taken.
     """
 
     name: str
@@ -43,8 +43,8 @@ def find_policy(task: StageTask, name: str) -> NamedPolicy:
         return NamedPolicy(name, None, f"model.base ({settings.model.base}), untrained", own)
     if name == SFT != settings.start:
         raise InputError(
-            f"--policy names sft, and start is {settings.start}, so that the run has no SFT policy; name "
-            f"{settings.policy_name(0)}"
+            f"--policy names sft, and start is {settings.start}, so that the run has no SFT "
+            f"policy; name {settings.policy_name(0)}"
         )
     number = 0 if name == settings.policy_name(0) else _number(name)
     if number is not None:
@@ -96,20 +96,20 @@ def _own(task: StageTask, number: int) -> NamedPolicy:
     trained = policy(task, number)
     if not trained.complete():
         raise StoreError(
-            f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not complete; "
-            f"make it with `{run_command(trained)}`"
+            f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not "
+            f"complete; make it with `{run_command(trained)}`"
         )
     return NamedPolicy(name, trained.directory, str(trained.directory), number)
 
 
 def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
-    """The policy after a round of a run: that of the run's configuration, else the newest."""
+    """The policy after a round of a run: by the run's configuration, else the newest."""
     places = [Path(run), Path(task.settings.runs_dir) / run]
     directory = next((place for place in places if (place / "store").is_dir()), None)
     if directory is None:
         raise InputError(
-            f"--policy names run {run}, and neither {places[0]} nor {places[1]} is the directory of a run; "
-            f"expected {NAMES}"
+            f"--policy names run {run}, and neither {places[0]} nor {places[1]} is the directory "
+            f"of a run; expected {NAMES}"
         )
     stage, round = ("sft", None) if number == 0 else ("train", number)
     outputs = _outputs(directory / "store" / stage, round)
@@ -120,8 +120,8 @@ def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
         label = stage if round is None else f"{stage}-{round}"
         command = ["steep", "run", stage, *(() if round is None else ("--round", str(round)))]
         raise StoreError(
-            f"policy {name} is not trained: {directory / 'store'} has no complete output of {label}; make "
-            f"it with `{shlex.join(command)}` and the configuration of that run"
+            f"policy {name} is not trained: {directory / 'store'} has no complete output of "
+            f"{label}; make it with `{shlex.join(command)}` and the configuration of that run"
         )
     if len(outputs) == 1:
         return NamedPolicy(name, outputs[0], str(outputs[0]))
@@ -133,7 +133,7 @@ def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
 
 
 def _outputs(folder: Path, round: int | None) -> list[Path]:
-    """The complete outputs of a stage, newest first; what no manifest describes is left out."""
+    """The complete outputs of a stage, newest first; outputs without a manifest are left out."""
     dated = []
     for manifest in folder.glob(f"*/{MANIFEST}"):
         try:

@@ -1,7 +1,7 @@
-"""What a stage asks for: GPUs and CPU threads, by the models that it opens.
+"""The needs of a stage: GPUs and CPU threads, by the models that it opens.
 
-Input: the task of a stage. Output: `Needs`. `tasks.execution.leases` gives a stage what it asks for, and
-`tasks.planning` counts with the same numbers.
+Input: the task of a stage. Output: `Needs`. `tasks.execution.leases` gives a stage these resources,
+and `tasks.planning` counts with the same numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tasks.sharding import shards_of
 
 @dataclass(frozen=True)
 class Needs:
-    """What a stage asks for.
+    """The GPUs and CPU threads of a stage.
 
     Attributes:
-        gpus: GPUs that the stage uses where it runs on GPUs; 0 for a stage that loads no model.
+        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
         threads: CPU threads that it asks for at least, one for each process that computes.
         setting: the setting that decides ``gpus``, for messages.
     """
@@ -33,11 +33,11 @@ NOTHING = Needs()
 
 
 def needs(task: StageTask, gpus: int | None = None) -> Needs:
-    """What the stage of ``task`` asks for: the most that one of its models needs.
+    """The needs of the stage of ``task``: the largest needs of its models, which share its GPUs.
 
-    The models of a stage share its GPUs. ``gpus`` are those that the stage can have, which decide in how
-    many processes it trains (`pipeline.config.machine_choices`); None: as many as it asks for. A divided stage
-    only joins the outputs of its shards, and opens no model.
+    ``gpus`` is the number of GPUs that the stage can have, which decides in how many processes it
+    trains (`pipeline.config.machine_choices`); with None it gets as many as it asks for. A divided
+    stage only joins the outputs of its shards, and opens no model.
     """
     if shards_of(task):
         return NOTHING

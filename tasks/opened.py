@@ -1,8 +1,9 @@
-"""What a stage opens, and how much it does: engines, encoders, vector indexes, trainers and endpoints.
+"""The parts that a stage opens: engines, encoders, vector indexes, trainers and endpoints.
 
-Every stage declares them (`StageTask.opens`). Its GPUs and CPU threads (`tasks.needs`), its memory and GPU
-hours (`tasks.planning`), the checks before a run (`tasks.checks`) and the packages to import follow from
-this list. The functions below make the parts that several stages have in common.
+Every stage declares its parts (`StageTask.opens`) and its amount of work. Its GPUs and CPU threads
+(`tasks.needs`), its memory and GPU hours (`tasks.planning`), the checks before a run
+(`tasks.checks`) and the packages to import follow from this list. The functions below make the
+parts that several stages have in common.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Opened:
         key: the setting that names it, such as ``model.base``.
         name: the model, the URL of an endpoint, or the type of a vector index.
         block: the block of its settings, such as ``engine``.
-        turn: things of one turn are open at the same time; those of a later turn are opened after the
-            earlier ones have been closed.
+        turn: parts of one turn are open at the same time; the parts of a later turn are opened
+            after the earlier ones have been closed.
     """
 
     key: str
@@ -43,12 +44,12 @@ class Opened:
 
     @property
     def gpus(self) -> int:
-        """The GPUs that it uses where the stage runs on GPUs."""
+        """The GPUs that it uses if the stage runs on GPUs."""
         return 0
 
     @property
     def threads(self) -> int:
-        """The CPU threads that it asks for at least: one for each process that computes."""
+        """The least number of CPU threads: one for each process that computes."""
         return 1
 
     @property
@@ -58,11 +59,11 @@ class Opened:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Heavy modules that opening it imports."""
+        """Heavy modules that must be imported to open it."""
         return ()
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """The settings that cannot work without GPUs, and the GPUs that they need on each machine.
+        """The settings that cannot work without GPUs, and their number of GPUs on each machine.
 
         ``device: auto`` and an engine on one device work on CPUs too.
         """
@@ -77,7 +78,7 @@ class Engine(Opened):
 
     @property
     def gpus(self) -> int:
-        """Those that share the model."""
+        """The GPUs that share the model."""
         if self.settings.kind == "vllm":
             return self.settings.tensor_parallel_size
         return 0 if self.settings.kind == "scripted" else 1
@@ -95,7 +96,7 @@ class Engine(Opened):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Those of vLLM."""
+        """The modules of vLLM."""
         return _VLLM if self.settings.kind == "vllm" else ()
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
@@ -114,7 +115,7 @@ class Encoder(Opened):
 
     @property
     def gpus(self) -> int:
-        """One, unless its device is the CPU."""
+        """One GPU, unless its device is the CPU."""
         return 0 if self.settings.device == "cpu" else 1
 
     @property
@@ -123,7 +124,7 @@ class Encoder(Opened):
         return ("sentence_transformers",)
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """One where the device is ``cuda``."""
+        """One GPU if the device is ``cuda``."""
         if self.settings.device == "cuda":
             yield f"{self.block}.device is cuda", 1
 
@@ -149,7 +150,7 @@ class Vectors(Opened):
 
     @property
     def gpus(self) -> int:
-        """One for indexes on the GPU."""
+        """One GPU for indexes on the GPU."""
         return int(self.on_gpu)
 
     @property
@@ -158,7 +159,7 @@ class Vectors(Opened):
         return "index.gpu"
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """One for indexes on the GPU."""
+        """One GPU for indexes on the GPU."""
         if self.on_gpu:
             yield "index.gpu is true", 1
 
@@ -172,17 +173,17 @@ class Training(Opened):
 
     @property
     def setting(self) -> str:
-        """The number of processes, each with a GPU of its own."""
+        """The number of processes, each with its own GPU."""
         return f"{self.block}.processes"
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Those of TRL."""
+        """The modules of TRL."""
         trainer = _TRAINERS.get(self.block, "trl.trainer.grpo_trainer")
         return ("pipeline.stages.train", "peft", "accelerate", trainer)
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """A GPU for each process where the device is ``cuda``; quantization runs on GPUs alone."""
+        """A GPU for each process if the device is ``cuda``; quantization runs on GPUs alone."""
         if self.settings.device == "cuda":
             yield f"{self.block}.device is cuda", self.settings.processes_per_machine
         if self.settings.quantization != "none":
@@ -200,7 +201,7 @@ class Remote(Opened):
 
 @dataclass(frozen=True)
 class Work:
-    """What one stage does: GPU seconds, and bytes of RAM (besides its models) and of its output."""
+    """The work of one stage: GPU seconds, RAM (besides its models) and output, in bytes."""
 
     gpu_seconds: float = 0.0
     ram: float = 0.0
@@ -257,7 +258,7 @@ def reranker(settings: Config, block: Reranker, name: str) -> Encoder:
 
 
 def retrieval(settings: Config, block: str = "retrieval") -> Iterator[Opened]:
-    """What retrieval in the stage's own process opens; nothing where a service retrieves."""
+    """The parts that retrieval opens in the stage's own process; none if a service retrieves."""
     chosen = settings.retrieval
     if chosen.variant == "none" or chosen.service is not None:
         return

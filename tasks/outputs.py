@@ -1,8 +1,8 @@
-"""The output of a task, if there is one: under the task's own fingerprint, or found by content.
+"""The output of a task, if it exists: under the task's own fingerprint, or found by content.
 
-An output of the task's own fingerprint counts as long as its inputs still have the content that it
-was made from. Otherwise the store may hold an output that was made under other settings from inputs
-with the same content (`pipeline.run.store`); the task then reuses it.
+An output with the task's own fingerprint counts as long as the content of its inputs has not
+changed. Otherwise the store may hold an output that was made under other settings from inputs with
+the same content (`pipeline.run.store`); the task then reuses it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Outputs:
         self._contents: dict[str, dict[str, str] | None] = {}
 
     def of(self, task: StageTask) -> Output | None:
-        """The output of a task, or None. Raises StoreError when the disk does not tell."""
+        """The output of a task, or None. Raises StoreError when the disk fails."""
         if task.task_id not in self._found:
             self._found[task.task_id] = self._find(task)
         return self._found[task.task_id]

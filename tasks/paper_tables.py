@@ -20,31 +20,36 @@ _HEAD = """\
 
 <!-- Written by `make reference-pages` from configs/variants.yaml; a test compares them. -->
 
-This page lists every row of every table and figure of the three papers, with the command that runs it or the reason
-why it cannot be run. The column *closed world* has the command for two CPU cores, *published size* what to set in the
-published configuration. No published configuration has been run yet.
+This page lists every row of every table and figure of the three papers, with the command that runs
+it or the reason why it cannot be run. The column *closed world* has the command for two CPU cores,
+the column *published size* the changes to the published configuration. No published configuration
+has been run yet.
 
-- The run of a variant has the variant's name, so each is a whole run. `SET="name=…"` gives two of them the same
-  name: they then share all stages that they do not change, and `metrics.json` and `report.html` are those of the last one.
-- At the published size the name stays or is set, so that the graph and the index are built once. Copy `metrics.json` and
-  `report.html` before the next row.
-- `steep evaluate` needs the finished run of the same configuration and changes nothing of it. It writes a file of its own.
+- The run of a variant has the variant's name, so each is a whole run. `SET="name=…"` gives two of
+  them the same name: they then share all stages that they do not change, and `metrics.json` and
+  `report.html` show the last one.
+- At the published size the name stays or is set, so that the graph and the index are built once.
+  Copy `metrics.json` and `report.html` before the next row.
+- `steep evaluate` needs the finished run of the same configuration and changes nothing of it. It
+  writes a separate file.
 - Figures are in `metrics.json` of the run, unless the column *read* says otherwise.
-- A released model of other authors is not run. Where a row trains its method anew, the note says how.
-- PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on cached batches.
-- The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over tokens that TeaRAG's eq. 15
-  prints. The embedded runs use TRL's mean over tokens with η = 130, which is about η = 1 of the sum, because they have about
-  130 trained tokens a trajectory. η 1, 0.5, 0.25 of the mean would be two orders of magnitude less. Which of the two the
-  authors' code has is not known.
+- A released model of other authors is not run. Where a row trains its method anew, the note says
+  how.
+- PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on
+  cached batches.
+- The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over tokens
+  that TeaRAG's eq. 15 prints. The embedded runs use TRL's mean over tokens with η = 130, which is
+  about η = 1 of the sum, because they have about 130 trained tokens a trajectory. η 1, 0.5, 0.25 of
+  the mean would be two orders of magnitude less. It is not known which form the authors' code has.
 """
 
 
 @dataclass(frozen=True)
 class Command:
-    """What runs a row: a configuration or a variant, overrides, and ``make run`` or a ``steep`` command.
+    """The command of a row: a configuration or a variant, overrides, and a ``steep`` command.
 
-    ``steep`` is a command with its own options and arguments, to which the configuration is added, or
-    empty for ``make run``.
+    ``steep`` is a command with its own options and arguments, to which the configuration is added.
+    It is empty for ``make run``.
     """
 
     config: str
@@ -73,7 +78,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: what runs it in the closed world and at the published size, or why there is nothing."""
+    """One row: its commands in the closed world and at the published size, or why it has none."""
 
     paper: str
     table: str
@@ -125,7 +130,7 @@ def _words(value: Any) -> str:
 
 
 def _command(stated: Any, default: Command) -> Command | None:
-    """``default`` with what the list states: false, settings, or a mapping."""
+    """``default`` with the changes of the list: false, settings, or a mapping."""
     if stated is None:
         return default
     if stated is False:

@@ -1,4 +1,4 @@
-"""The task that makes policy n, and what other stages read of it."""
+"""The task that makes policy n, and the files of it that other stages read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADAPTER = ("adapter/*",)  # of an adapter; its lineage follows from this
 def policy(task: StageTask, number: int) -> StageTask:
     """The task that makes policy ``number``: round n for policy n, SFT or `Start` for policy 0."""
     if number > 0:
-        # By name, because training reads what stages of its round make with the policy before it.
+        # By name, against an import cycle: training reads stages that read the policy before it.
         made: StageTask = task.clone(STAGES["train"], round=number)
     else:
         made = task.clone(Sft if task.run_settings.start == SFT else Start)
@@ -23,6 +23,6 @@ def policy(task: StageTask, number: int) -> StageTask:
 
 
 def policy_files(made: StageTask) -> tuple[str, ...]:
-    """The files that other stages read of the policy that a task makes; the base model has no adapter."""
+    """The files that other stages read of a task's policy; the base model has no adapter."""
     is_base = isinstance(made, UntrainedPolicy) and made.given == BASE
     return (LINEAGE,) if is_base else ADAPTER

@@ -1,7 +1,7 @@
 """Checks of the finished training data of a run, without training (`steep check --training`).
 
-Input: a configuration's task. Output: for each round whose pairs or scored trajectories are complete, and
-for a finished cold start, the figures and checks of `pipeline.stages.preflight`.
+Input: a configuration's task. Output: for each round whose pairs or scored trajectories are
+complete, and for a finished cold start, the figures and checks of `pipeline.stages.preflight`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CheckedData:
 
 
 def checked_data(report: StageTask, round: int | None = None) -> list[CheckedData]:
-    """The checks of all finished training data, or those of one round.
+    """The checks of all finished training data, or of one round.
 
     Raises StoreError when none is finished, with the command that makes it.
     """
@@ -73,7 +73,7 @@ def _of_round(task: Train) -> CheckedData | None:
 
 
 def _of_sft(report: StageTask) -> list[CheckedData]:
-    """What the finished cold start found; its examples are counted while they are tokenized."""
+    """The findings of the finished cold start, which counts its examples while tokenizing."""
     sft = report.clone(Sft)
     file = sft.directory / preflight.FILE
     if not sft.complete() or not file.is_file():  # an earlier version made it

@@ -20,8 +20,7 @@ from tasks.needs import imports_of
 
 @contextlib.contextmanager
 def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
-    """Run a fork server for the stages of ``todo`` that import heavy modules, if this machine
-    allows one."""
+    """Run a fork server for the stages of ``todo`` with heavy imports, if this machine can."""
     tasks = [task for task in todo if imports_of(task)]
     settings = tasks[-1].run_settings if tasks else None
     if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():

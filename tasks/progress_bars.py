@@ -1,8 +1,8 @@
-"""Shows how far the running stages are: a bar for each in a terminal, else a line a minute for each.
+"""Show the progress of the running stages: in a terminal as bars, else as a line a minute.
 
 Input: the tasks of a run, whose stages write progress files (`pipeline.run.progress`). Only the
-process that runs Luigi draws. While it does, its standard output and that of its children are a
-pipe to it, so that whatever they print appears above the bars.
+process that runs Luigi draws. Meanwhile its standard output and its children's are a pipe to it, so
+that everything they print appears above the bars.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def _print_lines(running: Running, seconds: float, ended: threading.Event) -> No
 
 
 def _write_line(line: str) -> None:
-    """Write to standard output past its buffer: a fork while this thread held its lock would
-    hang."""
+    """Write past the buffer of standard output: a fork under its lock would hang."""
     with contextlib.suppress(OSError, ValueError):  # the reader has ended
         try:
             descriptor = sys.stdout.fileno()
@@ -122,7 +121,7 @@ def bars(running: Running) -> Iterator[None]:
 
 
 class _Lines:
-    """Standard output and standard error as a pipe, where they are a terminal."""
+    """Replaces standard output and standard error by a pipe, if they are a terminal."""
 
     def __init__(self) -> None:
         _flush()
@@ -144,7 +143,7 @@ class _Lines:
 
 @contextmanager
 def _printed_lines() -> Iterator[tuple[IO[str], _Lines]]:
-    """The terminal, and what this process and its children print in the block."""
+    """The terminal, and the lines that this process and its children print in the block."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as screen:
         lines = _Lines()
         try:

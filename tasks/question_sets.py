@@ -24,10 +24,10 @@ Select = Literal["first", "random"]
 
 @dataclass(frozen=True)
 class QuestionChoice:
-    """Which questions to evaluate on.
+    """The questions to evaluate on.
 
     ``file`` is a file of data set ``dataset``, which is guessed when it is None; without a file the
-    questions are those of the run's evaluation split. At most ``limit`` are taken, the first or any.
+    run's evaluation split is taken. At most ``limit`` are taken, the first or any.
     """
 
     file: Path | None = None
@@ -46,7 +46,7 @@ WHOLE_SPLIT = QuestionChoice()
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Prepared questions: their name in results, the directory of ``questions.parquet``, their number."""
+    """Prepared questions: name in results, directory of ``questions.parquet``, and number."""
 
     name: str
     directory: Path
@@ -57,7 +57,7 @@ class QuestionSet:
 def prepare_questions(task: StageTask, split: StageTask, choice: QuestionChoice) -> QuestionSet:
     """Read and select the questions, and write them below the directory of the run of ``task``.
 
-    ``split`` is the task of the run's evaluation questions, complete where ``choice`` names no file.
+    ``split`` is the task of the run's evaluation questions, complete if ``choice`` names no file.
     Raises InputError when the file is unusable, has no questions, or its data set is not known.
     """
     seed = task.settings.seed

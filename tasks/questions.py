@@ -1,7 +1,7 @@
 """Questions, one task per split.
 
-The splits that train drop questions that repeat a held-out one, so they read the held-out splits. Their
-``questions.parquet`` depends on held-out questions only through what is dropped.
+The splits that train drop questions that repeat a held-out one, so they read the held-out splits.
+Their ``questions.parquet`` depends on held-out questions only through the dropped questions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
 from tasks.data_files import DataTask
 
-# The file that stages after this one read; ``overlap.json`` is for people.
+# Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}
 
 
@@ -53,10 +53,10 @@ class Questions(DataTask, LightTask):
             yield from question_faults(path, file)
 
     def notes(self) -> Iterator[str]:
-        """A sentence for everything that the stage will leave out of its questions or find odd in them.
+        """A sentence for each kind of question that the stage will leave out or find odd.
 
-        Every record is read, unless a file has more than 64 MiB or is not written yet. Raises InputError
-        for a malformed record.
+        Every record is read, unless a file has more than 64 MiB or is not written yet. Raises
+        InputError for a malformed record.
         """
         files = [(file, path) for file, path in self._raw_questions() if is_small(path)]
         if len(files) == len(self._question_files):
@@ -65,7 +65,7 @@ class Questions(DataTask, LightTask):
             yield from lines_of(f"data.{self.split}", notes, for_training=self.split in TRAINED)
 
     def _raw_questions(self) -> Iterator[tuple[QuestionFile, Path]]:
-        """The files that no stage of the run writes."""
+        """The question files that exist before the run."""
         raw = self.files()
         for file in self._question_files:
             if file.path in raw:
@@ -73,7 +73,7 @@ class Questions(DataTask, LightTask):
 
 
 class _TrainingQuestions(Questions):
-    """The questions of a split that trains, without those that repeat a held-out question."""
+    """The questions of a split that trains, except repetitions of held-out questions."""
 
     def upstream(self) -> dict[str, StageTask]:
         heldout = (QuestionsValidation, QuestionsTest)
@@ -94,7 +94,7 @@ class QuestionsSft(_TrainingQuestions):
 
 
 class QuestionsSampling(_TrainingQuestions):
-    """Questions of the rounds; with ``round``, those of a round with its own ``data.sampling``."""
+    """Questions of the rounds; with ``round``, of a round with its own ``data.sampling``."""
 
     stage = "questions-sampling"
     help = "questions of the rounds"

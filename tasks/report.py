@@ -54,7 +54,7 @@ class Report(LightTask):
         for number in range(1, self.settings.rounds + 1):
             sample = needs[f"sample-{number}"] = self.clone(Sample, round=number)
             sampled = questions(sample, "sampling")
-            if sampled.round_number is not None:  # the round has questions of its own
+            if sampled.round_number is not None:  # the round has its own questions
                 needs[f"{sampled.stage}-{number}"] = sampled
             if self.settings.rewards.judged:
                 needs[f"judge-{number}"] = self.clone(Judge, round=number)

@@ -1,5 +1,7 @@
-"""What a run keeps of its configuration: ``config.yaml``, with bases, overrides and defaults resolved, and
-``dtypes.json``, with what ``dtype: auto`` is.
+"""Files that a run keeps of its configuration: ``config.yaml`` and ``dtypes.json``.
+
+``config.yaml`` is the configuration with bases, overrides and defaults resolved, and
+``dtypes.json`` the number formats that ``dtype: auto`` means.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ def write_resolved(settings: Config) -> Path:
 
 
 def keep_dtypes(resolved: Resolved) -> str | None:
-    """Keep what ``dtype: auto`` is for the rest of the run; returns a line if that was decided now.
+    """Keep the choice of ``dtype: auto`` for the rest of the run; returns a line if it is new.
 
-    Raises StoreError when another process has decided otherwise meanwhile, or the file cannot be written.
+    Raises StoreError when another process has decided otherwise meanwhile, or the file cannot be
+    written.
     """
     path = resolved.settings.run_dir / DTYPES
     kept = read_dtypes(path)

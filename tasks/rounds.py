@@ -9,7 +9,7 @@ import luigi
 from pipeline.config import Config
 from tasks.base import StageTask
 
-TRAJECTORIES = ("trajectories.parquet",)  # what other stages read of sampled or scored trajectories
+TRAJECTORIES = ("trajectories.parquet",)  # other stages read only this file
 
 
 class RoundTask(StageTask):

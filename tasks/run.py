@@ -29,7 +29,7 @@ from tasks.sharding import ShardedTask, unused_work
 
 
 class RunFailed(SteepError, RuntimeError):
-    """One or more stages failed; ``exit_status`` is that of the last."""
+    """One or more stages failed; ``exit_status`` is the status of the last."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)
@@ -74,8 +74,8 @@ def _task_for(
     elif round is not None:
         rounds = ", ".join(name for name, kind in named.items() if issubclass(kind, RoundTask))
         raise ConfigError(
-            f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which is for "
-            f"the stages {rounds}"
+            f"round is {round}, but stage {stage} has no rounds; remove --round (ROUND=), which is "
+            f"for the stages {rounds}"
         )
     return kind(**parameters)
 
@@ -90,17 +90,18 @@ def run(
 ) -> Path:
     """Run the incomplete stages that ``task`` needs, and ``task``; returns its directory.
 
-    With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the run's
-    configuration is written to its directory first. With ``check`` the stages that are to run are checked
-    before the first of them, as by ``steep check``. Raises RunFailed with the message of every failed stage;
-    complete stages stay complete. Raises before anything runs: RunRefused with every fault of the checks,
-    ConfigError for fewer than one worker and for too few GPUs, StoreError when an output that would be read
-    is damaged, a directory cannot be written, or another process runs the stage with ``force``.
+    With ``force`` the stage of ``task`` runs although it is complete; with ``keep_config`` the
+    run's configuration is written to its directory first. With ``check`` the stages that are to run
+    are checked before the first of them, as by ``steep check``. Raises RunFailed with the message
+    of every failed stage; complete stages stay complete. Raises before anything runs: RunRefused
+    with every fault of the checks, ConfigError for fewer than one worker and for too few GPUs,
+    StoreError when an output that would be read is damaged, a directory cannot be written, or
+    another process runs the stage with ``force``.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
-            f"workers is {workers}; expected at least 1, the number of stages that run at once; raise "
-            "--workers (WORKERS=), or leave it out for the setting workers"
+            f"workers is {workers}; expected at least 1, the number of stages that run at once; "
+            "raise --workers (WORKERS=), or leave it out for the setting workers"
         )
     tasks = _with_keys(task, force, check)
     with _os_errors(task.settings.run_dir), _alone(task) if force else nullcontext():
@@ -123,7 +124,7 @@ def run(
 
 @contextmanager
 def _os_errors(run_dir: Path) -> Iterator[None]:
-    """Raise StoreError for errors of the files beside the stages, whose own errors are failures of tasks."""
+    """Raise StoreError for errors of files outside the stages (stage errors fail their tasks)."""
     try:
         yield
     except OSError as error:
@@ -139,9 +140,9 @@ def _alone(task: StageTask) -> AbstractContextManager[None]:
 
 
 def _with_keys(task: StageTask, force: bool, check: bool) -> list[StageTask]:
-    """The stages of `_needed` with their keys, which only exist where the data files and models do.
+    """The stages of `_needed` with their keys, which need the data files and models.
 
-    Raises what making the keys raises; with ``check`` RunRefused where the checks find more.
+    Raises the errors of making the keys; with ``check`` RunRefused if the checks find more.
     """
     try:
         tasks = _needed(task, force)
@@ -167,7 +168,7 @@ def _check(tasks: list[StageTask], todo: list[StageTask]) -> None:
 
 
 def _needed(task: StageTask, force: bool) -> list[StageTask]:
-    """The stages of `walk`; with ``force`` the shards of ``task`` are among them, complete or not."""
+    """The stages of `walk`; with ``force`` also the shards of ``task``, complete or not."""
     task.forced = force
     try:
         return list(walk(task))
@@ -206,15 +207,15 @@ def _failed(todo: list[StageTask], failures: Mapping[str, FailureRecord]) -> Run
     ]
     if not failed:
         return RunFailed(
-            f"{todo[-1].label} was completed, and another process is making it again (--force); wait for "
-            "it, then run the command again",
+            f"{todo[-1].label} was completed, and another process is making it again (--force); "
+            "wait for it, then run the command again",
             2,
         )
     return RunFailed(told_once(failed), failed[-1][1].exit_status)
 
 
 def clean(task: StageTask) -> Cleaning:
-    """Remove incomplete outputs and checkpoints, except those of running processes."""
+    """Remove incomplete outputs and checkpoints, except of running processes."""
     cleaning = Cleaning()
     for store in sorted({needed.store for needed in walk(task)}, key=lambda store: store.root):
         found = removal.clean(store, stage_names(StageTask))
@@ -224,5 +225,5 @@ def clean(task: StageTask) -> Cleaning:
 
 
 def stage_names(base: type[StageTask]) -> set[str]:
-    """The stages whose tasks are of the class ``base``, also those that a configuration lacks."""
+    """The stages whose tasks are of the class ``base``, under any configuration."""
     return {name for name, kind in STAGES.items() if issubclass(kind, base)}

@@ -46,7 +46,7 @@ def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
     """The upstream tasks that a roll-out needs in this store.
 
     With a retrieval service the corpus, the graph and the index may be on its machine. The client
-    compares their fingerprints with those of this task.
+    compares their fingerprints with the fingerprints of this task.
     """
     remote = ("corpus", "graph", "index") if task.settings.retrieval.service else ()
     return {name: needed for name, needed in task.upstream().items() if name not in remote}

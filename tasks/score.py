@@ -49,7 +49,7 @@ class _Scoring(RoundTask, DivisibleTask):
         return needs
 
     def reading(self) -> tuple[str, ...]:
-        """Of the block ``rewards``, only what the method uses."""
+        """Only the part of the block ``rewards`` that the method uses."""
         rewards = self.settings.rewards
         names = [*self.reads, f"rewards.{rewards.kind.replace('-', '_')}"]
         if self.settings.method.similarity_rewards:
@@ -68,7 +68,7 @@ class _Scoring(RoundTask, DivisibleTask):
         return {"reranker": model_identity(reranker.model or self.settings.index.embedder.model)}
 
     def opens(self) -> Iterator[Opened]:
-        """What continues trajectories, or the reranker that compares evidence with knowledge."""
+        """The models that continue trajectories, or the reranker for evidence and knowledge."""
         settings = self.settings
         if settings.method.scoring_samples:
             yield from roll_out_models(self)

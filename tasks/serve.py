@@ -15,11 +15,12 @@ from tasks.run import run
 def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence[str] = ()) -> None:
     """Run the index of the configuration of ``index`` if needed, and serve it until a signal.
 
-    Clients name the service by an address, by a name of this machine, or by one in ``allow_host``.
+    Clients name the service by an address, by a name of this machine, or by a name in
+    ``allow_host``.
 
     Raises ConfigError when there is nothing to retrieve, InputError when the port is in use,
-    DependencyError when the packages of the extra ``serve`` are missing, StoreError when an output that
-    it reads is damaged.
+    DependencyError when the packages of the extra ``serve`` are missing, StoreError when an output
+    that it reads is damaged.
     """
     settings, index = index.settings, knowledge(index)["index"]
     if settings.retrieval.variant == "none":

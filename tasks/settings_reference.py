@@ -18,17 +18,23 @@ _HEAD = """\
 
 <!-- Written by `make reference-pages`; a test compares this page with the configuration. -->
 
-This page lists every setting, block by block, in the order of a configuration file. `steep run --set
-block.setting=value` overrides one. The column *kind* says what a change does:
+This page lists every setting, block by block, in the order of a configuration file. `steep run
+--set block.setting=value` overrides one. The column *kind* says what a change does:
 
 | kind | meaning |
 |---|---|
-| result | The setting decides results. It is in the fingerprint of each stage that reads it, so a change reruns these stages and what follows from them. |
-| execution | The setting says how work is executed, such as a batch size or a device. It is in no fingerprint and no cache key, so a change reruns nothing. The manifest of a stage records it, and `steep status --why STAGE` shows a difference. [Reproducibility](reproducibility.md#execution-settings) says which of them keep results equal to the byte. |
-| indirect | The setting decides results through something else that fingerprints hold, such as the content of the files that it names. |
+| result | The setting decides results. It is in the fingerprint of each stage that reads it, so a \
+change reruns these stages and what follows from them. |
+| execution | The setting says how work is executed, such as a batch size or a device. It \
+is in no fingerprint and no cache key, so a change reruns nothing. The manifest of a stage records \
+it, and `steep status --why STAGE` shows a difference. \
+[Reproducibility](reproducibility.md#execution-settings) says which of them keep results \
+equal to the byte. |
+| indirect | The setting decides results through something else that fingerprints hold, \
+such as the content of the files that it names. |
 
-The column *read by* names the stages that read the setting under some configuration. A stage reads only what its
-method and its other settings need.
+The column *read by* names the stages that read the setting under some configuration. A stage
+reads only the settings that its method and its other settings need.
 """
 
 

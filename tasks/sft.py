@@ -12,7 +12,10 @@ from tasks.opened import Opened, Work, training
 from tasks.planning.clock import Clock
 from tasks.sft_data import SftData
 
-SPARE_RAM = "lower the trainer's processes, each of which has libraries and a file of the base weights in RAM"
+SPARE_RAM = (
+    "lower the trainer's processes, each of which has libraries and a file of the base weights "
+    "in RAM"
+)
 
 
 class Sft(StageTask):

@@ -70,7 +70,7 @@ class _SftData(DivisibleTask):
         return files
 
     def reading(self) -> tuple[str, ...]:
-        """Adds the settings of the models that the stage asks, and those of chunks that it makes."""
+        """Adds the settings of the models that the stage asks, and of the chunks that it makes."""
         settings, names = self.settings.sft_data, [*self.reads]
         if settings.memory is not None:
             names += ["engine", "model"]
@@ -91,7 +91,7 @@ class _SftData(DivisibleTask):
         return values
 
     def opens(self) -> Iterator[Opened]:
-        """The models that are asked one after the other, and the policy that answers from memory."""
+        """The models that are asked in turn, and the policy that answers from memory."""
         settings = self.settings
         if self._asks_own_model:
             yield from chat("sft_data", settings.sft_data)

@@ -1,9 +1,9 @@
 """Stages that several processes or machines can run in shards.
 
 A stage that is divided has one task for each shard, and its own task joins their outputs. A shard
-is a stage of the store like any other, with a fingerprint, checkpoints and a log of its own. The
-number of shards does not change what the joined stage writes, so it is not in the fingerprint of
-that stage: its output stays complete under another number.
+is a stage of the store like any other, with its own fingerprint, checkpoints and log. The number of
+shards does not change the output of the joined stage, so it is not in the fingerprint of that
+stage: its output stays complete under another number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import luigi
 from pipeline.run.store import Store, holds_checkpoints
 from tasks.base import StageTask
 
-_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
+_MOST = 64  # shards; larger numbers are not tried, because every fingerprint takes 0.1 ms
 
 
 class DivisibleTask(StageTask):
@@ -26,14 +26,12 @@ class DivisibleTask(StageTask):
 
     @property
     def own_shards(self) -> int | None:
-        """The number of shards that the stage's block of settings asks for; None: that of the
-        run."""
+        """The number of shards in the stage's block of settings; None: as the run says."""
         raise NotImplementedError
 
     @property
     def runs_model(self) -> bool:
-        """Whether the stage runs a model under this configuration; without one it is not
-        divided."""
+        """Whether the stage runs a model in this configuration; it is only divided if it does."""
         return True
 
     @property
@@ -66,8 +64,7 @@ class ShardedTask(DivisibleTask):
         return {f"shard-{number:03d}": self.shard(number) for number in range(count)}
 
     def requires(self) -> dict[str, StageTask]:
-        """Adds the shards, unless the stage is complete: its output is the same however it was
-        divided."""
+        """Adds the shards, unless the stage is complete: its output does not depend on them."""
         return self.needed() if self.complete() else {**self.needed(), **self.shards()}
 
     def start(self) -> None:
@@ -104,7 +101,7 @@ class ShardTask(DivisibleTask):
 
     @property
     def remake_command(self) -> str:
-        """Shards have no command of their own: without its output a shard runs again."""
+        """Remove the shard's output and run the whole stage: no command names a shard."""
         again = ["steep", "run", self.whole]
         if self.round_number is not None:
             again += ["--round", str(self.round_number)]
@@ -120,12 +117,11 @@ def shards_of(task: StageTask) -> dict[str, StageTask]:
     return task.shards() if isinstance(task, ShardedTask) else {}
 
 
-_MOST = 64  # shards; larger numbers are not looked for, because every fingerprint takes 0.1 ms
+_MOST = 64  # shards; larger numbers are not tried, because every fingerprint takes 0.1 ms
 
 
 def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
-    """A sentence for each incomplete stage whose work in another number of shards would be made
-    again."""
+    """A sentence for each incomplete stage that would repeat work of another division."""
     for task in tasks:
         if not isinstance(task, ShardedTask) or task.complete():
             continue
@@ -134,17 +130,17 @@ def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
             had = "the undivided stage" if count == 1 else f"{worked} of {count} shards"
             asked = "undivided" if now == 1 else f"in {now} shards"
             yield (
-                f"{task.label}: checkpoints or outputs of {had} are there, and it runs {asked} now, which makes their "
-                f"work again; set its number of shards to {count} to continue from them"
+                f"{task.label}: checkpoints or outputs of {had} are there, and it runs {asked} "
+                f"now, which makes their work again; set its number of shards to {count} to "
+                "continue from them"
             )
 
 
 def _divisions(task: ShardedTask) -> dict[int, int]:
-    """The numbers of shards other than the present one, and how many of the shards have work in the
-    store."""
+    """The other numbers of shards with work in the store, and how many shards have some."""
     found: dict[int, int] = {}
     shards = list(task.shards().values())
-    # Checkpoints of a divided stage whose shards are complete are those of the join.
+    # If all shards of a divided stage are complete, its checkpoints belong to the join.
     if not all(shard.complete() for shard in shards) and holds_checkpoints(
         task.store.checkpoint_dir(task.key)
     ):

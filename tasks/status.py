@@ -1,6 +1,6 @@
-"""The state of every stage (done, reused, running, failed, stale or missing), and why one would run.
+"""The state of every stage (such as done, stale or missing), and the reasons to run it.
 
-Also which outputs are damaged: `status` compares the sizes of files, `verify` their contents.
+`status` also finds damaged outputs by the sizes of files, and `verify` by their contents.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class StageState:
     """One stage as ``steep status`` shows it.
 
     Reused means that an output made under other settings is this stage's, because its inputs have
-    the same content; stale means done with other settings or inputs. ``progress`` is that of a
-    stage that runs, failed or was stopped. ``message`` is one sentence: how far it is, how it
-    failed, what a stop left, or what has changed.
+    the same content; stale means done with other settings or inputs. ``progress`` is the progress
+    of a stage that runs, failed or was stopped. ``message`` is one sentence: the progress, the
+    failure, the leftovers of a stop, or the changes.
 
     ``damage`` has one line for each problem of a stage that is done, and ``remake`` is the command
     that makes the output of a damaged stage again.
@@ -67,14 +67,13 @@ class Verification:
 
 
 def status(task: StageTask) -> list[StageState]:
-    """Every stage that ``task`` needs, in running order, and the shards that done stages were
-    joined from."""
+    """Every stage that ``task`` needs, in running order, and the shards of complete stages."""
     outputs = Outputs()
     return [_state(needed, outputs.of(needed)) for needed in _with_shards(task)]
 
 
 def _with_shards(task: StageTask) -> Iterator[StageTask]:
-    """The stages of `walk`, which leaves out the shards of done stages."""
+    """The stages of `walk`, and the shards of done stages, which `walk` leaves out."""
     for needed in walk(task):
         if isinstance(needed, ShardedTask) and needed.complete():
             yield from (shard for shard in needed.shards().values() if shard.complete())
@@ -152,8 +151,7 @@ def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
 
 
 def verify(task: StageTask) -> list[Verification]:
-    """The check of every completed output that ``task`` needs, contents included, in running
-    order."""
+    """Check every completed output that ``task`` needs, with contents, in running order."""
     return [_verification(needed) for needed in walk(task) if needed.complete()]
 
 
@@ -166,8 +164,8 @@ def _verification(task: StageTask) -> Verification:
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    For a changed upstream stage, the lines below it give the change there; each change is told
-    once. For a stage that is done, the settings that would execute it in another way.
+    Lines below a changed upstream stage give its own changes; each change is told once. A stage
+    that is done gives the settings that would execute it in another way.
     """
     output = task.found()
     if output is not None:
@@ -177,8 +175,8 @@ def why(task: StageTask) -> list[str]:
             ]
         if output.reused:
             return [
-                f"{task.label}: reused; nothing would run, because its inputs have the content that "
-                f"{output.directory} was made from"
+                f"{task.label}: reused; nothing would run, because its inputs have the content "
+                f"that {output.directory} was made from"
             ]
         return [f"{task.label}: done; nothing would run", *_other_execution(task)]
     earlier = task.store.manifests(task.stage, task.round_number)
@@ -204,7 +202,7 @@ def why(task: StageTask) -> list[str]:
 
 
 def _other_contents(task: StageTask) -> list[str]:
-    """The inputs that were made again, with another content, after this stage's own output."""
+    """The inputs that were made again with another content after this stage's own output."""
     own = task.store.directory(task.key)
     if not task.store.complete(task.key):
         return []
@@ -217,8 +215,7 @@ def _other_contents(task: StageTask) -> list[str]:
 
 
 def _other_execution(task: StageTask) -> list[str]:
-    """The settings of a stage that change how it is executed, where its output was made with
-    others."""
+    """Changed settings of how a stage is executed, compared with its output."""
     before, now = read_manifest(task.directory)["execution"], task.execution()
     return [
         f"{task.label}: setting {name}: {before[name]!r} -> {now[name]!r} "
@@ -252,7 +249,7 @@ def complete_outputs(report: StageTask) -> dict[str, Path]:
 def newest_outputs(directory: Path) -> dict[str, Path]:
     """The complete outputs in the directory of a run, such as ``runs/embedded``, without shards.
 
-    Where a stage has several, the one that the newest stage after it has used is taken. Raises
+    If a stage has several, the output that the newest stage after it used is taken. Raises
     StoreError when the directory holds no completed stage.
     """
     shards = stage_names(ShardTask)

@@ -1,8 +1,8 @@
 """Supervised examples: whether the questions of ``data.sft`` can give enough of them.
 
-The stage ``sft-data`` refuses fewer than ``sft_data.min_share`` of ``sft_data.sizes``, after the graph was
-built. The number of questions by hops, which decompositions alone tell, is an upper bound of what it will
-find, so a run that falls short of it would stop there.
+The stage ``sft-data`` refuses fewer than ``sft_data.min_share`` of ``sft_data.sizes``, after the
+graph was built. The number of questions by hops follows from the decompositions alone. It is an
+upper bound of the examples that the stage will find, so a run below the limit would stop there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECOMPOSITION = "question_decomposition"
 
 
 def supply_faults(settings: Config) -> Iterator[str]:
-    """A sentence when the questions of ``data.sft`` cannot give the examples that are asked for."""
+    """A sentence when the questions of ``data.sft`` cannot give the required examples."""
     if settings.data.closed_world is not None:
         return
     block = settings.sft_data
@@ -31,7 +31,7 @@ def supply_faults(settings: Config) -> Iterator[str]:
         try:
             counts = questions_by_hops(path, file, wanted)
         except (InputError, OSError):
-            return  # the checks of data files say what is wrong
+            return  # the checks of data files report it
         if counts is None:
             return  # a format without decompositions in its records
         available += counts
@@ -45,19 +45,19 @@ def supply_faults(settings: Config) -> Iterator[str]:
     if most < max(1, block.min_share * total):
         counted = ", ".join(f"{hops}-hop: {number:,}" for hops, number in sorted(available.items()))
         yield (
-            f"sft_data.sizes asks for {total:,} examples, and the questions of data.sft ({counted or 'none'}) "
-            f"give at most {most:,}, less than sft_data.min_share ({block.min_share:g}) of them; add "
-            "questions to data.sft, or lower sft_data.sizes"
+            f"sft_data.sizes asks for {total:,} examples, and the questions of data.sft "
+            f"({counted or 'none'}) give at most {most:,}, less than sft_data.min_share "
+            f"({block.min_share:g}) of them; add questions to data.sft, or lower sft_data.sizes"
         )
 
 
 def questions_by_hops(
     path: Path, file: QuestionFile, wanted: Mapping[int, int]
 ) -> Counter[int] | None:
-    """Questions of a file by number of hops, as far as ``wanted`` asks; None without decompositions.
+    """Questions of a file by number of hops, up to ``wanted``; None without decompositions.
 
-    Reading stops when every number of hops has enough. ``limit`` is divided over the hops as ``select``
-    does.
+    Reading stops when every number of hops has enough. ``limit`` is divided over the hops as
+    ``select`` does.
     """
     counts: Counter[int] = Counter()
     for row in read_rows(path):

@@ -58,7 +58,7 @@ class Train(RoundTask):
         return needs
 
     def input_directories(self) -> dict[str, str]:
-        """Also the questions, which decide nothing: they are compared before training (`preflight`)."""
+        """Adds the questions, which change no result: they are compared before training."""
         asked = (questions(self, split) for split in ("sampling", "test", "validation"))
         compared = {task.stage: str(task.directory) for task in asked if task.complete()}
         return {**super().input_directories(), **compared}

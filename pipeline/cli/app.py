@@ -53,7 +53,8 @@ class _Groups(TyperGroup):
             summary = inspect.cleandoc(command.help or "").partition("\n\n")[0]
             formatter.write(f"  {name:<16}{summary}\n")
         formatter.write(
-            "steep COMMAND --help describes a command, steep --install-completion completes words.\n"
+            "steep COMMAND --help describes a command, steep --install-completion completes "
+            "words.\n"
         )
 
 
@@ -61,7 +62,8 @@ app = typer.Typer(
     cls=_Groups,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Teach language models to search, offline: run stages, look at them, or use steps on own files.",
+    help="Teach language models to search, offline: run stages, look at them, or use steps on "
+    "own files.",
 )
 
 PANELS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -107,7 +109,7 @@ _BUG = "This is a bug in steep; please open an issue with the command and the li
 def main(command: Callable[[], object] = app) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
     _occupy_closed_descriptors()
-    choose_kernels()  # a retrieval service, and commands on files, give what the stages give
+    choose_kernels()  # services and commands on files then give the results of stages
     status = _run(command)
     try:
         sys.stdout.flush()
@@ -138,7 +140,7 @@ def _run(command: Callable[[], object]) -> int | str | None:
         return _report("a value is nested too deeply to be read or written")
     except OSError as error:
         return _report(f"{error.filename}: {_reason(error)}" if error.filename else _reason(error))
-    except Exception:  # noqa: BLE001 - a bug, which is shown and not hidden
+    except Exception:  # noqa: BLE001 - a bug, which must be shown
         traceback.print_exc()
         print(_BUG, file=sys.stderr)
         return 70  # EX_SOFTWARE
@@ -146,7 +148,7 @@ def _run(command: Callable[[], object]) -> int | str | None:
 
 
 def _report(problem: str, status: int = 2) -> int:
-    """Print one sentence on standard error, without control characters of what it quotes."""
+    """Print one sentence on standard error, with control characters removed."""
     print(f"error: {visible(problem)}", file=sys.stderr)
     return status
 
@@ -156,7 +158,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _occupy_closed_descriptors() -> None:
-    """Open the standard streams that the caller closed (``<&-``), so that no other file gets their number.
+    """Open the standard streams that the caller closed (``<&-``): no file may get their number.
 
     Reading or writing them still fails, except for standard error, which is discarded.
     """
@@ -169,7 +171,7 @@ def _occupy_closed_descriptors() -> None:
 
 
 def _discard_output() -> None:
-    """Send what is left of standard output to nowhere, so that the interpreter's exit succeeds."""
+    """Discard the rest of standard output, so that the interpreter's exit succeeds."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):  # a stream in memory

@@ -28,8 +28,8 @@ def ask(
     question: Annotated[
         str | None,
         typer.Argument(
-            help="the question; without it questions are read from the terminal, or from the lines of "
-            "standard input",
+            help="the question; without it questions are read from the terminal, or from the lines "
+            "of standard input",
             show_default=False,
         ),
     ] = None,
@@ -48,15 +48,15 @@ def ask(
         ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="show the whole text of what was found")
+        bool, typer.Option("--whole", help="show the whole text of each search result")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="print a JSON object for each question")
     ] = False,
 ) -> None:
-    """Ask a policy of a run: its answer, its steps, and what each search found.
+    """Ask a policy of a run: its answer, its steps, and the results of each search.
 
-    Nothing of the run is made or changed. The roll-out is that of the evaluation.
+    Nothing of the run is made or changed. The roll-out has the settings of the evaluation.
     """
     names = _names(policy, compare)
     from pipeline.stages.answering import question_record
@@ -89,13 +89,14 @@ def _names(policy: str | None, compare: str | None) -> list[str]:
     names = [name.strip() for name in compare.split(",") if name.strip()]
     if len(names) < 2:
         raise InputError(
-            f"--compare is {compare!r}; expected two or more policies, separated by commas, such as sft,3"
+            f"--compare is {compare!r}; expected two or more policies, separated by commas, such "
+            "as sft,3"
         )
     return names
 
 
 def _tell(line: str) -> None:
-    """Progress, apart from the answers."""
+    """Print progress, apart from the answers."""
     typer.echo(visible(line), err=True)
 
 
@@ -172,7 +173,7 @@ def _answer_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _step_fields(step: Step) -> dict[str, Any]:
-    """The search query of a step, what it found, and the other fields that its grammar fills."""
+    """The search query of a step, its results, and the other fields that its grammar fills."""
     from pipeline.evaluation.terminal_steps import query
 
     fields = dataclasses.asdict(step)
@@ -181,7 +182,7 @@ def _step_fields(step: Step) -> dict[str, Any]:
 
 
 def _print(question: Question, answers: Answers, whole: bool) -> None:
-    """The answers under the question: one below the other, or in columns in a wide terminal."""
+    """Print the answers under the question: in a wide terminal in columns, else as a list."""
     from rich.panel import Panel
     from rich.text import Text
 

@@ -59,12 +59,12 @@ def browse(
         return
     if filter is not None:
         raise InputError("--filter is only for --export; name a file with --export, or remove it")
-    _ = site.first  # its errors are those of the command
+    _ = site.first  # its errors end the command
     _serve(site, host, port)
 
 
 def open_site(task: StageTask) -> Site:
-    """The runs of the directory ``runs_dir``, that of the configuration first."""
+    """The runs of the directory ``runs_dir``, the configuration's run first."""
     from pipeline.browse.site import RunEntry, Site
 
     settings = task.run_settings
@@ -89,7 +89,7 @@ def _say(line: str) -> None:
 
 
 def _current(task: StageTask) -> Stages | None:
-    """The outputs that the configuration names today; None where a file that it names is missing."""
+    """The outputs that the configuration names today; None if it names a missing file."""
     from tasks.base import walk
     from tasks.outputs import Outputs
 
@@ -110,10 +110,10 @@ def _base_model(settings: Config) -> Path | None:
 
 
 def _other(folder: Path) -> RunEntry:
-    """A run beside the configured one; its own ``config.yaml`` names its base model and its policies.
+    """A run beside the configured one; its ``config.yaml`` names its base model and policies.
 
-    That of a copied or renamed folder still names the run that it was written for. The policies of that
-    run are not offered as those of the folder.
+    In a copied or renamed folder ``config.yaml`` names the original run. The policies of that run
+    are not offered under the name of the folder.
     """
     from pipeline.browse.site import RunEntry
     from pipeline.config import load
@@ -132,8 +132,8 @@ def _other(folder: Path) -> RunEntry:
     return replace(
         entry,
         not_asked=f"{file} is the configuration of another run: its name and runs_dir give "
-        f"{settings.run_dir.resolve()}, so the policies of {folder.resolve()} cannot be asked; set name "
-        "and runs_dir in the file to those of this folder",
+        f"{settings.run_dir.resolve()}, so the policies of {folder.resolve()} cannot be asked; "
+        "set name and runs_dir in the file to the values for this folder",
     )
 
 
@@ -151,7 +151,7 @@ class RunPolicies:
         return task_for("evaluate", self.config, self.overrides, self.data)
 
     def names(self) -> tuple[list[str], str]:
-        """The base model and the trained policies, and why there are none."""
+        """The base model and the trained policies, and a reason if there are none."""
         from pipeline.config.evaluation import BASE
         from tasks.named_policies import complete_policies
 
@@ -165,7 +165,7 @@ class RunPolicies:
     def opened(
         self, names: Sequence[str], tell: Callable[[str], None]
     ) -> Iterator[Sequence[PolicyProcess]]:
-        """Their processes, as `tasks.asking.opened`."""
+        """The processes of the policies, as `tasks.asking.opened` gives them."""
         from tasks.asking import asked_policies, opened
 
         task = self._task()

@@ -1,8 +1,8 @@
 """``steep calibrate``: accuracy, precision and recall of a judge, as a table or JSON.
 
-Input: verdicts of a judge and reference verdicts (of an oracle or a person) on the same steps, as the
-stage ``judge`` writes them or as JSONL with the fields of `Verdict`. Output: one row per kind of
-step.
+Input: verdicts of a judge and reference verdicts (of an oracle or a person) on the same steps, as
+the stage ``judge`` writes them or as JSONL with the fields of `Verdict`. Output: one row per kind
+of step.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def calibrate(
 def compare(judged: Path | str, truth: Path | str) -> list[Calibration]:
     """Calibrations from two files of verdicts.
 
-    The first file is read a verdict at a time, of the second the verdicts are held in memory.
-    Raises InputError when one of them cannot be read, names a step twice, or when they have no step
-    in common.
+    The first file is read one verdict at a time; the verdicts of the second are held in memory.
+    Raises InputError when a file cannot be read or names a step twice, and when the files have no
+    step in common.
     """
     if str(judged) == str(truth) == STDIN:
         raise InputError("standard input is named for both files of verdicts; name two files")

@@ -1,4 +1,4 @@
-"""``steep check``: everything that can go wrong in a run and be found before it starts, at once."""
+"""``steep check``: report all faults of a run that can be found before it starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def check(
         bool,
         typer.Option(
             "--training",
-            help="check the finished pairs or trajectories of the rounds instead, before they are trained on",
+            help="check the finished pairs or trajectories of the rounds instead, before they are "
+            "trained on",
         ),
     ] = False,
     round: Annotated[
@@ -40,9 +41,9 @@ def check(
 ) -> None:
     """Check settings, files, models, packages, devices, memory and disk before a run.
 
-    Each fault is one line on standard error, and the exit status is 2. Without faults the memory and GPU
-    plan is printed. Nothing is written. The network is used only to ask the hub whether it gives the models that are to be
-    fetched.
+    Each fault is one line on standard error, and the exit status is 2. Without faults the memory
+    and GPU plan is printed. Nothing is written. The network is used only to ask the hub whether it
+    gives the missing models.
     """
     if training:
         refuse_options(context, ("machine",), "with --training; remove it")
@@ -78,7 +79,7 @@ def check(
 
 
 def _check_training(task: StageTask, round: int | None, as_json: bool) -> None:
-    """Print a table for each round; each fault is one line on standard error, with exit status 2."""
+    """Print a table for each round; a fault is a line on standard error, with exit status 2."""
     from pipeline.training.preflight import table as lines_of
     from tasks.preflight import checked_data
 

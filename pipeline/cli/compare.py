@@ -1,4 +1,4 @@
-"""``steep compare``: tables of finished runs, with means and spread over seeds, and paired tests."""
+"""``steep compare``: tables of finished runs, with spread over seeds, and paired tests."""
 
 from __future__ import annotations
 

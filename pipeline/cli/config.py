@@ -1,4 +1,4 @@
-"""``steep config``: the resolved configuration, what a setting means, and the schema for editors."""
+"""``steep config``: the resolved configuration, single settings, and the editors' schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(
     ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Print the resolved configuration as YAML; comments mark what differs from base and default."""
+    """Print the resolved configuration as YAML; comments mark changes from base and default."""
     from pipeline.config.reading import load_base
     from pipeline.config.writing import ABSENT, as_text, entries
 
@@ -76,7 +76,7 @@ def explain(
     ],
     as_json: options.JsonOption = False,
 ) -> None:
-    """Say what a setting is: its values, default, meaning, the stages that read it, and its kind."""
+    """Explain a setting: its values, default, meaning, kind, and the stages that read it."""
     from pipeline.config.lookup import find_field
 
     field = find_field(key)
@@ -98,7 +98,7 @@ def explain(
 
 
 def _facts(field: Field, settings: Config) -> dict[str, Any]:
-    """What is known about a setting, as JSON values."""
+    """The known facts about a setting, as JSON values."""
     from pipeline.config.lookup import kind_of
     from tasks.settings_reference import setting_stages
 
@@ -120,14 +120,15 @@ def _facts(field: Field, settings: Config) -> dict[str, Any]:
 
 
 _CHANGES = {
-    "result": "decides results: it is in fingerprints, so a change reruns these stages and those after them",
+    "result": "decides results: it is in fingerprints, so a change reruns these stages and those "
+    "after them",
     "execution": "says how work is executed: it is in no fingerprint, so a change reruns nothing",
-    "indirect": "decides results through what it names, whose content is in fingerprints",
+    "indirect": "decides results through the content that it names, which is in fingerprints",
 }
 
 
 def _value(settings: Config, key: str) -> Any:
-    """The value of a setting in a configuration as a JSON value; ... where a block above it is null."""
+    """The JSON value of a setting in a configuration; ... if a block above it is null."""
     value: Any = settings.model_dump(mode="json")
     for part in key.split("."):
         if isinstance(value, list) and part.isdecimal() and int(part) < len(value):

@@ -28,8 +28,8 @@ def evaluate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; repeatable; without "
-            "it all trained policies of the configuration",
+            help="base, sft, a round, RUN:ROUND, or the directory of an adapter; repeatable; "
+            "without it all trained policies of the configuration",
         ),
     ] = None,
     questions: Annotated[
@@ -59,8 +59,8 @@ def evaluate(
 ) -> None:
     """Measure any policies on any questions.
 
-    Nothing of the run is made or changed: finished indexes and policies are read, and each evaluation
-    is kept beside the run.
+    Nothing of the run is made or changed: finished indexes and policies are read, and each
+    evaluation is kept beside the run.
     """
     if not policy and questions is None:
         raise InputError(

@@ -68,9 +68,10 @@ def failures(
 def add_failure_modes(
     source: File, output: File, *, questions: File | None = None
 ) -> dict[FailureMode, int]:
-    """Add ``failure_mode``, ``failed_hop`` (from 1, or null) and ``hops``; returns trajectories per mode.
+    """Add ``failure_mode``, ``failed_hop`` (from 1, or null) and ``hops`` to the records.
 
-    Raises InputError for a malformed record, and for a question that is not in ``questions``.
+    Returns trajectories per mode. Raises InputError for a malformed record, and for a question that
+    is not in ``questions``.
     """
     question_of = None
     if questions is not None:

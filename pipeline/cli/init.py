@@ -64,7 +64,7 @@ def _is_special(target: Path) -> bool:
     """Whether ``target`` is a FIFO or a device; raises InputError when it is a file."""
     try:
         mode = target.stat().st_mode
-    except OSError:  # there is none, or `text_output` says what is wrong
+    except OSError:  # absent, or `text_output` reports the error
         return False
     if stat.S_ISREG(mode):
         problem = "the file exists; name another with --output, or remove it"
@@ -73,7 +73,7 @@ def _is_special(target: Path) -> bool:
 
 
 def _text(name: str) -> str:
-    """The text of a configuration or a variant, whose ``base:`` is a shipped name, which resolves anywhere.
+    """The text of a configuration or variant; its ``base:`` is a shipped name, valid anywhere.
 
     Raises ConfigError for an unknown name.
     """
@@ -109,7 +109,7 @@ def _next_steps(name: str, target: Path) -> str:
     if load(name).name.startswith("recall-"):
         return f"Edit it, then measure retrieval with:\n  steep recall --config {file}{data}"
     return (
-        f"Edit it, then run it and see what is done with:\n"
+        f"Edit it, then run it and show its progress with:\n"
         f"  steep run --config {file}{data}\n"
         f"  steep status --config {file}{data}"
     )

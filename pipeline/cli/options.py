@@ -1,6 +1,6 @@
-"""Options and arguments that several commands share, the configuration that they name, and its stages.
+"""Options and arguments that commands share, the configuration that they name, and its stages.
 
-Input: the words of a command line. Output: a `Chosen` configuration, and the values that shells complete.
+Input: the words of a command line. Output: a `Chosen` configuration, and completions for shells.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Output = Annotated[str, typer.Option("--output", "-o", help="JSONL file; - is st
 
 @dataclass(frozen=True)
 class Chosen:
-    """The configuration that a command line names; ``given`` says whether it names a file or a variant."""
+    """The configuration that a command line names; ``given``: a file or variant was named."""
 
     config: str
     overrides: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Chosen:
 
     @property
     def root(self) -> str | None:
-        """The directory of the data files. Raises InputError when it is no directory."""
+        """The directory of the data files. Raises InputError when it is not a directory."""
         if self.data is None:
             return None
         if not self.data.is_dir():
@@ -87,7 +87,7 @@ class Chosen:
         return str(self.data.absolute())
 
     def load(self) -> Config:
-        """The configuration. Raises ConfigError with what is wrong in it."""
+        """The configuration. Raises ConfigError with its errors."""
         from pipeline.config import load
 
         return load(self.config, self.overrides, self.root)
@@ -134,7 +134,7 @@ def _chosen(
         check_variant(variant)
         if config is not None:
             raise InputError(
-                f"--variant {variant} is a configuration of its own; leave out --config {config}"
+                f"--variant {variant} already names a configuration; leave out --config {config}"
             )
     name = variant or config
     return Chosen(name or DEFAULT_CONFIGURATION, tuple(set or ()), data, name is not None)
@@ -144,7 +144,7 @@ _CHOICE = inspect.signature(_chosen, eval_str=True).parameters
 
 
 def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with --config, --variant, --set and --data in place of its parameter ``chosen``."""
+    """``command`` with --config, --variant, --set and --data in place of ``chosen``."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [one for one in signature.parameters.values() if one.name != "chosen"]
     parameters += _CHOICE.values()
@@ -161,7 +161,7 @@ def with_configuration(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_options(context: typer.Context, names: Sequence[str], reason: str) -> None:
-    """Raise InputError, which ends in ``reason``, if the command line has one of the options."""
+    """Raise InputError, ending in ``reason``, if the command line has one of the options."""
     named = {
         parameter.name: "FILE" if parameter.param_type_name == "argument" else parameter.opts[0]
         for parameter in context.command.params

@@ -119,7 +119,7 @@ def add_masks(source: File, output: File, *, tokenizer: Path) -> tuple[int, int]
     """Write the records with ``trained``, ``masked`` and ``mismatch``.
 
     The text of a record without ``token_ids`` is tokenized piece by piece, as observation text is.
-    Returns the number of records, and of those with a mismatch.
+    Returns the number of records, and the number of records with a mismatch.
     """
     codec, vocabulary = _open_tokenizer(tokenizer)
     differing = 0

@@ -1,7 +1,7 @@
-"""``steep pair``: preference pairs of the scored trajectories of a file, or of a run with ``--from``.
+"""``steep pair``: preference pairs of the scored trajectories of a file, or of a run.
 
-Input: JSONL or Parquet with the fields of `ScoredView`. Output: one pair per line (TeaRAG eq. 14), with
-the fields of `Pair` and both totals.
+Input: JSONL or Parquet with the fields of `ScoredView`. Output: one pair per line (TeaRAG eq. 14),
+with the fields of `Pair` and both totals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class RewardTerms:
-    """The terms of TeaRAG's reward that pairs are selected by."""
+    """The terms of TeaRAG's reward that the selection of pairs uses."""
 
     format: float
     outcome: float
@@ -59,7 +59,7 @@ class SingleReward:
 
 @dataclasses.dataclass
 class ScoredView:
-    """The fields that ``pair`` reads; the order in the file replaces a missing ``sample``.
+    """The fields that ``pair`` reads; without ``sample`` the order in the file counts.
 
     Texts and tokens that a trajectory lacks are missing in its pairs too.
     """
@@ -100,8 +100,9 @@ def pair(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="in place of FILE: directory of a run whose scored trajectories of --round are paired "
-            "with the --set of pairs.* and of weights of rewards; the counts stand beside the run's own",
+            help="in place of FILE: directory of a run whose scored trajectories of --round are "
+            "paired with the --set of pairs.* and of weights of rewards; the counts stand beside "
+            "the run's own",
         ),
     ] = None,
     round: Annotated[int, typer.Option(help="with --from: the round")] = 1,
@@ -109,7 +110,8 @@ def pair(
 ) -> None:
     """Select preference pairs among scored trajectories of FILE, or of a run (--from).
 
-    With FILE a configuration replaces the paper's thresholds, and its system message begins the prompts.
+    With FILE a configuration replaces the paper's thresholds, and its system message begins the
+    prompts.
     """
     if from_run is not None:
         refuse_options(context, ("source",), "with --from; remove one of them")
@@ -128,7 +130,8 @@ def pair(
     refuse_options(context, ("as_json", "round"), "without --from; name the directory of a run")
     if source is None:
         raise InputError(
-            "steep pair: name a FILE (- is standard input) or --from RUN; steep run pair runs the stage"
+            "steep pair: name a FILE (- is standard input) or --from RUN; steep run pair runs the "
+            "stage"
         )
     if chosen.overrides and not chosen.given:
         raise InputError("steep pair: --set with FILE needs --config or --variant; add one")
@@ -158,7 +161,7 @@ def pair_file(
 
 @dataclasses.dataclass(frozen=True)
 class _Scored:
-    """A trajectory of the file: what the selection reads, its texts, and all its reward terms."""
+    """A trajectory of the file: the values for the selection, its texts, and its reward terms."""
 
     candidate: Candidate
     view: ScoredView

@@ -1,11 +1,11 @@
-"""``steep pair --from RUN``: the pairs of a round with other thresholds and other weights of rewards.
+"""``steep pair --from RUN``: the pairs of a round with other thresholds and reward weights.
 
 Nothing is trained or kept, and no model runs: every term of the rewards is stored.
 
-Input: the directory of a run in which the stage ``score`` of the round is complete. Output: the number of
-pairs of each kind and of trajectories in each bin of the funnel, beside those of the run's own pairs.
-Pairs are formed by the function of the stage ``pair``, in a temporary directory. Other weights combine
-the stored terms anew, as the stage ``score`` does.
+Input: the directory of a run in which the stage ``score`` of the round is complete. Output: the
+number of pairs of each kind and of trajectories in each bin of the funnel, beside the numbers of
+the run's own pairs. The function of the stage ``pair`` forms the pairs in a temporary directory.
+Other weights combine the stored terms anew, as the stage ``score`` does.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def preview(
 ) -> dict[str, Any]:
     """Form the pairs of round ``number`` of a run with the overrides of ``pairs`` and of weights.
 
-    ``config`` names the configuration whose trajectories are read; None is the one in the directory.
-    ``output`` and ``funnel`` are JSONL files for the pairs and the pairing outcomes. Raises InputError
-    for a directory that is no run and for other overrides, ConfigError for invalid settings, StoreError
-    when the scored trajectories are not complete or damaged.
+    ``config`` names the configuration whose trajectories are read; by default the directory's own.
+    ``output`` and ``funnel`` are JSONL files for the pairs and the pairing outcomes. Raises
+    InputError when ``directory`` holds no run and for other overrides, ConfigError for invalid
+    settings, StoreError when the scored trajectories are not complete or damaged.
     """
     from pipeline.pairs.funnel import PairingOutcome
     from pipeline.run.store import Depth
@@ -115,7 +115,7 @@ def _configuration(directory: Path, config: str | None) -> str:
 
 
 def _for_round(override: str, number: int, settings: Config) -> str:
-    """``pairs.KEY=VALUE`` or a weight as a setting of the round; raises InputError for another setting."""
+    """``pairs.KEY=VALUE`` or a weight as a setting of the round; else raises InputError."""
     from pipeline.methods import method
 
     own = f"per_round.{number}."
@@ -139,8 +139,8 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
 
     if after.rewards.judged and not before.rewards.judged:
         raise InputError(
-            "no verdicts of judges were needed with the weights of the run; run the stage score with these "
-            "weights instead"
+            "no verdicts of judges were needed with the weights of the run; run the stage score "
+            "with these weights instead"
         )
     combined = method(after.rewards.kind).combined
 
@@ -181,7 +181,7 @@ def _block(config: Config) -> str:
 
 
 def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
-    """Numbers of pairs by kind, and of all kinds under ``all``; None where the run has no pairs.
+    """Numbers of pairs by kind, and of all kinds under ``all``; None if the run has no pairs.
 
     ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
     """

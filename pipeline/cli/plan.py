@@ -35,7 +35,7 @@ def plan(
 ) -> None:
     """Show the stages that would run, with their memory, disk and GPU hours.
 
-    The data need not be there; then the plan is that of the whole run.
+    The data may be missing; then the plan covers the whole run.
     """
     from tasks.checks.machine import machine_of
     from tasks.planning.plan import make_plan
@@ -50,7 +50,8 @@ def plan(
         return
     if unknown is not None:
         typer.echo(
-            f"the plan is that of the whole run, because it is not known what is done: {unknown}"
+            "this is the plan of the whole run, because the state of its stages is unknown: "
+            f"{unknown}"
         )
     if not running:
         typer.echo("every stage is done; nothing would run")
@@ -61,7 +62,7 @@ def plan(
 
 
 def _running(task: StageTask) -> tuple[list[StageTask], str | None]:
-    """The stages that would run, without their shards, and why that is not known."""
+    """The stages that would run, without their shards; and the reason when that is unknown."""
     from tasks.base import walk
 
     stages = list(walk(task, lambda one: one.inputs))

@@ -44,7 +44,7 @@ def plan_json(plan: Plan | None) -> dict[str, Any] | None:
 
 
 def print_plan(plan: Plan, downloads: Sequence[tuple[str, float | None]] = ()) -> None:
-    """Print the table of a plan, and below it what the table leaves out."""
+    """Print the table of a plan, and below it the facts that the table leaves out."""
     from tasks.planning.plan import summary
 
     if not plan.stages:

@@ -1,4 +1,4 @@
-"""What commands print: tables as wide as the terminal, JSON, and plain lines."""
+"""The output of commands: tables as wide as the terminal, JSON, and plain lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def console(width: int = _WIDTH) -> Console:
 
 
 def table(left: Iterable[str], right: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
-    """A table with headings, of which those of ``right`` are aligned to the right."""
+    """A table with headings; the columns in ``right`` are aligned to the right."""
     from rich.table import Table
 
     made = Table(*left)
@@ -38,7 +38,7 @@ def table(left: Iterable[str], right: Iterable[str] = (), last: Iterable[str] = 
 
 
 def add_row(to: Table, *cells: object) -> None:
-    """Add a row of plain texts, in which brackets are no markup."""
+    """Add a row of plain texts, in which brackets are not markup."""
     from rich.text import Text
 
     to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
@@ -50,6 +50,6 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print lines, without the control characters of what they quote."""
+    """Print lines, without control characters."""
     for line in lines:
         typer.echo(visible(line), err=err)

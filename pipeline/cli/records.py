@@ -1,8 +1,8 @@
 """The records of a user's file: reading them, and checking the fields that a command needs.
 
-A command describes its fields as a dataclass (a view) and ignores all others, so that a file needs no
-more than those. A record that does not fit raises InputError with ``file:line: field: problem``. Steps,
-answer and format verdict of a trajectory are parsed from ``output`` where a record lacks them.
+A command describes its fields as a dataclass (a view) and ignores all others, so a file needs only
+these fields. A record that does not fit raises InputError with ``file:line: field: problem``.
+Steps, answer and format verdict of a trajectory are parsed from ``output`` if a record lacks them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def check_spans(
     line: int,
     required: bool = False,
 ) -> None:
-    """Raise InputError unless the spans cover the sequence; empty spans pass if not ``required``."""
+    """Raise InputError unless the spans cover the sequence or, if not ``required``, are empty."""
     from pipeline.grammars.spans import cover_error
 
     problem = cover_error(spans, len(sequence)) if spans or required else None
@@ -144,10 +144,10 @@ def scorable_trajectory(
     line: int,
     grammar: str = DEFAULT_METHOD,
 ) -> Trajectory:
-    """The trajectory of a record, parsed where the record lacks steps or the format verdict.
+    """The trajectory of a record, parsed if the record lacks steps or the format verdict.
 
-    ``grammar`` is that of a record that names none. Raises InputError for a missing or malformed
-    field.
+    ``grammar`` is the default for a record without a grammar. Raises InputError for a missing or
+    malformed field.
     """
     view = parse_view(kind, record, source, line, grammar=grammar)
     if kind is TrajectoryView and view.evidence is None and view.hop == "multi":

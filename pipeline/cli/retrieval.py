@@ -124,7 +124,7 @@ def _rank_edges(view: HyperView) -> dict[str, object]:
 
 
 def _rank_hyperedges(view: HyperView) -> list[tuple[str, float]]:
-    """Ids and scores (ProGraph-R1 eq. 6 to 10), best first; raises InputError for invalid fields."""
+    """Ids and scores (ProGraph-R1 eq. 6 to 10), best first; checks the fields (InputError)."""
     import numpy as np
 
     from pipeline.retrieval.informativeness import (

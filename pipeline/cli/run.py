@@ -1,7 +1,7 @@
 """``steep run`` and ``steep status``: the stages of a configuration, run or shown.
 
-The end of a run is plain lines, the same in a terminal and in a file: EM of every policy, what the
-reward does, and where to look next.
+A run ends with plain lines, the same in a terminal and in a file: EM of every policy, a sentence on
+the reward, and where to look next.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tasks.status import StageState
 
 _COLORS = {
-    "done": "green", "reused": "green", "running": "cyan", "missing": "dim", "stale": "yellow", "failed": "red",
-    "damaged": "red",
+    "done": "green", "reused": "green", "running": "cyan", "missing": "dim", "stale": "yellow",
+    "failed": "red", "damaged": "red",
 }  # fmt: skip
 _AROUND = 5  # lines of a terminal beside the rows: borders, the heading and the prompt
 
@@ -54,9 +54,9 @@ def run(
     no_check: NoCheckOption = False,
     list_stages: Annotated[bool, typer.Option("--list", help="list the stages instead")] = False,
 ) -> None:
-    """Run a stage and everything that it needs, except what is done.
+    """Run a stage and all incomplete stages that it needs.
 
-    The end of a whole run is its result: EM of every policy, and where to look next.
+    A whole run ends with its result: EM of every policy, and where to look next.
     """
     if list_stages:
         from tasks.base import STAGES
@@ -91,7 +91,7 @@ def result_lines(run_dir: Path) -> Iterator[str]:
 
 
 def _results(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """EM of every policy with its interval; cover EM too where steps were judged, as HiPRAG reports it."""
+    """EM of every policy with its interval; for judged steps also cover EM, as in HiPRAG."""
     from pipeline.core.answer_metrics import ALL, is_average
     from pipeline.evaluation.policy_names import policy_title
 
@@ -156,7 +156,7 @@ def status(
 
 
 def _stage_and_round(why: str) -> tuple[str, int | None]:
-    """The stage and the round of ``sample:2``. Raises InputError when no number follows the colon."""
+    """Stage and round of ``sample:2``. Raises InputError when no number follows the colon."""
     stage, colon, number = why.partition(":")
     if colon and not number.isdecimal():
         raise InputError(
@@ -174,8 +174,8 @@ def _watch(read: Callable[[], Sequence[StageState]], seconds: float = 1.0) -> No
 
     if not sys.stdout.isatty():
         raise InputError(
-            "--watch needs a terminal; leave it out (`steep status`), or call `steep status --json` again "
-            "and again"
+            "--watch needs a terminal; leave it out (`steep status`), or call `steep status "
+            "--json` again and again"
         )
     terminal = console()
     with Live(console=terminal, auto_refresh=False) as live:
@@ -189,7 +189,7 @@ def _watch(read: Callable[[], Sequence[StageState]], seconds: float = 1.0) -> No
 
 
 def view(rows: Sequence[StageState], console: Console) -> RenderableType:
-    """Table and notes; stages that are done are left out from the top where the terminal is too low."""
+    """Table and notes; in a low terminal the first completed stages are left out."""
     from rich.console import Group
     from rich.text import Text
 
@@ -204,7 +204,7 @@ def view(rows: Sequence[StageState], console: Console) -> RenderableType:
 
 
 def _table(rows: Sequence[StageState]) -> Table:
-    """One row for each stage: state, seconds, rows or what is known of its progress, directory."""
+    """One row for each stage: state, seconds, rows or known progress, directory."""
     from rich.text import Text
 
     made = table(("stage", "state", "seconds", "rows", "directory"))

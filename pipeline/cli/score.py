@@ -1,8 +1,8 @@
 """``steep score``: rewards of the trajectories of a file.
 
-Input: JSONL or Parquet with the fields of `TrajectoryView`, `JudgedTrajectoryView` or `ProGraphView`.
-Output: the records with ``rewards``: TeaRAG eq. 5 to 13, HiPRAG eq. 1, ProGraph-R1 eq. 11 to 15, or
-Search-R1's outcome reward.
+Input: JSONL or Parquet with the fields of `TrajectoryView`, `JudgedTrajectoryView` or
+`ProGraphView`. Output: the records with ``rewards``: TeaRAG eq. 5 to 13, HiPRAG eq. 1, ProGraph-R1
+eq. 11 to 15, or Search-R1's outcome reward.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def score_file(
     """Add ``rewards`` with every term, null where retrieval failed; returns the number of records.
 
     ``similarity`` is "lexical" or a configuration, whose reranker and weights are used. TeaRAG's
-    reward needs the similarity; with weights that count judged steps every step needs a ``verdict``.
-    HiPRAG's reward takes its verdicts from the steps, or from the file ``verdicts`` as the stage
-    ``judge`` writes it. ProGraph-R1's reward (`ProGraphView`) and Search-R1's need neither.
+    reward needs the similarity; with weights that count judged steps every step needs a
+    ``verdict``. HiPRAG's reward takes its verdicts from the steps, or from the file ``verdicts`` as
+    the stage ``judge`` writes it. ProGraph-R1's reward (`ProGraphView`) and Search-R1's need
+    neither.
     """
     from pipeline.methods import method
 
@@ -109,7 +110,7 @@ def _score_trajectories(source: File, reward: str, similarity: str) -> Iterator[
 
 
 def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
-    """The rewards block and the similarity model: the defaults, or those of a configuration."""
+    """The rewards block and the similarity model: the defaults, or a configuration's."""
     from pipeline.config.policy import Rewards
 
     if name == _LEXICAL:
@@ -144,7 +145,7 @@ class _SimilarityOnly:
 
 
 def _verdicts_in_steps(record: Record, source: File, line: int) -> list[Verdict]:
-    """The verdicts of the record's steps; every TeaRAG step searches, so all are on over-search."""
+    """The verdicts of the record's steps; every TeaRAG step searches: all are on over-search."""
     from pipeline.core.verdicts import Verdict
 
     steps, verdicts = parse_view(TrajectoryView, record, source, line).steps, []
@@ -193,7 +194,7 @@ def _score_judged(
 
 
 def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
-    """(step, ruling) by trajectory id; these are all that is kept of a file of verdicts.
+    """(step, ruling) by trajectory id, the only part of a file of verdicts that is kept.
 
     Raises InputError when a step has two verdicts.
     """

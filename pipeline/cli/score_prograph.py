@@ -42,9 +42,9 @@ class TurnView:
 class ProGraphView:
     """The fields that ProGraph-R1's reward reads.
 
-    Texts are searched for the names in ``entities`` and for those of the items. ``values`` holds a
-    Monte Carlo value estimate for the state before each step and for the end; without it progress is
-    null.
+    Texts are searched for the names in ``entities`` and for the entities of the items. ``values``
+    holds a Monte Carlo value estimate for the state before each step and for the end; without it
+    progress is null.
     """
 
     answers: list[str]
@@ -78,8 +78,8 @@ class ProGraphView:
 def score_records(source: File, reward: str, config: str) -> Iterator[Record]:
     """The records of a file with ``rewards``, null where retrieval failed.
 
-    ``reward`` is the grammar of a record that names none. ``config`` is "lexical", or a configuration
-    whose weights replace the paper's. Raises InputError for a malformed record.
+    ``reward`` is the default grammar of a record. ``config`` is "lexical", or a configuration whose
+    weights replace the paper's. Raises InputError for a malformed record.
     """
     from pipeline.rewards.prograph import DEFAULT, ProGraphWeights
 

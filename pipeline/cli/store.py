@@ -1,4 +1,4 @@
-"""``steep verify``, ``gc`` and ``clean-tmp``: whether outputs are whole, and which are not needed."""
+"""``steep verify``, ``gc`` and ``clean-tmp``: check outputs, and remove unneeded ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gc(
         Path | None,
         typer.Option(help="examine all runs below this directory, by the config.yaml of each"),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="remove what is listed")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="remove the listed outputs")] = False,
     recent: Annotated[
         float,
         typer.Option(

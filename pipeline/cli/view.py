@@ -1,4 +1,4 @@
-"""``steep view``: preference pairs or trajectories in the terminal, with the training mask in color."""
+"""``steep view``: pairs or trajectories in the terminal, with the training mask in color."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def view(
         int | None,
         typer.Option(
             "--round",
-            help="round of the stage (for evaluate-policy: number of the policy); with FILE: pairs of a round",
+            help="round of the stage (for evaluate-policy: number of the policy); with FILE: pairs "
+            "of a round",
         ),
     ] = None,
 ) -> None:
@@ -132,7 +133,7 @@ def _output(chosen: Chosen, stage: Stage, round: int | None) -> Path:
 def _questions(file: Path, keep: Selection) -> frozenset[str]:
     """The questions of the data sets and hops in ``keep``.
 
-    A pair does not hold them, so they are read from the trajectories that the pairs were made of. Raises
+    A pair holds neither, so both are read from the trajectories that the pairs were made of. Raises
     InputError when these are not in the same store.
     """
     from pipeline.run.store import read_manifest
@@ -145,8 +146,8 @@ def _questions(file: Path, keep: Selection) -> frozenset[str]:
     if "score" not in made_from or not scored.is_file():
         option = "--dataset" if keep.datasets else "--hop"
         raise InputError(
-            f"{option} needs the scored trajectories that {file} was made of, and they are not in the same "
-            f"store; remove {option}, or name the output of the stage pair"
+            f"{option} needs the scored trajectories that {file} was made of, and they are not in "
+            f"the same store; remove {option}, or name the output of the stage pair"
         )
     rows = iterate_parquet(scored, ["question_id", "dataset", "hop"])
     return frozenset(

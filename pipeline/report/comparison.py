@@ -1,7 +1,8 @@
 """``steep compare --output FILE.html``: several runs on one page.
 
-Input: a `Comparison`. Output: one HTML page without scripts or links to anything outside it: EM by policy of
-all runs as a figure, tables with spread and paired tests for every data set, and the settings that differ.
+Input: a `Comparison`. Output: one HTML page without scripts or external links: EM by policy of all
+runs as a figure, tables with spread and paired tests for every data set, and the settings that
+differ.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pipeline.report.page import TEMPLATES
 
 
 def comparison_page(comparison: Comparison, dataset: str) -> str:
-    """The page; the tables of ``dataset`` come first. Raises InputError when no run has such rows."""
+    """The page, the tables of ``dataset`` first. Raises InputError when no run has such rows."""
     from markupsafe import Markup
 
     labels = [group["label"] for group in comparison.groups]

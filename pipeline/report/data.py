@@ -2,7 +2,7 @@
 
 Input: the stage directories by name ("evaluate", "sft", "score-1", "pair-1", ...). Output: plain
 values, one function per section of the page. The value is empty for a stage that the run does not
-have, and the page says so; a broken file is an error.
+have, which the page reports; a broken file is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES_PER_KIND = 2
 
 @dataclass(frozen=True)
 class TrajectoryView:
-    """One trajectory as the page shows it; ``facts`` are the steps, stop reason and reward terms."""
+    """A trajectory as the page shows it; ``facts`` are steps, stop reason and reward terms."""
 
     title: str
     answer: str | None
@@ -39,7 +39,7 @@ class TrajectoryView:
 
 @dataclass(frozen=True)
 class Example:
-    """Two trajectories of one question, side by side; ``anchor`` is that of a pair, else None."""
+    """Two trajectories of one question, side by side; ``anchor`` is a pair's anchor, else None."""
 
     label: str
     question: str
@@ -117,7 +117,7 @@ def progress_costs(inputs: Mapping[str, Path]) -> dict[int, dict[str, int]]:
 
 
 def _rewards(directory: Path) -> Iterator[dict[str, Any]]:
-    """The rewards of the trajectories of a round, without those that a retrieval error ended."""
+    """The rewards of the trajectories of a round, except where a retrieval error ended them."""
     path = directory / "trajectories.parquet"
     for number, row in enumerate(iterate_parquet(path, ["rewards"]), start=1):
         if row["rewards"] is not None:

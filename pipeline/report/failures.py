@@ -1,8 +1,8 @@
 """Section "Failure modes" of the report: figures, table and example trajectories.
 
-Input: the metrics rows, and the directory of the stage ``evaluate`` for the failures of the last policy.
-Output: the variables of ``failure_modes.html.j2``. They are empty for an evaluation without failure
-modes, and the page says so.
+Input: the metrics rows, and the directory of the stage ``evaluate`` for the failures of the last
+policy. Output: the variables of ``failure_modes.html.j2``. They are empty for an evaluation without
+failure modes, which the page reports.
 """
 
 from __future__ import annotations

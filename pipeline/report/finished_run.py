@@ -1,8 +1,9 @@
-"""Read the results of a finished run from its directory: metrics, outcomes per question, and settings.
+"""Read the results of a finished run: metrics, outcomes per question, and settings.
 
-Input: a directory such as ``runs/embedded``, also one that was copied from another machine: neither its
-configuration file nor its data is needed. Output: `RunResults`. The settings are those that the manifests
-of the evaluation and of all stages before it record, so they are the settings that made the results.
+Input: a directory such as ``runs/embedded``, which may be a copy from another machine: neither its
+configuration file nor its data is needed. Output: `RunResults`. The settings come from the
+manifests of the evaluation and of all stages before it, so they are the settings that made the
+results.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
 def compare_directories(directories: Sequence[Path]) -> Comparison:
-    """Compare the runs in ``directories``; each is called by its directory's name, if that is unique.
+    """Compare the runs in ``directories``; a run has its directory's name, if that is unique.
 
     Raises what `read_run` and `compare_runs` raise.
     """
@@ -55,8 +56,8 @@ def run_directory(run: str) -> Path:
     found = next((place for place in places if (place / "store").is_dir()), None)
     if found is None:
         raise InputError(
-            f"there is no run {run!r}: neither {places[0]} nor {places[1]} has a store; name the directory of "
-            "a finished run"
+            f"there is no run {run!r}: neither {places[0]} nor {places[1]} has a store; name the "
+            "directory of a finished run"
         )
     return found
 
@@ -64,7 +65,7 @@ def run_directory(run: str) -> Path:
 def read_run(directory: Path, name: str) -> RunResults:
     """The results of the run in ``directory``, which is called ``name`` in tables.
 
-    Raises StoreError when the run has no complete evaluation, or a part of it is missing or damaged.
+    Raises StoreError when the run lacks a complete evaluation, or a part is missing or damaged.
     """
     outputs = {path.parent.name: path.parent for path in directory.glob(f"store/*/*/{MANIFEST}")}
     evaluation = _evaluation(directory)
@@ -104,7 +105,7 @@ def read_run(directory: Path, name: str) -> RunResults:
 
 
 def _configured(directory: Path) -> dict[str, Any]:
-    """The settings that decide results in the configuration of the run; none where it is not readable."""
+    """The result-deciding settings of the run's configuration; empty if it is not readable."""
     file = directory / "config.yaml"
     if not file.is_file():
         return {}
@@ -122,8 +123,8 @@ def _evaluation(directory: Path) -> Path:
     )
     if not found:
         raise StoreError(
-            f"{directory} has no complete evaluation; expected the directory of a finished run, such as "
-            "runs/embedded; finish it with `steep run` and its configuration"
+            f"{directory} has no complete evaluation; expected the directory of a finished run, "
+            "such as runs/embedded; finish it with `steep run` and its configuration"
         )
     shown = directory / _METRICS
     if shown.is_file():
@@ -146,7 +147,7 @@ def _inputs(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _chain(output: Path, outputs: Mapping[str, Path]) -> Iterator[Mapping[str, Any]]:
-    """The manifests of an output and of all outputs that it was made from, without those of shards."""
+    """The manifests of an output and of all outputs that it was made from, except shards."""
     waiting, seen = [output], {output}
     while waiting:
         manifest = read_manifest(waiting.pop())
@@ -166,7 +167,10 @@ def _pairs(
     for manifest in manifests:
         if manifest["key"]["stage"] == "pair":
             number, output = manifest["key"]["round"], outputs[manifest["fingerprint"]]
-            remedy = f"make it again with `steep run pair --round {number} --force` and its configuration"
+            remedy = (
+                f"make it again with `steep run pair --round {number} --force` "
+                "and its configuration"
+            )
             _check(output, remedy)
             kinds, chosen = Counter[str](), set[str]()
             try:
@@ -182,9 +186,9 @@ def _pairs(
 
 
 def _samples(scored: Mapping[str, Any]) -> str | None:
-    """What identifies the trajectories that were scored, given the manifest of their rewards.
+    """A hash of the scored trajectories, given the manifest of their rewards.
 
-    It is their content, because equal trajectories may be of two outputs.
+    It covers their content, because two outputs may hold equal trajectories.
     """
     contents: Mapping[str, str] = scored.get("contents") or {}
     return contents.get("sample")
@@ -193,8 +197,8 @@ def _samples(scored: Mapping[str, Any]) -> str | None:
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The recorded settings, and the content of the base model, by dotted name.
 
-    A setting that differs between rounds has a name for each, such as "dpo.eta (round 2)". One that
-    evaluation overrides is there for evaluation as well, as "evaluation: retrieval.top_k".
+    A setting that differs between rounds has a name for each, such as "dpo.eta (round 2)". A
+    setting that evaluation overrides appears a second time, as "evaluation: retrieval.top_k".
     """
     training: dict[str, dict[int | None, Any]] = {}
     evaluation: dict[str, Any] = {}

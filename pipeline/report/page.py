@@ -1,8 +1,8 @@
 """The stage ``report``: one self-contained HTML page and its figures.
 
-Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, no script),
-``metrics.json``, the metrics rows, and ``report.json``, the other figures of the page. Trajectories are read
-one after the other, so memory does not grow with their number.
+Input: the directories of the other stages. Output: ``report.html`` (inline styles and figures, no
+script), ``metrics.json``, the metrics rows, and ``report.json``, the other figures of the page.
+Trajectories are read one after the other, so memory does not grow with their number.
 """
 
 from __future__ import annotations

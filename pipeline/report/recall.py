@@ -1,10 +1,10 @@
 """Section "Retrieval" of the report: how much of the gold evidence the trajectories retrieved.
 
-Input: the trajectories of every round and of every evaluated policy, and their questions. Output: the
-variables of ``recall.html.j2``. The unit is a gold hop of a question, and `pipeline.evaluation.failures`
-defines when a hop is retrieved: an item of any step states it. At most `MOST` trajectories of a round or
-policy are checked, evenly spaced over its file, and records are read one after the other, so memory and
-time do not grow with the run.
+Input: the trajectories of every round and of every evaluated policy, and their questions. Output:
+the variables of ``recall.html.j2``. The unit is a gold hop of a question, and
+`pipeline.evaluation.failures` defines when a hop is retrieved: an item of any step states it. At
+most `MOST` trajectories of a round or policy are checked, evenly spaced over its file, and records
+are read one after the other, so memory and time do not grow with the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EVALUATED = "evaluate-"
 
 @dataclass
 class _Count:
-    """Checked hops, retrieved hops, and trajectories: all, and those that retrieved every hop."""
+    """Numbers of hops checked and retrieved, and of trajectories: all, and with every hop."""
 
     hops: int = 0
     retrieved: int = 0
@@ -57,10 +57,10 @@ class _Count:
 class Recall:
     """The recall of one round or policy; ``every`` is the distance of the checked trajectories.
 
-    ``without_question`` counts the trajectories whose question was not found; their hops are those that
-    their own annotations give. ``by_dataset`` and ``by_hops`` have ``n`` trajectories with a hop that can be
-    checked, ``recall``, the share of their hops that were retrieved, and ``whole``, the share of trajectories
-    that retrieved all.
+    ``without_question`` counts the trajectories whose question was not found; their hops come from
+    their own annotations. ``by_dataset`` and ``by_hops`` hold ``n``, the trajectories with a hop
+    that can be checked; ``recall``, the share of their hops that were retrieved; and ``whole``, the
+    share of trajectories that retrieved every hop.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Recall:
 def values(inputs: Mapping[str, Path], split: str, most: int = MOST) -> dict[str, Any]:
     """Template variables: a `Recall` for each round and policy, and the columns of their table.
 
-    ``split`` is that of the evaluation. Raises InputError when a file is missing or broken.
+    ``split`` is the evaluated split. Raises InputError when a file is missing or broken.
     """
     found = [recall for recall in _recalls(inputs, split, most) if recall.by_dataset]
     datasets = dict.fromkeys(name for recall in found for name in recall.by_dataset)
@@ -141,9 +141,9 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
 class _Questions:
     """The questions of a file by id, for ids in about the order of the file.
 
-    One question is in memory. A search goes on after the last question that was found, and from the start
-    of the file when it reaches the end. After searches for some questions without success it gives up on
-    the file.
+    One question is in memory. A search goes on after the last question that was found, and from the
+    start of the file when it reaches the end. It gives up on the file after some searches without
+    success.
     """
 
     _PATIENCE = 3

@@ -2,9 +2,10 @@
 
 Input: the directories of the stages ``score``, ``pair`` and ``judge``. Output: the variables of the
 section: means of right and of wrong answers, and the AUC of each term against exact match, over all
-questions and within one, for single-hop and for multi-hop questions apart, because TeaRAG's process reward
-is 0 for single-hop questions by definition. One sentence says whether the process reward, or the reward of
-a method without one, prefers right answers to wrong ones where preference pairs do: within one question.
+questions and within one. Single-hop and multi-hop questions are counted apart, because TeaRAG's
+process reward is 0 for single-hop questions by definition. One sentence says whether the reward
+prefers right answers to wrong answers to the same question, which is where preference pairs are
+formed. It is about the process reward, or about the whole reward of a method without one.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Terms = Mapping[str, TermCounts]
 class RoundRewards:
     """The reward terms of one round by kind of question, and the order of its pairs by one term.
 
-    ``pairs`` are by kind of question: their number, and how many have a rejected side with the higher
-    value of the term that the verdict is about.
+    ``pairs`` gives two numbers by kind of question: the pairs, and the pairs whose rejected side
+    has the higher value of the verdict's term.
     """
 
     terms: Mapping[HopType, Terms]
@@ -44,7 +45,7 @@ class RoundRewards:
 
 
 def values(inputs: Mapping[str, Path], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Template variables; ``titles`` are those of the method's terms, by term."""
+    """Template variables; ``titles`` are the titles of the method's terms, by term."""
     judged = "process" if "process" in titles else "total"
     rounds = {
         number: _round(inputs, number, directory, titles, judged)
@@ -100,7 +101,7 @@ def verdict_of_run(inputs: Mapping[str, Path], term: str) -> str | None:
 def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     """One sentence: does the reward of the last round prefer right answers? None without rounds.
 
-    It is about multi-hop questions where the run has them: TeaRAG's process reward is 0 for others.
+    It covers the multi-hop questions if the run has any: TeaRAG's process reward is 0 for others.
     """
     if not rounds:
         return None
@@ -111,8 +112,9 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     auc, interval = within.auc(), within.interval()
     if auc is None or interval is None or within.questions < _FEWEST:
         return (
-            f"Round {number} cannot tell whether the {name} prefers right answers: {within.questions} "
-            f"{hop}-hop questions have both right and wrong answers, and at least {_FEWEST} are needed."
+            f"Round {number} cannot tell whether the {name} prefers right answers: "
+            f"{within.questions} {hop}-hop questions have both right and wrong answers, and at "
+            f"least {_FEWEST} are needed."
         )
     low, high = (100 * bound for bound in interval)
     does = (
@@ -126,9 +128,9 @@ def verdict(rounds: Mapping[int, RoundRewards], term: str) -> str | None:
     if number_first != number and before is not None:
         known.append(f"{100 * before:.1f} in round {number_first}")
     text = (
-        f"In round {number} the {name} {does}: of a right and a wrong answer to one {hop}-hop question, "
-        f"the right one has the higher value in {100 * auc:.1f} % of {within.comparisons:,} comparisons "
-        f"({', '.join(known)})"
+        f"In round {number} the {name} {does}: of a right and a wrong answer to one {hop}-hop "
+        f"question, the right one has the higher value in {100 * auc:.1f} % of "
+        f"{within.comparisons:,} comparisons ({', '.join(known)})"
     )
     pairs, higher = of_last.pairs.get(hop, (0, 0))
     if pairs:
@@ -157,9 +159,9 @@ def _merged(by_hop: Mapping[HopType, Terms], terms: Collection[str]) -> dict[str
 
 
 def _against_answers(term: str, counts: TermCounts) -> dict[str, Any]:
-    """Numbers and means of right and of wrong answers, and the AUC; None for what is not measured.
+    """Numbers and means of right and of wrong answers, and the AUC; None where unmeasured.
 
-    A term with one value only has no AUC, although all its comparisons are ties.
+    A term with only one value has no AUC, although all its comparisons are ties.
     """
     varies = len(counts.distribution()[0]) > 1
     return {
@@ -186,7 +188,7 @@ def _round(
 def reward_terms(
     score: Path, terms: Collection[str]
 ) -> tuple[dict[HopType, dict[str, TermCounts]], dict[str, HopType]]:
-    """The values of every reward term over the trajectories of a round, and the kind of each question.
+    """The values of every reward term over a round's trajectories, and each question's kind.
 
     TeaRAG eq. 5 to 13, HiPRAG eq. 1, and ProGraph-R1 eq. 11 to 15 as means over the steps of a
     trajectory. A term that is not measured has no values.
@@ -214,7 +216,7 @@ class _Sample(NamedTuple):
 
 
 def _samples(path: Path) -> Iterator[_Sample]:
-    """The trajectories of a file; those that a retrieval error ended have no rewards."""
+    """The trajectories of a file; after a retrieval error a trajectory has no rewards."""
     columns = ["question_id", "hop", "rewards", "answer", "answers"]
     for place, row in enumerate(iterate_parquet(path, columns), start=1):
         rewards = {} if row["rewards"] is None else parse_json(row["rewards"], path, place)

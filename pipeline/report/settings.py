@@ -24,7 +24,7 @@ def round_settings(config: Config) -> list[dict[str, Any]]:
 
 
 def continuations(config: Config, rounds: Iterable[int]) -> str:
-    """The number of continuations per state, and where it differs that of each round."""
+    """The number of continuations per state, and the number of each round that differs."""
     counts = {number: config.of_round(number).rewards.prograph.continuations for number in rounds}
     if len(set(counts.values())) <= 1:
         return str(next(iter(counts.values()), config.rewards.prograph.continuations))

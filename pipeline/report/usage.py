@@ -1,9 +1,9 @@
-"""Section "Calls of language models" of the report: calls, tokens and cost of graph extraction, SFT data
-and judges.
+"""Section "Calls of language models" of the report: calls, tokens and cost by stage and model.
 
-Input: the ``chat.json`` of these stages, and the manifests of the stages and of their shards. Output: one
-`Calls` per stage and model. ``chat.json`` counts every answer, also those from the cache; how many came from
-the cache is in the manifests, if they still are in the store.
+Input: the ``chat.json`` of graph extraction, SFT data and judges, and the manifests of these stages
+and of their shards. Output: one `Calls` per stage and model. ``chat.json`` counts every answer,
+cached ones included. The number of cached answers is in the manifests, if they still are in the
+store.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _JUDGE = "judge-"
 
 @dataclass(frozen=True)
 class Calls:
-    """What one model did in one stage.
+    """The calls of one model in one stage.
 
-    ``cached`` is the share of its answers that came from the cache, None where it is not recorded.
-    ``cost`` is None where no prices are set.
+    ``cached`` is the share of its answers that came from the cache, None if it is not recorded.
+    ``cost`` is None if no prices are set.
     """
 
     stage: str
@@ -48,10 +48,9 @@ class Calls:
 
 
 def usages(inputs: Mapping[str, Path]) -> list[Calls]:
-    """The calls of all stages that asked a language model, in stage order; models without calls are
-    left out.
+    """The calls of all stages that asked a language model, in stage order.
 
-    Raises StoreError when a file is broken.
+    Models without calls are left out. Raises StoreError when a file is broken.
     """
     return [calls for calls in _usages(inputs) if calls.calls]
 
@@ -94,7 +93,7 @@ def _calls(stage: str, name: str, total: Mapping[str, Any], work: Mapping[str, f
 
 
 def _work(directory: Path) -> Counter[str]:
-    """The work of a stage, which is that of its shards where it was divided."""
+    """The work of a stage: the sum over its shards if it was divided."""
     work: Counter[str] = Counter()
     outputs = [directory]
     if (directory / MANIFEST).is_file():

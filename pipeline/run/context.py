@@ -23,11 +23,10 @@ class StageContext:
     temporary directory that the store renames when the stage returns. ``checkpoint_dir`` survives a
     kill and holds checkpoints. ``key`` holds everything that the stage's fingerprint covers; None
     outside a store. ``notes`` are copied into the manifest: choices that the stage made, by name.
-    So is ``work``: amounts of the work that the stage did, by name (``trajectories``,
-    ``generated_tokens``, ``judge_calls``, …), and ``start_seconds``, the part of its seconds that
-    more work would not repeat. ``facts`` is what the task tells the stage besides its settings; it
-    decides no fingerprint. ``progress`` takes reports on how far the stage is, and ignores them
-    outside a run.
+    So is ``work``: amounts of the work that the stage did, by name (``trajectories``, more work
+    would not repeat. ``facts`` is information from the task besides the settings; it does not enter
+    the fingerprint. ``progress`` takes reports on how far the stage is, and ignores them outside a
+    run.
     """
 
     config: Config

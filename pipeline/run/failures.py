@@ -51,7 +51,8 @@ _SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGINT: ("was interrupted (SIGINT)", _AGAIN),
     signal.SIGHUP: ("was ended by SIGHUP, because its terminal was closed", _AGAIN),
     signal.SIGBUS: (
-        "crashed with SIGBUS: a file that it had mapped into memory was cut short, or the disk is full",
+        "crashed with SIGBUS: a file that it had mapped into memory was cut short, or the disk "
+        "is full",
         "check the disk (df -h), and the outputs with `steep verify`",
     ),
     signal.SIGXCPU: ("reached the limit of processor time (SIGXCPU)", "raise it (ulimit -t)"),
@@ -64,8 +65,7 @@ def of_machine(error: OSError) -> bool:
 
 
 def explain_os_error(error: OSError, path: Path | str) -> str:
-    """One sentence: the file, the cause and the remedy. ``path`` is used if the error names
-    none."""
+    """One sentence: file, cause and remedy. ``path`` is used if the error names no file."""
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(path)
     cause = _CAUSES.get(error.errno or 0)
     if cause is None:
@@ -74,7 +74,7 @@ def explain_os_error(error: OSError, path: Path | str) -> str:
 
 
 def explain_exit(status: int, last_line: str, memory_hint: str) -> str:
-    """One sentence about a process that ended without a message of its own.
+    """One sentence about a process that ended without a message.
 
     ``status`` is as `subprocess` gives it: negative for a signal. ``last_line`` is the last line
     that the process printed, and ``memory_hint`` says which settings take less memory.

@@ -71,15 +71,14 @@ def size_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[st
 def footer_problems(directory: Path) -> list[str]:
     """One line for every Parquet file below ``directory`` that does not begin and end as one."""
     return [
-        f"{path.relative_to(directory).as_posix()} is no complete Parquet file"
+        f"{path.relative_to(directory).as_posix()} is not a complete Parquet file"
         for path in _files(directory)
         if path.suffix == ".parquet" and not _is_parquet(path)
     ]
 
 
 def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
-    """One line for every recorded file whose content has another hash; absent files are left
-    out."""
+    """One line for every recorded file whose content has another hash, except absent files."""
 
     def problem(name: str) -> str | None:
         path, expected = directory / name, records[name].sha256
@@ -104,8 +103,7 @@ def _leaves_directory(name: str) -> bool:
 
 
 def _is_parquet(path: Path) -> bool:
-    """Whether the file begins and ends with Parquet's mark and holds the footer that it
-    announces."""
+    """Whether the file begins and ends with Parquet's mark and holds the announced footer."""
     with path.open("rb") as stream:
         if stream.read(4) != _PARQUET:
             return False

@@ -2,12 +2,12 @@
 
 Importing vLLM, TRL or sentence-transformers takes ten to twenty seconds of CPU time in a new
 process, twice the work of a small run's stages. The fork server imports them once per run, while
-other stages run, and a process that it forks starts with the packages loaded. Linux only, and only
-without a GPU: CUDA does not survive a fork. The server computes nothing and has a single thread, so
-that a forked process starts clean.
+other stages run, and a process that it forks starts with the packages loaded. It works on Linux
+only, and only without a GPU, because CUDA does not survive a fork. The server computes nothing and
+has a single thread, so that a forked process starts clean.
 
-`multiprocessing` has a fork server too. It serves only the process that started it, and Luigi runs
-each stage in a process that it forks. A process of this server ends with the server, and when the
+`multiprocessing` has a fork server too, but it serves only the process that started it, and Luigi
+forks a process for each stage. A process of this server ends with the server, or when the
 connection of its client closes.
 """
 
@@ -77,7 +77,7 @@ class ForkedProcess:
 
 @dataclass(frozen=True)
 class ForkServer:
-    """The client's side of a fork server; processes that are forked from the client can use it too.
+    """The client of a fork server; processes that are forked from the client can use it too.
 
     The server imports ``modules`` before it forks.
     """
@@ -92,8 +92,8 @@ class ForkServer:
     ) -> Iterator[ForkServer]:
         """Start a server, which ends with the context.
 
-        It imports ``modules`` (``module`` or ``module:function``) in this order while nothing is
-        asked of it. A module that cannot be imported is left to the process that needs it.
+        It imports ``modules`` (``module`` or ``module:function``) in this order while it has no
+        requests. When a module cannot be imported, the process that needs it reports the error.
         """
         control, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with control, servers:
@@ -122,11 +122,11 @@ class ForkServer:
         output: int,
         extra: Sequence[int] = (),
     ) -> ForkedProcess:
-        """Fork a process that calls ``target`` (``module:function``), which returns the exit status.
+        """Fork a process that calls ``target`` (``module:function``) and exits with its result.
 
-        Its ``sys.argv[1:]`` are ``arguments`` and its descriptors of the files ``extra``.
-        ``output`` is the descriptor for standard output and standard error. Raises OSError when the
-        server is gone.
+        The process gets ``arguments`` as ``sys.argv[1:]``, and its descriptors of the files
+        ``extra``. ``output`` is the descriptor for standard output and standard error. Raises
+        OSError when the server is gone.
         """
         connection, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading, writing = os.pipe()
@@ -142,7 +142,7 @@ class ForkServer:
             servers.close()
             os.close(reading)
         start = {"environment": dict(environment), "target": target, "arguments": list(arguments)}
-        with contextlib.suppress(BrokenPipeError):  # `wait` tells what became of the process
+        with contextlib.suppress(BrokenPipeError):  # `wait` tells how the process ended
             stdin.write(json.dumps(start).encode() + b"\n")
             stdin.flush()
         return ForkedProcess(connection, stdin)
@@ -152,9 +152,8 @@ inherited: ForkServer | None = None  # the server that forked this process
 
 
 def main() -> int:
-    """Entry point of the server: the descriptors of both ends of its socket, then the modules to
-    import."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage tells about an interruption
+    """Entry point of the server: descriptors of both ends of its socket, then the modules."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage reports an interruption
     servers, control = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     remaining = sys.argv[3:]
     for end in (servers, control):
@@ -166,7 +165,7 @@ def main() -> int:
         request, descriptors, _, _ = socket.recv_fds(servers, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
         for name in request.decode().split():
             _import(name)
-        gc.freeze()  # the collector of a forked process does not touch, and so copy, these objects
+        gc.freeze()  # the collector of a forked process then copies none of these objects
         server = os.getpid()
         if os.fork() == 0:
             die_with_parent(server)
@@ -178,7 +177,7 @@ def main() -> int:
 
 def _import(name: str) -> None:
     module, _, function = name.partition(":")
-    with contextlib.suppress(Exception):  # the process that needs it fails again, and says why
+    with contextlib.suppress(Exception):  # the process that needs it reports the error
         imported = importlib.import_module(module)
         if function:
             getattr(imported, function)()
@@ -227,12 +226,12 @@ def _run_target(descriptors: Sequence[int], control: socket.socket) -> NoReturn:
 
 
 def _end(status: int) -> NoReturn:
-    """End a forked process as `multiprocessing` does, without freeing what it shares with the server.
+    """End a forked process as `multiprocessing` does, without freeing shared objects.
 
     Python's own end collects all inherited objects, which takes 2.5 s once vLLM and TRL are loaded.
     A function that is called here closes its files itself, because an open one is not flushed.
     """
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads except daemons
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a stream that was closed

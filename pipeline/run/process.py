@@ -4,13 +4,13 @@ Each stage runs in a separate process, and training on several devices in childr
 None of them may outlive a killed scheduler: an orphan would keep the stage's lock and overwrite the
 checkpoints of the rerun.
 
-``python -m pipeline.run.process MODULE ARGUMENT ...`` runs a module as ``__main__`` after it has
-arranged this. It imports nothing heavy before, so no time is left in which the parent can end
-unseen. The environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A
-process that starts others sets it with `child_environment`; a process started in this way sets it
-for its own children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the
-process. It holds a shared lock on each until it ends, so that no other run is given a GPU that a
-dying process still uses.
+``python -m pipeline.run.process MODULE ARGUMENT ...`` arranges this, then runs a module as
+``__main__``. It imports nothing heavy before, so the parent has no time to end unseen. The
+environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A process that
+starts others sets it with `child_environment`; a process started in this way sets it for its own
+children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the process. It holds
+a shared lock on each until it ends, so that no other run is given a GPU that a dying process still
+uses.
 """
 
 from __future__ import annotations

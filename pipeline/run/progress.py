@@ -1,8 +1,8 @@
 """How far a running stage is, in a small file beside its checkpoints.
 
-Input: what a stage reports (`pipeline.core.progress`). Output: ``<fingerprint>.progress.json``,
+Input: the reports of a stage (`pipeline.core.progress`). Output: ``<fingerprint>.progress.json``,
 written at most twice a second, which ``steep run`` and ``steep status`` read. It is not flushed to
-the disk, and a full disk does not stop a stage because of it. Beside it,
+the disk, and the stage continues when the disk is too full for it. Beside it,
 ``<fingerprint>.failed.json`` says how the last attempt failed.
 """
 
@@ -55,13 +55,13 @@ class ProgressRecord:
 
     @property
     def holder(self) -> str:
-        """Such as "process 4711 on node5, of slurm job 123 on node5"."""
+        """For example "process 4711 on node5, of slurm job 123 on node5"."""
         of_job = f", of {self.job}" if self.job else ""
         return f"process {self.pid} on {self.host or 'this machine'}{of_job}"
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives; True for a process of another machine, which is not asked."""
+        """Whether the process lives; a process of another machine counts as alive, unchecked."""
         if self.host not in ("", socket.gethostname()):
             return True
         try:
@@ -98,19 +98,19 @@ class ProgressRecord:
 
     @property
     def share(self) -> str:
-        """Such as "41 %"; empty when it is unknown."""
+        """For example "41 %"; empty when it is unknown."""
         return "" if self.percent is None else f"{math.floor(self.percent)} %"
 
     @property
     def count(self) -> str:
-        """Such as "1,024 of 2,480 trajectories"; empty before the first count."""
+        """For example "1,024 of 2,480 trajectories"; empty before the first count."""
         if not self.unit:
             return ""
         of = "" if self.total is None else f" of {self.total:,}"
         return f"{self.done:,}{of} {self.unit}"
 
     def details(self) -> list[str]:
-        """Rate, remaining time and values as texts, without those that are unknown."""
+        """Rate, remaining time and values as texts; unknown values are left out."""
         parts = []
         if self.rate:
             parts.append(rate_text(self.rate))
@@ -119,7 +119,7 @@ class ProgressRecord:
         return [*parts, *(value_text(name, value) for name, value in self.values.items())]
 
     def sentence(self) -> str:
-        """Such as "41 % (1,024 of 2,480 trajectories, 38/s, about 38 s left)"."""
+        """For example "41 % (1,024 of 2,480 trajectories, 38/s, about 38 s left)"."""
         inside = ", ".join(part for part in (self.count, *self.details()) if part)
         return f"{self.share} ({inside})" if self.share and inside else inside or "starting"
 
@@ -132,7 +132,7 @@ def rate_text(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Such as "38 s", "12 min" or "2 h 05 min"."""
+    """For example "38 s", "12 min" or "2 h 05 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -140,14 +140,14 @@ def duration(seconds: float) -> str:
 
 
 def value_text(name: str, value: float) -> str:
-    """Such as "1,234 tokens/s" or "loss 0.512"."""
+    """For example "1,234 tokens/s" or "loss 0.512"."""
     if name.endswith("_per_second"):
         return f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s"
     return f"{name.replace('_', ' ')} {value:.3g}"
 
 
 class ProgressFile(Progress):
-    """Writes what it is told to ``path``; several threads may use it.
+    """Writes the reported progress to ``path``; several threads may use it.
 
     ``clock`` gives seconds, and is replaced in tests.
     """
@@ -165,7 +165,7 @@ class ProgressFile(Progress):
         self._unit, self._done = "", 0
 
     def begin(self) -> None:
-        """Write a first record: the stage runs, and nothing has been counted."""
+        """Write a first record: the stage runs, and its items are not counted yet."""
         with self._lock:
             self._write()
 
@@ -233,8 +233,7 @@ class ProgressFile(Progress):
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """How the last attempt of a stage failed: a sentence, the exit status, the log and the time
-    (UTC)."""
+    """How the last attempt of a stage failed: a sentence, exit status, log and time (UTC)."""
 
     message: str
     exit_status: int
@@ -249,7 +248,7 @@ class FailureRecord:
 
 
 def read_progress(path: Path) -> ProgressRecord | None:
-    """The record of a progress file; None when there is none that can be read."""
+    """The record of a progress file; None when the file is missing or cannot be read."""
     value = _read(path)
     try:
         record = ProgressRecord(**value)
@@ -260,7 +259,7 @@ def read_progress(path: Path) -> ProgressRecord | None:
 
 
 def read_failure(path: Path) -> FailureRecord | None:
-    """The record of a failure file; None when there is none that can be read."""
+    """The record of a failure file; None when the file is missing or cannot be read."""
     value = _read(path)
     try:
         failure = FailureRecord(**value)

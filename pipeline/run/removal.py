@@ -1,10 +1,10 @@
-"""Removal from a store: what killed stages left, and outputs that nothing names.
+"""Removal from a store: the leftovers of killed stages, and outputs that nothing names.
 
-Input: a store, and the names of its stages and outputs. Output: what was removed, and what was left
-with the reason. Only names that the store itself gives are removed, below the folders of known
-stages, no symbolic links, and only under the stage's lock. Lock files stay: removing one while
-another process waits for it would let two processes hold it. An output is renamed before its files
-are removed, so that a kill leaves no output that looks complete.
+Input: a store, and the names of its stages and outputs. Output: the removed entries, and the
+entries that stayed, with the reason. Only names that the store itself gives are removed, below the
+folders of known stages, and only under the stage's lock; symbolic links stay. Lock files stay:
+removing one while another process waits for it would let two processes hold it. An output is
+renamed before its files are removed, so that a kill leaves no output that looks complete.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pipeline.run.store import MANIFEST, Store, read_manifest
 Named = Collection[tuple[str, str]]  # stages with fingerprints
 _FINGERPRINT = "[0-9a-f]{16}"
 _ENTRY = re.compile(rf"({_FINGERPRINT})(\.partial|\.lock)?")
-# Incomplete outputs, checkpoints, outputs that others replaced, records of progress and failures, and what
-# was being written.
+# Incomplete outputs, checkpoints, replaced outputs, records of progress and failures, and
+# unfinished files.
 _INCOMPLETE = re.compile(
     rf"({_FINGERPRINT})(?:\.partial|\.discarded-\d+|\.(?:progress|failed)\.json)?"
     rf"|\.({_FINGERPRINT})\..+"
@@ -80,7 +80,7 @@ def _clean(store: Store, stage: str, path: Path, cleaning: Cleaning) -> None:
 
 
 def _paths(folder: Path) -> list[Path]:
-    """What a folder holds; nothing when it is not there."""
+    """The entries of a folder; none when it does not exist."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -104,9 +104,9 @@ class Stored:
 
 
 def stored(store: Store, stages: Collection[str]) -> Iterator[Stored | str]:
-    """Everything of the known stages that is complete, and checkpoints.
+    """Every complete output of the known stages, and checkpoints.
 
-    A directory with the manifest of another output gives a line that says so. Other incomplete
+    A directory whose manifest names another output gives a line that reports it. Other incomplete
     files are left out (`clean`).
     """
     for stage, path, kind in _entries(store, stages):
@@ -198,7 +198,7 @@ def _last_write(path: Path) -> float:
 
 
 def _facts(path: Path) -> Iterator[os.stat_result]:
-    """The facts of a directory and of everything below it; what vanishes meanwhile is left out."""
+    """The facts of a directory and of everything below it; vanished entries are left out."""
     paths = [path]
     for folder, folders, files in os.walk(path):
         paths += [Path(folder) / name for name in (*folders, *files)]

@@ -8,9 +8,9 @@ the size and the hash of every file (`pipeline.run.file_hashes`), and `problems`
 process that writes, discards or removes output or checkpoints of a stage holds the stage's lock.
 
 A content key covers the hashes of a stage's input files in place of the fingerprints of its inputs,
-so it is known once the inputs are complete. Outputs with one content key are the same: a stage
-whose inputs were made again with the same bytes need not run (a constructive trace, "Build Systems
-à la Carte", Mokhov, Mitchell and Peyton Jones, 2018).
+so it is known once the inputs are complete. Outputs with one content key are the same: a stage need
+not run when its inputs were made again with the same bytes (a constructive trace, "Build Systems à
+la Carte", Mokhov, Mitchell and Peyton Jones, 2018).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.partial"
 
     def progress_file(self, key: StageKey) -> Path:
-        """The file in which a running stage says how far it is (`pipeline.run.progress`)."""
+        """The file in which a running stage reports its progress (`pipeline.run.progress`)."""
         return self.root / key.stage / f"{key.fingerprint}.progress.json"
 
     def failure_file(self, key: StageKey) -> Path:
@@ -97,11 +97,11 @@ class Store:
         return self.root / key.stage / f"{key.fingerprint}.failed.json"
 
     def in_use(self, key: StageKey) -> bool:
-        """Whether a process holds the stage's lock: one of this machine, or of any that shares the
-        file system where that locks between machines (``docs/executors.md``).
+        """Whether a process holds the stage's lock.
 
-        The test takes a shared lock for an instant. A process that starts the stage then tries
-        again within its ``timeout``.
+        The process runs on this machine, or on another one if the file system supports locks across
+        machines (``docs/executors.md``). The test takes a shared lock for an instant. A process
+        that starts the stage then tries again within its ``timeout``.
         """
         try:
             descriptor = os.open(self.root / key.stage / f"{key.fingerprint}.lock", os.O_RDONLY)
@@ -118,7 +118,7 @@ class Store:
         return False
 
     def complete(self, key: StageKey) -> bool:
-        """Whether the stage's output is complete. Raises StoreError when the disk does not tell."""
+        """Whether the stage's output is complete. Raises StoreError when the disk fails."""
         path = self.directory(key) / MANIFEST
         try:
             return path.exists()
@@ -142,8 +142,8 @@ class Store:
             record = read_progress(folder / f"{fingerprint}.progress.json")
             holder = "it" if record is None else record.holder
             raise StageBusy(
-                f"another process is running this stage ({holder} holds {lock.lock_file}); wait for it, "
-                "or end it"
+                f"another process is running this stage ({holder} holds {lock.lock_file}); wait "
+                "for it, or end it"
             ) from None
         try:
             yield
@@ -157,7 +157,7 @@ class Store:
     def manifests(self, stage: str, round: int | None) -> list[dict[str, Any]]:
         """Manifests of every completed output of a stage (and round), newest first.
 
-        A manifest that cannot be read is left out: its output is of no known settings.
+        A manifest that cannot be read is left out, because the settings of its output are unknown.
         """
         dated = []
         for directory in self.completed(stage):
@@ -280,8 +280,7 @@ def differences(
     current: StageKey,
     manifest: Mapping[str, Any],
 ) -> list[str]:
-    """Differences between ``current`` and the key in ``manifest``: settings, files, upstream
-    stages."""
+    """Differences between ``current`` and the key in ``manifest``: settings, files, inputs."""
     old = manifest["key"]
     lines = []
     if old["version"] != current.version:

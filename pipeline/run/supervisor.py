@@ -3,8 +3,8 @@
 Input: the stage's task. Output: its row counts, or StageFailed with one sentence. The process is
 `pipeline.run.worker`, or the driver of an executor, which runs the stage elsewhere and reports in
 the same way. The process reports through a pipe, because a file could not be written on a full
-disk. A process that cannot report (killed, crashed, failed while starting) is described by its exit
-status and its last line of output.
+disk. The supervisor describes a process that cannot report (killed, crashed, failed while starting)
+by its exit status and its last line of output.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LONGEST_LINE = 300  # characters of that line in a message
 class StageFailed(SteepError, RuntimeError):
     """A stage failed.
 
-    ``cause`` is a message for the user, to which the exception's own adds the log. ``exit_status``
-    is that of the stage's process, and ``busy`` says that another process runs the stage.
+    ``cause`` is a message for the user; the message of the exception adds the log. ``exit_status``
+    is the status of the stage's process, and ``busy`` says that another process runs the stage.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ def run_stage(
 ) -> dict[str, int]:
     """Run a stage in a separate process; returns its row counts.
 
-    ``started`` is called with its log when it has the lock, ``noted`` with each note of an
-    executor. ``command`` is the module to run and its arguments after the descriptor of the
+    ``started`` is called with the stage's log when the stage has the lock, ``noted`` with each note
+    of an executor. ``command`` is the module to run and its arguments after the descriptor of the
     reports. With ``server`` the process is forked from it, else it is a new one. Raises StageFailed
-    with the cause, the remedy and the log. A process that crashes after its stage is complete has
-    not failed.
+    with the cause, the remedy and the log. A stage that is complete has not failed when its process
+    crashes afterwards.
     """
     log: Path | None = None
     last: dict[str, Any] = {}
@@ -100,8 +100,7 @@ def run_stage(
 
 
 def _end(stage: subprocess.Popen[bytes] | ForkedProcess, *, cancels: bool) -> None:
-    """End a process that has not ended: kill it, after a chance to cancel its job if it ``cancels``
-    one."""
+    """Kill a process that has not ended, after a chance to cancel its job if ``cancels``."""
     try:
         if cancels and isinstance(stage, subprocess.Popen):
             stage.terminate()
@@ -163,7 +162,7 @@ def _fork(
 
 
 def _early_output() -> IO[bytes]:
-    """A file for what the process prints before its log is open: errors while Python starts."""
+    """A file for the process's output before its log is open: errors while Python starts."""
     try:
         return tempfile.TemporaryFile()
     except OSError as error:

@@ -67,7 +67,7 @@ class StageJob:
     although it is complete. ``lock_seconds`` is how long the stage waits for another process that
     runs it, which may have been killed and be about to end. ``execution`` are the settings that say
     how the stage is executed, by dotted name, for the manifest. ``launched`` is the time when the
-    process was started, in seconds since 1970, or 0. ``facts`` are those of the context.
+    process was started, in seconds since 1970, or 0. ``facts`` are the facts of the `StageContext`.
     """
 
     config: dict[str, Any]
@@ -132,8 +132,7 @@ def run_task(task: StageJob, reports: Reports) -> None:
 
 
 def _checkpoint_dir(store: Store, key: StageKey, made_from: str | None) -> Path:
-    """The directory of the stage's checkpoints, without those made from inputs with other
-    content."""
+    """The stage's checkpoints, without checkpoints made from inputs with other content."""
     directory = store.checkpoint_dir(key)
     mark = directory / MADE_FROM
     if mark.is_file() and mark.read_text("utf-8", "replace") != str(made_from):
@@ -204,7 +203,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
         "notes": context.notes,
         "execution": task.execution,
         "work": context.work,
-        "resumed": resumed,  # its seconds are those of the last attempt
+        "resumed": resumed,  # its seconds cover only the last attempt
         "seed": task.seed,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_seconds": round(time.monotonic() - clock, 2),
@@ -220,7 +219,7 @@ def _run(task: StageJob, key: StageKey, store: Store, checkpoint_dir: Path) -> d
 
 
 def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:
-    """Raise InputError when a raw file or model no longer has the content of the fingerprint."""
+    """Raise InputError when a raw file or model has changed since the fingerprint was taken."""
     hashes = ContentHashes(context.config.hashes_file)
     for path, content in task.raw_files.items():
         if hashes.of(Path(path)) != content:
@@ -231,8 +230,7 @@ def _check_raw_files(task: StageJob, context: StageContext, when: str) -> None:
 
 
 def _log_informative_lines() -> None:
-    """Let the package's log lines of level INFO into the stage's log; in other programs they are
-    silent."""
+    """Let the package's log lines of level INFO into the stage's log (elsewhere they are off)."""
     logger = logging.getLogger("pipeline")
     logger.addHandler(logging.StreamHandler(sys.stdout))
     logger.setLevel(logging.INFO)
@@ -281,7 +279,7 @@ def main() -> int:
         status, message, busy = error.exit_status, str(error), isinstance(error, StageBusy)
     except KeyboardInterrupt:
         status, message = 130, "interrupted"
-    except Exception as error:  # noqa: BLE001 - a bug, or an error of the machine; the log holds the traceback
+    except Exception as error:  # noqa: BLE001 - a bug, or the machine; see the log
         with contextlib.suppress(OSError):
             traceback.print_exc()
         status, message = _explain(error, Path(task.root))
@@ -295,7 +293,7 @@ def main() -> int:
 
 
 def _explain(error: Exception, root: Path) -> tuple[int, str]:
-    """Exit status and message of an exception that is no SteepError."""
+    """Exit status and message of an exception other than a SteepError."""
     if isinstance(error, OSError) and of_machine(error):
         return StoreError.exit_status, explain_os_error(error, root)
     if isinstance(error, MemoryError):

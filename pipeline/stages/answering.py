@@ -1,10 +1,10 @@
 """Answer single questions with a policy, as `steep ask` does.
 
-Input: a question in words, and a policy whose engine, retriever and grammar stay open. Output: its
-trajectory, which is that of the stage ``evaluate-policy`` for the same question: the settings, the prompt,
-the stop rules and the sampler are the same. `PolicyProcess` does this in a process of its own. Several
-policies can then be open at once, an interrupted start leaves nothing behind, and what engines print does
-not mix with answers.
+Input: a question in words, and a policy whose engine, retriever and grammar stay open. Output: the
+trajectory that the stage ``evaluate-policy`` gives for the same question: the settings, the prompt,
+the stop rules and the sampler are the same. `PolicyProcess` does this in a separate process.
+Several policies can then be open at once, an interrupted start leaves nothing behind, and the
+output of engines does not mix with answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Answered:
 def question_record(text: str) -> Question:
     """A question in words as a record without gold answers; equal questions have equal ids.
 
-    Raises InputError for an empty or very long question, and for one that is not Unicode text.
+    Raises InputError for a question that is empty, very long, or not Unicode text.
     """
     text = text.strip()
     if not text:
@@ -95,11 +95,11 @@ def open_answering(
 
 
 class PolicyProcess:
-    """A policy that answers questions in a process of its own, until `close`.
+    """A policy that answers questions in a separate process, until `close`.
 
-    The process starts with the object, with ``environment`` added to the variables of this process, and
-    holds the devices that are leased there (`pipeline.run.process`). It ends with the process that made
-    it, however that ends.
+    The process starts with the object, with ``environment`` added to the variables of this process,
+    and holds the devices that are leased there (`pipeline.run.process`). It ends with the process
+    that made it, however that ends.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class PolicyProcess:
         self._log.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """End the process at once, whatever it does, and remove its log."""
+        """End the process at once, whether it is busy or not, and remove its log."""
         self._process.kill()
         self.close()
 
@@ -159,8 +159,8 @@ class PolicyProcess:
         except (EOFError, ConnectionError):
             self._process.join(_PATIENCE)
             raise EngineError(
-                f"the process of policy {self.name} ended with status {self._process.exitcode}; its last "
-                f"words: {_last_line(self._log)}"
+                f"the process of policy {self.name} ended with status {self._process.exitcode}; "
+                f"its last words: {_last_line(self._log)}"
             ) from None
         if isinstance(value, BaseException):
             raise value
@@ -169,7 +169,7 @@ class PolicyProcess:
 
 @contextmanager
 def _variables(added: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables that a process inherits which is started inside the block."""
+    """Add environment variables for the processes that are started inside the block."""
     with _starting:
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)

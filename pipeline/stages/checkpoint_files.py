@@ -1,8 +1,8 @@
 """Checkpoint files: Parquet or NumPy files whose names end in a hash of their content.
 
-A stage writes a file once and reads it after a kill, or when it joins its parts. A file whose content
-does not have the hash in its name is damaged: `intact` deletes it with a line in the log, so that the
-stage makes its content again.
+A stage writes a file once and reads it after a kill, or when it joins its parts. A file whose
+content does not have the hash in its name is damaged: `intact` deletes it with a line in the log,
+so that the stage makes its content again.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
 def write_tables(path: Path, tables: Iterable[pa.Table], kind: type[Any]) -> int:
     """Join tables of records of type ``kind`` into one file; returns the number of rows.
 
-    The row groups are those of `write_parquet`, so the bytes depend on the rows only and not on the
-    division into tables.
+    The row groups are divided as in `write_parquet`, so the bytes depend on the rows only and not
+    on the division into tables.
     """
     import pyarrow as pa
 

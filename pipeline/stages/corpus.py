@@ -1,7 +1,7 @@
 """Stage ``corpus``: documents to chunks (TeaRAG 4.1, table 4).
 
-Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, and the same rows
-uncompressed in ``chunks.arrow``, for memory-mapping.
+Input: the files of the configuration's ``corpus`` block. Output: ``chunks.parquet``, and the same
+rows uncompressed in ``chunks.arrow``, for memory-mapping.
 """
 
 from __future__ import annotations

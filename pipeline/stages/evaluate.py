@@ -1,11 +1,12 @@
-"""The stages ``evaluate-policy``, ``evaluate-any`` and ``evaluate``: measure policies, then merge them.
+"""The stages ``evaluate-policy``, ``evaluate-any`` and ``evaluate``: measure and merge policies.
 
-`run` reads the questions of a held-out split, or one shard of them, and a policy, and writes ``trajectories.parquet`` and
-``rows.json`` (one `Outcome` per question, and seconds). `run_any` does the same for any questions and
-any policy, the untrained one included. `merge` reads these files of every policy and
-writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385), ``comparison.json``
-(paired tests), ``distributions.json`` (counts of steps and stop reasons), ``examples.parquet``, and
-failed trajectories of the last policy: ``failures.parquet``, with failure modes in ``failures.json``.
+`run` reads the questions of a held-out split, or one shard of them, and a policy. It writes
+``trajectories.parquet`` and ``rows.json`` (one `Outcome` per question, and seconds). `run_any` does
+the same for any questions and any policy, the untrained one included. `merge` reads these files of
+every policy and writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385),
+``comparison.json`` (paired tests), ``distributions.json`` (counts of steps and stop reasons),
+``examples.parquet``, and failed trajectories of the last policy: ``failures.parquet``, with failure
+modes in ``failures.json``.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 def run(context: StageContext) -> dict[str, int]:
     """Sample one trajectory of ``inputs["policy"]`` per held-out question and measure it.
 
-    Sampling settings are those of training except for the temperature, so a policy is evaluated under
-    the conditions of its training. Raises InputError when the split has no questions.
+    Except for the temperature the sampling settings are as in training, so a policy is evaluated
+    under the conditions of its training. Raises InputError when the split has no questions.
     """
     settings = context.config.evaluation
     questions = _questions(context)
@@ -132,8 +133,8 @@ def write_measured(
 ) -> dict[str, int]:
     """Write trajectories.parquet and rows.json as the trajectories come; returns their count.
 
-    ``questions`` are by their id and have that of every trajectory. ``seconds`` are those that the
-    evaluation took.
+    ``questions`` holds the question of every trajectory by its id. ``seconds`` are the seconds of
+    the evaluation.
     """
     head = json.dumps({"split": split, "seconds": seconds}).removesuffix("}")
     with text_output(output / _ROWS) as write:
@@ -155,9 +156,9 @@ def merge(context: StageContext) -> dict[str, int]:
     """Merge the evaluations of all policies.
 
     ``inputs`` maps "sft", "round-1", ... to evaluations and, with a judge, "judge-sft",
-    "judge-round-1", ... to the verdicts on their steps. Policies that the run did not train, such as
-    "base", come first. Raises StoreError when the policies were evaluated on different questions or
-    splits.
+    "judge-round-1", ... to the verdicts on their steps. Policies that the run did not train, such
+    as "base", come first. Raises StoreError when the policies were evaluated on different questions
+    or splits.
     """
     config = context.config
     policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
@@ -191,8 +192,8 @@ def merge_policies(
     """Write metrics, tests, distributions and examples of ``directories``, in order of training.
 
     ``given`` are the policies that the run did not train; examples leave them out. ``judged`` maps
-    policies to directories of the stage ``judge-policy``. Returns the numbers of metrics rows, tests and
-    example trajectories. Raises what `compare_policies` raises.
+    policies to directories of the stage ``judge-policy``. Returns the numbers of metrics rows,
+    tests and example trajectories. Raises what `compare_policies` raises.
     """
     compared = compare_policies(
         directories, resamples=resamples, seed=seed, given=given, judged=judged, progress=progress
@@ -235,8 +236,9 @@ def compare_policies(
 ) -> Compared:
     """Metrics and tests of the evaluations in ``directories``, in this order.
 
-    ``given`` is as in `evaluation.compare.compare`. ``split`` replaces the name of the questions that the evaluations record. Raises StoreError when
-    the policies were evaluated on different questions or splits.
+    ``given`` is as in `evaluation.compare.compare`. ``split`` replaces the name of the questions
+    that the evaluations record. Raises StoreError when the policies were evaluated on different
+    questions or splits.
     """
     progress = progress or Progress()
     progress.start(len(directories), "policies")
@@ -315,8 +317,8 @@ def _by_question(outcomes: Sequence[Outcome]) -> dict[str, tuple[str, dict[str, 
     for outcome in outcomes:
         if outcome.question_id in result:
             raise StoreError(
-                f"question {outcome.question_id} was evaluated twice; make question ids unique over "
-                "all files of a split"
+                f"question {outcome.question_id} was evaluated twice; make question ids unique "
+                "over all files of a split"
             )
         values = dict(zip(MEASURES, outcome.values(), strict=True))
         result[outcome.question_id] = (outcome.dataset, values)

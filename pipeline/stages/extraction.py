@@ -1,11 +1,12 @@
 """Extraction by a language model, for the stages ``graph`` and ``hypergraph``, whole or in shards.
 
-The model is asked about blocks of chunks; the replies on a finished block are a checkpoint. A shard asks
-about consecutive chunks and writes ``answers.parquet``, one `ReplyRecord` per chunk in their order. The
-joined stage reads these files as an undivided one reads its checkpoints, so both write the same bytes.
-Replies on an unfinished block are in the cache of answers (`llm.chat`). That cache holds every prompt,
-which for the 21 million chunks of the paper is 76 GB, so a corpus with more chunks than `CACHED_CHUNKS`
-has them beside the checkpoints until the block is finished. Memory: one block.
+The model is asked about blocks of chunks; the replies on a finished block are a checkpoint. A shard
+asks about consecutive chunks and writes ``answers.parquet``, one `ReplyRecord` per chunk in their
+order. The joined stage reads these files as an undivided one reads its checkpoints, so both write
+the same bytes. Replies on an unfinished block are in the cache of answers (`llm.chat`). That cache
+holds every prompt, which for the 21 million chunks of the paper is 76 GB. The replies of a corpus
+with more chunks than `CACHED_CHUNKS` are therefore kept beside the checkpoints until their block is
+finished. Memory: one block.
 
 The first block is a trial: when too few of its answers can be read, the extraction stops there.
 """
@@ -39,7 +40,7 @@ _UNFINISHED = "replies.sqlite"  # replies on the block that is being asked about
 
 
 def corpus_chunks(context: StageContext) -> Records[Chunk]:
-    """All chunks of the corpus, read from disk where they are asked for."""
+    """All chunks of the corpus, read from disk on demand."""
     return Records(context.inputs["corpus"] / "chunks.arrow", Chunk)
 
 
@@ -52,9 +53,10 @@ def extract_by_model(
 ) -> Iterator[Extracted]:
     """Yield the items that a model extracts from every chunk, in order.
 
-    ``settings`` names the model; ``block`` is the name of the block. Writes ``chat.json`` (calls, tokens,
-    cost) into the stage's output at the end. Raises what `graph.extract.extract` raises, and InputError when
-    too few of the first answers can be read (`MIN_READABLE`).
+    ``settings`` names the model; ``block`` is the name of the block. At the end, writes
+    ``chat.json`` (calls, tokens, cost) into the stage's output. Raises the errors of
+    `graph.extract.extract`, and InputError when too few of the first answers can be read
+    (`MIN_READABLE`).
     """
     files = _ask(context, block, settings, chunks, prompt, (0, len(chunks)))
     yield from _extracted(context, settings, chunks, files)
@@ -65,7 +67,7 @@ def extract_by_shards(
 ) -> Iterator[Extracted]:
     """Like `extract_by_model`, from the answers that the shards have written.
 
-    Raises StoreError when they are not on these chunks, in their order.
+    Raises StoreError when the answers are not on these chunks, in their order.
     """
     context.progress.start(len(chunks), "chunks")
     files = [shard / ANSWERS for shard in shard_directories(context)]
@@ -127,7 +129,7 @@ def _ask(
 
 
 def _check_readable(answers: Path, block: str) -> None:
-    """Raise InputError when too few of the first answers can be read, before all others are asked for."""
+    """Raise InputError when too few of the first answers can be read, before asking for more."""
     faults: Counter[str | None] = Counter()
     for record in iterate_records(answers, ReplyRecord):
         faults[record.reply.fault or parse_list(record.text)[1]] += 1
@@ -135,8 +137,9 @@ def _check_readable(answers: Path, block: str) -> None:
     if readable < MIN_READABLE * count:
         fault, times = faults.most_common(1)[0]
         raise InputError(
-            f"{block}: {readable:,} of the first {count:,} answers of the model hold a list of facts, fewer than "
-            f"{MIN_READABLE:.0%} ({times:,}: {fault}); name a model that follows the instruction"
+            f"{block}: {readable:,} of the first {count:,} answers of the model hold a list of "
+            f"facts, fewer than {MIN_READABLE:.0%} ({times:,}: {fault}); name a model that follows "
+            "the instruction"
         )
 
 
@@ -165,7 +168,7 @@ def _extracted(
     *,
     report: bool = False,
 ) -> Iterator[Extracted]:
-    """The items of the answers in ``files``, which are on all chunks; with ``report`` they are counted."""
+    """The items of the answers in ``files``, one on each chunk; ``report`` counts them."""
     usage = _usage(settings)
     answers = chain.from_iterable(iterate_records(file, ReplyRecord) for file in files)
     for start in range(0, len(chunks), BLOCK):
@@ -187,7 +190,8 @@ def _extracted(
             context.progress.advance(len(block))
     if any(True for _ in islice(answers, 1)):
         raise StoreError(
-            "the answers of the model are on more chunks than the corpus has; rerun the stage with --force"
+            "the answers of the model are on more chunks than the corpus has; rerun the stage "
+            "with --force"
         )
     usage.write(context.output)
 

@@ -1,9 +1,9 @@
-"""The stages ``start`` and ``given-policy``: the directory of a policy that no stage of the run trained.
+"""The stages ``start`` and ``given-policy``: a policy that no stage of the run trained.
 
-Input: nothing for the base model, else ``inputs["adapter"]``, the directory of a LoRA adapter or of a
-policy. Output: ``lineage.json``, and a copy of the adapter in ``adapter/``. Later stages do not notice when
-the original changes or disappears. HiPRAG (arXiv 2510.07794) and ProGraph-R1 start from instruct models
-in this way, without supervised examples.
+Input: nothing for the base model, else ``inputs["adapter"]``, the directory of a LoRA adapter or of
+a policy. Output: ``lineage.json``, and a copy of the adapter in ``adapter/``. Later stages do not
+notice when the original changes or disappears. HiPRAG (arXiv 2510.07794) and ProGraph-R1 start from
+instruct models in this way, without supervised examples.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def run(context: StageContext) -> dict[str, int]:
         shutil.copyfile(source / LINEAGE, context.output / LINEAGE)
     else:
         Lineage(
-            policy=policy.fingerprint, base=model.base, base_sha=model_hash(locate_base(model.base)),
-            parent=None, reference=None, round=0, method="given" if policy.adapter else UNTRAINED,
-            settings={}, seed=context.seed, counts={},
+            policy=policy.fingerprint, base=model.base,
+            base_sha=model_hash(locate_base(model.base)), parent=None, reference=None, round=0,
+            method="given" if policy.adapter else UNTRAINED, settings={}, seed=context.seed,
+            counts={},
         ).write(context.output)  # fmt: skip
     print(f"policy {policy.fingerprint}: {source or model.base}")
     return {"adapters": int(policy.adapter is not None)}

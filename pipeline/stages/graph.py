@@ -78,7 +78,7 @@ def _build(
 
 
 def print_statistics(statistics: Mapping[str, int | float]) -> None:
-    """Print the counts of a graph or hypergraph, and why items were rejected, to the stage's log."""
+    """Print a graph's or hypergraph's counts and reasons for rejection to the stage's log."""
     for name, value in statistics.items():
         print(f"{name}: {value:,}")
 

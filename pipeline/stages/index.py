@@ -5,9 +5,10 @@
 Output: the vectors of every table as ``.npy``, in the row order of the table; FAISS indexes over
 the tables that are searched (triplets are only compared within one hop of an entity); and
 ``index.json`` with the embedder, the kind of each index and its measured recall, which the stage's
-manifest repeats. A shard embeds consecutive rows of every table and writes their vectors; the joined
-stage copies them in order and builds the indexes, for which it needs no model. The vectors, and the parts of a
-compressed index (`pipeline.index.ivf_pq`), are checkpoints until the stage is done.
+manifest repeats. A shard embeds consecutive rows of every table and writes their vectors; the
+joined stage copies them in order and builds the indexes, for which it needs no model. The vectors,
+and the parts of a compressed index (`pipeline.index.ivf_pq`), are checkpoints until the stage is
+done.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
 from pipeline.stages.shards import first_and_last, shard_directories
 
 _BLOCK = 50_000  # texts per checkpoint
-# Embeddings of larger tables are not added to the cache, which would store them a second time. If they are
-# cached, only the new texts of a grown corpus are embedded.
+# Embeddings of larger tables are not added to the cache, which would store them a second time. If
+# they are cached, only the new texts of a grown corpus are embedded.
 CACHED_TEXTS = 1_000_000
 _SEARCHED = ("chunks", "entities", "hyperedges")
 Table = tuple[Path, tuple[str, ...]]  # a file and the columns that are embedded
@@ -49,14 +50,14 @@ def run(context: StageContext) -> dict[str, int]:
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
-    """Embed one shard of the rows of every table; returns counts and raises errors as `run` does."""
+    """Embed one shard of the rows of every table; counts and errors are as in `run`."""
     return _embed_shard(context, _tables(context))
 
 
 def merge(context: StageContext) -> dict[str, int]:
     """Join the vectors of the shards and build the indexes; returns counts as `run` does.
 
-    Raises StoreError when the vectors are not those of the tables.
+    Raises StoreError when the vectors belong to other tables.
     """
     return _join_and_build(context, _tables(context))
 
@@ -190,7 +191,7 @@ def _embed(
 ) -> Vectors:
     """Vectors [N, D] of ``rows`` (first, and after the last), memory-mapped from the output.
 
-    Finished blocks are kept in the checkpoint directory, so an interrupted stage resumes after
+    Finished blocks are kept in the checkpoint directory, so that an interrupted stage resumes after
     them.
     """
     first, last = rows
@@ -216,13 +217,13 @@ def _embed(
 
 
 def _join(context: StageContext, name: str, table: Table) -> Vectors:
-    """Vectors [N, D] of a table from those of the shards, memory-mapped from the output."""
+    """Vectors [N, D] of a table, joined from its shards and memory-mapped from the output."""
     count, start = _row_count(table), 0
     parts = [np.load(shard / f"{name}.npy", mmap_mode="r") for shard in shard_directories(context)]
     if (rows := sum(map(len, parts))) != count:
         raise StoreError(
-            f"the shards hold {rows} vectors of {name}, and {table[0]} has {count} rows; rerun the stage "
-            "with --force"
+            f"the shards hold {rows} vectors of {name}, and {table[0]} has {count} rows; rerun the "
+            "stage with --force"
         )
     if not count:
         empty: Vectors = np.array(parts[0])

@@ -1,11 +1,12 @@
 """Stage ``judge``: a verdict on every step of a round's trajectories (HiPRAG 3.2).
 
-Input: trajectories, the policy that sampled them, and the closed world where it is the judge. Output:
-``verdicts.parquet`` (one `Verdict` per step), ``calls.parquet`` (every distinct case with prompt, raw
-reply and verdict), ``statistics.json`` (counts) and ``chat.json`` (answers, tokens, cost). Replies are
-cached as they arrive (`llm.chat`), so a killed run continues. When too many verdicts are unknown, the
-stage fails and leaves its files in the checkpoint directory; a rerun requests only those verdicts. The
-steps are read from the file whenever they are needed; memory holds the distinct cases.
+Input: trajectories, the policy that sampled them, and the closed world if it is the judge. Output:
+``verdicts.parquet`` (one `Verdict` per step), ``calls.parquet`` (every distinct case with prompt,
+raw reply and verdict), ``statistics.json`` (counts) and ``chat.json`` (answers, tokens, cost).
+Replies are cached as they arrive (`llm.chat`), so a killed run continues. When too many verdicts
+are unknown, the stage fails and leaves its files in the checkpoint directory; a rerun requests only
+those verdicts. Steps are read from the file whenever they are needed; memory holds the distinct
+cases.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def run_shard(context: StageContext) -> dict[str, int]:
 def merge(context: StageContext) -> dict[str, int]:
     """Like `run`, with the replies of the shards.
 
-    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a usable
-    reply to an endpoint again.
+    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
+    usable reply to an endpoint again.
     """
     return _judge(context, context.config.judges, _replies(context))
 
@@ -161,8 +162,8 @@ def _report_usages(
 class StepsOfFile:
     """The steps to judge of a file of trajectories, read anew by every iteration.
 
-    A shard has the steps of its share of the queries and, for steps without a search, of the cases. No
-    prompt is therefore in two shards.
+    A shard has the steps of its share of the queries and, for steps without a search, of the cases.
+    Two shards therefore share no prompt.
     """
 
     path: Path
@@ -202,8 +203,8 @@ def judge_to(
 ) -> dict[str, int]:
     """Judge steps and write the stage's files to ``output``; returns counts.
 
-    ``steps`` is iterated several times. ``ceiling`` is the highest accepted share of unknown verdicts. Above it, raises JudgeError and
-    writes the files to ``checkpoint_dir`` instead.
+    ``steps`` is iterated several times. ``ceiling`` is the highest accepted share of unknown
+    verdicts. Above it, raises JudgeError and writes the files to ``checkpoint_dir`` instead.
     """
     judged = judge_steps(steps, answerer, over, under, progress)
     errors = count_search_errors(judged.verdicts(steps))
@@ -222,8 +223,8 @@ def judge_to(
         faults = ", ".join(f"{count} {fault}" for fault, count in statistics["faults"].items())
         raise JudgeError(
             f"{unknown} of {count} steps have no verdict ({faults}); expected at most "
-            f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and rerun, "
-            "which requests only the missing verdicts"
+            f"{ceiling:.1%} (judges.unknown_ceiling); see {folder / CALLS}, fix the judge and "
+            "rerun, which requests only the missing verdicts"
         )
     return {"steps": count, "calls": len(judged.calls), "unknown": statistics["unknown"]}
 

@@ -81,7 +81,7 @@ class PolicyAnswers:
     def __call__(self, queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
         """The policy's answer to each query.
 
-        The model is loaded only where an answer is not cached, and freed before returning.
+        The model is loaded only when an answer is not cached, and freed before returning.
         """
         config = self._context.config
         adapter = read_policy(self._context.inputs["policy"]).adapter

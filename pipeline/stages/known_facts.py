@@ -1,8 +1,8 @@
-"""Asks the base model which hops it can answer without retrieval (HiPRAG's cold start).
+"""Ask the base model which hops it can answer without retrieval (HiPRAG's cold start).
 
-Input: hops and the configured base model. Output: `KnownFacts`. The prompts are those with which the
-judges ask a policy closed-book questions (`pipeline.judges.closed_book`). Training and judging thus
-agree on which questions need no search.
+Input: hops and the configured base model. Output: `KnownFacts`. The judges ask a policy closed-book
+questions with the same prompts (`pipeline.judges.closed_book`), so training and judging agree on
+which questions need no search.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def ask_base_model(
 ) -> dict[str, str]:
     """The base model's greedy closed-book answer to each hop's question, by question.
 
-    ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's engine.
+    ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's
+    engine.
     """
     context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
     with open_policy_chat(context, None) as chat:

@@ -4,8 +4,8 @@ Input: a stage context whose training block sets ``processes`` above 1. Output: 
 its counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch
 JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a worker
 is raised again here as TrainingError. The launcher and its processes start through
-`pipeline.run.process`, because the launcher gives each of them a session of its own: a signal to
-the stage's process group does not reach them.
+`pipeline.run.process`, because the launcher gives each process a separate session: a signal to the
+stage's process group does not reach them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _LOOK = 0.2  # seconds between two looks for the plan
 class Machines:
     """The machines of a stage that trains on several.
 
-    ``count`` is their number and ``rank`` that of this machine, from 0. ``folder`` is a shared
-    directory of this attempt, and ``address`` a name or IP address of this machine that the others
-    can reach.
+    ``count`` is their number and ``rank`` the number of this machine, from 0. ``folder`` is a
+    shared directory of this attempt. The other machines can reach this machine at ``address``, a
+    name or IP address.
     """
 
     count: int
@@ -65,7 +65,7 @@ class Machines:
 
 
 def machines_here() -> Machines | None:
-    """The machines of the stage of this process; None when it has only this one."""
+    """The machines of this process's stage; None when the stage has one machine."""
     text = os.environ.get(_MACHINES)
     return None if text is None else Machines(**json.loads(text))
 
@@ -87,11 +87,11 @@ def read_job(path: Path) -> tuple[str, StageContext]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the machines of one training start: the same on all of them.
+    """How the machines of one training start; the plan is the same on all of them.
 
-    ``processes`` are those of all ``machines`` together. ``accelerate_config`` is the configuration
-    file of accelerate. The main process listens at ``address`` and ``port``; port 0 lets it choose,
-    which only one machine can do.
+    ``processes`` counts the processes of all ``machines`` together. ``accelerate_config`` is the
+    configuration file of accelerate. The main process listens at ``address`` and ``port``; port 0
+    lets it choose, which works only with one machine.
     """
 
     job: str
@@ -106,7 +106,7 @@ class Plan:
 def command(plan: Plan, rank: int = 0) -> list[str]:
     """The ``accelerate launch`` command line of the machine with number ``rank``."""
     words = [sys.executable, "-m", process.MODULE, "accelerate.commands.launch"]
-    # The stage sees its own devices alone, so that all of them are meant.
+    # The stage sees its own devices alone, so it uses all of them.
     words += ["--config_file", plan.accelerate_config, "--gpu_ids", "all"]
     words += ["--num_machines", str(plan.machines), "--num_processes", str(plan.processes)]
     words += ["--mixed_precision", plan.mixed_precision, "--dynamo_backend", "no"]
@@ -120,9 +120,9 @@ def command(plan: Plan, rank: int = 0) -> list[str]:
 def with_processes(context: StageContext, block: str) -> StageContext:
     """The context whose training block has as many processes as this machine's GPUs allow.
 
-    Where that is fewer than the settings say (`pipeline.config.machine_choices`), the log and the notes
-    tell. A single process is left one GPU: with several, ``Trainer`` would wrap the model in
-    ``nn.DataParallel``, which TRL refuses. Call it before this process uses CUDA.
+    If the GPUs allow fewer than the settings say (`pipeline.config.machine_choices`), the log and
+    the notes report it. A single process keeps only one GPU: with several, ``Trainer`` would wrap
+    the model in ``nn.DataParallel``, which TRL refuses. Call it before this process uses CUDA.
     """
     import torch
 
@@ -142,8 +142,8 @@ def with_processes(context: StageContext, block: str) -> StageContext:
 def write_accelerate_config(folder: Path) -> Path:
     """Write accelerate's configuration for data-parallel training into ``folder``.
 
-    Without a file of its own, the launcher reads the user's ``default_config.yaml``, which may
-    choose other GPUs, DeepSpeed or FSDP.
+    Without this file, the launcher reads the user's ``default_config.yaml``, which may choose other
+    GPUs, DeepSpeed or FSDP.
     """
     path = folder / _ACCELERATE
     # MULTI_GPU also on a CPU, where accelerate's own type would silently start one process.
@@ -155,10 +155,10 @@ def write_accelerate_config(folder: Path) -> Path:
 def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> dict[str, int]:
     """Run the stage function ``entry`` in ``settings.processes`` processes; returns its counts.
 
-    The notes and the work of the main process are added to those of ``context``. ``block`` is the
-    configuration block of ``settings``. Raises DependencyError for a missing device, ConfigError
-    for machines that no executor has given, and TrainingError with the message of a worker or
-    naming the exit status.
+    The notes and the work of the main process are added to the notes and the work of ``context``.
+    ``block`` is the configuration block of ``settings``. Raises DependencyError for a missing
+    device, ConfigError for machines that no executor has given, and TrainingError with the message
+    of a worker or naming the exit status.
     """
     device = pick_device(settings, block)  # a missing device is reported before any process starts
     machines = _machines(settings, block)
@@ -195,11 +195,11 @@ def launch(context: StageContext, entry: str, settings: Trainer, block: str) -> 
 
 
 def _fork_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
-    """Run ``job`` in processes that the fork server starts, which have TRL loaded; returns the exit status.
+    """Run ``job`` in processes that the fork server starts; returns the exit status.
 
-    They get the environment variables that ``torchrun`` and ``accelerate launch`` set, and meet
-    through a store that this process holds, so that no port can be taken between its choice and its
-    use. When one fails, the others are killed.
+    The processes have TRL loaded. They get the environment variables that ``torchrun`` and
+    ``accelerate launch`` set, and meet through a store that this process holds, so that no port can
+    be taken between its choice and its use. When one fails, the others are killed.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -249,7 +249,7 @@ def forked() -> int:
 
 
 def follow(machines: Machines) -> int:
-    """Start the launcher of another machine than the first once the plan is there.
+    """Start the launcher of a machine other than the first once the plan is there.
 
     Returns its exit status; 0 when the stage ended without training, because it was complete or
     failed before.
@@ -272,8 +272,8 @@ def _machines(settings: Trainer, block: str) -> Machines | None:
     machines = machines_here()
     if machines is None or machines.count != settings.machines:
         raise ConfigError(
-            f"{block}.machines is {settings.machines}, and this stage has one machine; set execution to ray "
-            f"or slurm, or {block}.machines to 1"
+            f"{block}.machines is {settings.machines}, and this stage has one machine; set "
+            f"execution to ray or slurm, or {block}.machines to 1"
         )
     return machines
 
@@ -292,9 +292,10 @@ def _free_port() -> int:
 
 
 def main(path: Path) -> int:
-    """Run the job in one process; the main process writes counts, notes and work to ``result.json``.
+    """Run the job in one process; the main process writes its result to ``result.json``.
 
-    Any process writes the message of a SteepError there. Returns the exit status.
+    The result is counts, notes and work. Any process writes the message of a SteepError there.
+    Returns the exit status.
     """
     entry, context = read_job(path)
     if os.environ.get("RANK", "0") != "0":

@@ -1,9 +1,10 @@
 """Stage ``pair``: preference pairs of a round, the funnel, and a dataset card.
 
-Input: the scored trajectories, with those of a question one after the other. Output: ``pairs.parquet``,
-``funnel.parquet``, ``funnel.json`` and ``README.md``. One question is in memory at a time: the file is
-read once for the funnel and once more for the pairs with their token ids, and first for the number of
-pairs where ``pairs.limit`` draws some of them. Step pairs (ProGraph-R1) take another pass.
+Input: the scored trajectories; the trajectories of a question follow each other. Output:
+``pairs.parquet``, ``funnel.parquet``, ``funnel.json`` and ``README.md``. One question is in memory
+at a time. The file is read once for the funnel and once more for the pairs with their token ids. If
+``pairs.limit`` draws some of the pairs, an earlier pass counts them. Step pairs (ProGraph-R1) take
+another pass.
 """
 
 from __future__ import annotations
@@ -132,9 +133,9 @@ class _ScoredFile:
             first += len(selected)
 
     def step_pairs(self, room: int | None) -> Iterator[Pair]:
-        """Step pairs where they are configured: all, or ``room`` of them in the order of a draw.
+        """Step pairs, if configured: all, or ``room`` of them in the order of a draw.
 
-        Those of a draw are in memory at once.
+        Drawn pairs are in memory at once.
         """
         if self._settings.step_margin is None:
             return

@@ -1,9 +1,9 @@
-"""Find and check the policy in a directory: one that a training stage wrote, or a bare PEFT adapter.
+"""Find and check the policy in a directory: from a training stage, or a bare PEFT adapter.
 
 A policy directory holds ``adapter/`` and ``lineage.json``. A bare adapter is a directory with
 ``adapter_config.json`` and ``adapter_model.safetensors``, such as PEFT writes. Its fingerprint is
-computed as the training stages compute theirs, so an adapter has one name wherever it is. Without a
-directory the policy is the base model, whose fingerprint is the hash of its files.
+computed as the training stages compute theirs, so an adapter has the same name in every directory.
+Without a directory the policy is the base model, whose fingerprint is the hash of its files.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ def policy_in(directory: Path | None, config: Config) -> Policy:
 
 
 def checked_policy(directory: Path | None, config: Config) -> Policy:
-    """`policy_in`, after a check of the files; whether they fit the base model, `check_adapter` finds.
+    """`policy_in`, after a check of the files; `check_adapter` compares them to the base model.
 
-    Raises InputError for a directory without a policy, a damaged or untrained adapter, one that is no LoRA
-    adapter, one whose tensors differ from its lineage, and one that was trained over another base.
+    Raises InputError for a directory without a policy, and for an adapter that is damaged, is
+    untrained, is not LoRA, has other tensors than its lineage says, or was trained over another
+    base.
     """
     if directory is None:
         return policy_in(None, config)
     if not (directory / LINEAGE).is_file() and not _bare(directory):
         raise InputError(
-            f"{directory} holds no policy; expected {LINEAGE} with adapter/, as the stages sft and train "
-            f"write them, or {ADAPTER_SETTINGS} with {ADAPTER_WEIGHTS}"
+            f"{directory} holds no policy; expected {LINEAGE} with adapter/, as the stages sft and "
+            f"train write them, or {ADAPTER_SETTINGS} with {ADAPTER_WEIGHTS}"
         )
     adapter = adapter_directory(directory)
     base, sha = _base(config)
@@ -69,12 +70,14 @@ def checked_policy(directory: Path | None, config: Config) -> Policy:
     if lineage.base_sha != sha:
         raise InputError(
             f"{directory}: the policy was trained over base model {lineage.base} with content "
-            f"{lineage.base_sha}, and model.base ({base}) has content {sha}; set model.base to that model"
+            f"{lineage.base_sha}, and model.base ({base}) has content {sha}; set model.base to "
+            "that model"
         )
     if lineage.policy != policy.fingerprint:
         raise InputError(
-            f"{adapter} differs from {directory / LINEAGE}, which names policy {lineage.policy}, and the "
-            f"adapter is {policy.fingerprint}; copy the directory again, or name the adapter alone"
+            f"{adapter} differs from {directory / LINEAGE}, which names policy {lineage.policy}, "
+            f"and the adapter is {policy.fingerprint}; copy the directory again, or name the "
+            "adapter alone"
         )
     return policy
 
@@ -120,6 +123,6 @@ def _check_named_base(adapter: Path, named: Any, config: Config, base: Path, sha
         same = Path(named).name == Path(config.model.base).name
     if not same:
         raise InputError(
-            f"{adapter} was trained over base model {named} (base_model_name_or_path), and model.base is "
-            f"{config.model.base}; set model.base to that model"
+            f"{adapter} was trained over base model {named} (base_model_name_or_path), and "
+            f"model.base is {config.model.base}; set model.base to that model"
         )

@@ -1,8 +1,8 @@
 """Roll out the policy of a stage, from questions or from partial trajectories.
 
 `roll_out_policy` serves the stages ``sample`` and ``evaluate``, so that a policy is evaluated with
-the settings, prompt and stop rules it was sampled with. `PolicyContinuations` serves the Monte Carlo
-value estimates of ProGraph-R1 (eq. 11). Finished questions are saved in batches of
+the settings, prompt and stop rules it was sampled with. `PolicyContinuations` serves the Monte
+Carlo value estimates of ProGraph-R1 (eq. 11). Finished questions are saved in batches of
 ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
 question and sample only, so a rollout that was killed and continues gives the same trajectories in
 the same order.
@@ -44,13 +44,12 @@ def roll_out_policy(
     The trajectories are read from their checkpoints while they are consumed, with a check that each
     question has each sample once. They are counted in ``context.work``.
 
-    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are
-    engine_start, generation, semantic, graph, ppr and total, and with a retrieval service those
-    spent waiting for it; generation and retrieval overlap. Checkpoints under
-    ``context.checkpoint_dir`` are not rolled out again.
-    Raises InputError for repeated question ids, RetrievalError when retrieval fails for every
-    trajectory of a batch, RetrievalUnavailable when no query can be answered, StoreError when
-    checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
+    generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
+    for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
+    rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
+    fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
+    StoreError when checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
     """
     question_ids = [question.question_id for question in questions]
     repeated = [name for name, count in Counter(question_ids).items() if count > 1]

@@ -1,8 +1,9 @@
 """Read the data of a training stage for its checks, before it is trained on (`training.preflight`).
 
-Input: ``pairs.parquet``, scored trajectories, or encoded supervised examples, and question files. Output:
-`DataFacts`. Of a Parquet file only a few columns are read, as Arrow batches, so that a hundred thousand
-pairs take seconds. `report` writes ``preflight.json``, and the table into the stage's log.
+Input: ``pairs.parquet``, scored trajectories, or encoded supervised examples, and question files.
+Output: `DataFacts`. Of a Parquet file only a few columns are read, as Arrow batches, so that a
+hundred thousand pairs take seconds. `report` writes ``preflight.json``, and the table into the
+stage's log.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def pair_facts(
 def trajectory_facts(
     file: Path, max_length: int, questions: dict[str, Path] | None = None
 ) -> DataFacts:
-    """The facts of a file of scored trajectories; arguments are those of `pair_facts`."""
+    """The facts of a file of scored trajectories; arguments are as in `pair_facts`."""
     facts = DataFacts("grpo", "trajectories", max_length)
     ids: set[str] = set()
     for batch in parquet_batches(file, _TRAJECTORIES):
@@ -95,7 +96,7 @@ def trajectory_facts(
 
 
 def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataFacts:
-    """The facts of the data of a round with its configuration: pairs, or trajectories for ``grpo``.
+    """The facts of a round's data with its configuration: pairs, or trajectories for ``grpo``.
 
     ``data`` is the output of the stage ``pair`` or ``score``.
     """
@@ -139,7 +140,8 @@ def report(context: StageContext, facts: DataFacts) -> list[Check]:
         context.notes["preflight"] = faults
         if context.config.preflight == "refuse":
             raise TrainingError(
-                f"preflight is refuse, and the training data is beyond its limits: {'; '.join(faults)}"
+                "preflight is refuse, and the training data is beyond its limits: "
+                f"{'; '.join(faults)}"
             )
     return checks
 
@@ -155,7 +157,7 @@ def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
 
 
 def _compare_questions(facts: DataFacts, ids: set[str], questions: dict[str, Path]) -> None:
-    """Count the questions that repeat a held-out one, where both are there."""
+    """Count the questions that repeat a held-out one, if both files exist."""
     held_out = [questions[name] for name in HELD_OUT if name in questions]
     if QUESTIONS not in questions or not held_out:
         return

@@ -1,13 +1,13 @@
 """Stages ``questions-<split>``: question files to questions of one format (TeaRAG 4.3, table 2).
 
-Input: the files of one split in the configuration's ``data`` block; for the splits that train also the
-held-out questions, in the inputs ``questions-validation`` and ``questions-test``. Output:
+Input: the files of one split in the configuration's ``data`` block; for the splits that train also
+the held-out questions, in the inputs ``questions-validation`` and ``questions-test``. Output:
 ``questions.parquet``, which is empty for a split without files, and for the splits that train
-``overlap.json``: the questions that repeat a held-out question and are dropped. A question whose
-supporting facts name no sentence of its context is left out of the splits that train, because rewards
-that match evidence would be zero for it, and so is a question whose answers normalize to nothing; held-out
-splits keep both. The notes of the manifest count what was left out, what has no golden evidence, and what
-repeats another question of the split.
+``overlap.json``: the questions that repeat a held-out question and are dropped. The splits that
+train leave out a question whose supporting facts name no sentence of its context, because rewards
+that match evidence would be zero for it, and a question whose answers normalize to nothing;
+held-out splits keep both. The notes of the manifest count the questions that were left out, have no
+golden evidence, or repeat another question of the split.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PREFIX = "questions-"
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Write the stage's files and return the count of questions, and of overlaps where they are dropped.
+    """Write the stage's files and return the count of questions, and of dropped overlaps.
 
-    The split is the part of the stage's name after ``questions-``. Raises InputError when an input file
-    is unusable, a question id is repeated, or all questions of a split that trains repeat held-out
-    questions.
+    The split is the part of the stage's name after ``questions-``. Raises InputError when an input
+    file is unusable, a question id is repeated, or all questions of a split that trains repeat
+    held-out questions.
     """
     split = context.stage.removeprefix(_PREFIX)
     files: Sequence[QuestionFile] = getattr(context.config.data, split)
@@ -97,7 +97,7 @@ def read_split(
 
 
 def lines_of(name: str, notes: Notes, *, for_training: bool = False) -> Iterator[str]:
-    """A sentence for each thing that was left out of the questions of the set ``name`` or noticed."""
+    """A sentence for each reason to leave out or notice questions of the set ``name``."""
     for reason, count in notes.counts.items():
         if not count:
             continue

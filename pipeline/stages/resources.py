@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ChatSettings(Protocol):
-    """A settings block that names a chat model: exactly one of ``endpoint`` and ``model`` is set."""
+    """A settings block that names a chat model: either ``endpoint`` or ``model`` is set."""
 
     @property
     def endpoint(self) -> Endpoint | None: ...
@@ -51,9 +51,9 @@ def open_chat(
 ) -> Chat:
     """The chat model of a settings block; ``block`` is its name for error messages.
 
-    Cached answers are reused; ``cache`` takes the place of the cache of all runs. An engine receives
-    up to ``window`` prompts at once. Nothing is loaded or sent before the first prompt without a
-    cached answer, so `open_engine` and `EndpointChat` raise their errors then.
+    Cached answers are reused; ``cache`` takes the place of the cache of all runs. An engine
+    receives up to ``window`` prompts at once. Nothing is loaded or sent before the first prompt
+    without a cached answer, so `open_engine` and `EndpointChat` raise their errors then.
     """
     cache = cache or chat_cache(config.cache_dir)
     if settings.endpoint is not None:
@@ -133,7 +133,7 @@ def open_similarity(
     reranker: Reranker | None = None,
     work: MutableMapping[str, float] | None = None,
 ) -> RerankerSimilarity:
-    """The similarity by a reranker, by default that of the retrieval settings.
+    """The similarity by a reranker, by default by the retrieval settings' reranker.
 
     ``work`` gets the number of pairs that it scores.
     """
@@ -148,9 +148,9 @@ def open_similarity(
 def add_usage(work: MutableMapping[str, float], name: str, usage: Usage) -> None:
     """Add the calls, tokens and cost of a chat model to the work of a stage.
 
-    The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. Answers from the cache
-    count too, and are ``cached_calls``. Calls and tokens are also there under ``name``, because each model
-    has its own prices.
+    The totals are ``calls``, ``prompt_tokens``, ``completion_tokens`` and ``cost``. Answers from
+    the cache count too, and are ``cached_calls``. Calls and tokens are also there under ``name``,
+    because each model has its own prices.
     """
     total = usage.total()
     amounts = {

@@ -1,9 +1,9 @@
 """Checkpoints of a rollout: finished questions in Parquet files, and the seconds they took.
 
-A rollout that is killed and started again rolls out only the questions that no checkpoint holds. Its
-result does not depend on how the questions are spread over the files: they are read back in the order
-of the questions, a few files at a time, after a check that every question has each of its samples
-once.
+A rollout that is killed and started again rolls out only the questions that no checkpoint holds.
+Its result does not depend on how the questions are spread over the files: they are read back in the
+order of the questions, a few files at a time, after a check that every question has each of its
+samples once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RolloutTimer:
         self.earlier = earlier
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by name: `SECONDS`, and those that the retriever reports."""
+        """Seconds by name: `SECONDS`, and the seconds that the retriever reports."""
         current = {
             "generation": self.engine.seconds,
             "total": time.perf_counter() - self.start,
@@ -65,10 +65,10 @@ class RolloutTimer:
 class RolloutCheckpoints:
     """The checkpoints in ``folder`` of the questions ``question_ids``, which are distinct.
 
-    A question is finished when a file holds its samples 0 to ``samples`` - 1. Everything else that
-    the files hold is ignored: other questions, unfinished ones, and repetitions, which two processes
-    in one directory can cause. ``batch`` is the number of questions per new file, and ``seconds``
-    are those of all files.
+    A question is finished when a file holds its samples 0 to ``samples`` - 1. Everything else in
+    the files is ignored: other questions, unfinished ones, and repetitions, which two processes in
+    one directory can cause. ``batch`` is the number of questions per new file, and ``seconds`` are
+    the seconds of all files.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class RolloutCheckpoints:
                 yield trajectory
 
     def _enter(self, path: Path) -> None:
-        """Note which finished questions a file holds, except those that an earlier file holds."""
+        """Note which finished questions a file holds, except questions of an earlier file."""
         columns = read_checkpoint(path, ["question_id", "sample"]).to_pydict()
         question_ids, samples = columns["question_id"], columns["sample"]
         expected = list(range(self.samples))

@@ -1,7 +1,8 @@
 """Stage ``sample``: R trajectories per question of one round (TeaRAG, arXiv 2511.05385, 4.3.2).
 
-Input: the questions of stage ``questions-sampling``, and the policy that samples. Output: ``trajectories.parquet``,
-``timing.json`` (seconds and generated tokens) and ``stops.json`` (trajectories by stop reason).
+Input: the questions of stage ``questions-sampling``, and the policy that samples. Output:
+``trajectories.parquet``, ``timing.json`` (seconds and generated tokens) and ``stops.json``
+(trajectories by stop reason).
 """
 
 from __future__ import annotations

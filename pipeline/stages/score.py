@@ -2,9 +2,10 @@
 
 Input: the sampled trajectories, and the verdicts of stage ``judge`` where the rewards count judged
 steps. Output: ``trajectories.parquet``, the trajectories with ``rewards`` filled, and
-``statistics.json``, sums of the terms by data set. The method (`pipeline.methods`) gives the scorer.
-Finished batches are kept as checkpoints, so that a killed run loses at most one. Trajectories whose
-retrieval failed (stop "retrieval_error") keep ``rewards`` null: they say nothing about the policy.
+``statistics.json``, sums of the terms by data set. The method (`pipeline.methods`) gives the
+scorer. Finished batches are kept as checkpoints, so that a killed run loses at most one.
+Trajectories whose retrieval failed (stop "retrieval_error") keep ``rewards`` null: they say nothing
+about the policy.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ def score_file(
     verdicts: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Score one shard (number, of how many) of ``source``, consecutive questions; returns row counts.
+    """Score one shard (number, of how many) of ``source``, consecutive questions.
 
-    ``batch`` is the number of trajectories scored at once. With None the whole shard is scored at
-    once, and again after a kill, because its scorer writes further files. ``verdicts`` is a file of
-    `Verdict` in the order of the trajectories. Raises InputError for a step without a verdict.
+    Returns row counts. ``batch`` is the number of trajectories scored at once. With None the whole
+    shard is scored at once, and again after a kill, because its scorer writes further files.
+    ``verdicts`` is a file of `Verdict` in the order of the trajectories. Raises InputError for a
+    step without a verdict.
     """
     progress = progress or Progress()
     parts = []
@@ -133,7 +135,7 @@ def rows_of_shard(source: Path, shard: tuple[int, int]) -> tuple[int, int]:
 def _batches(
     source: Path, first: int, last: int, size: int | None
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """(number of the first row, rows) over rows ``first`` to ``last``; one batch in memory at a time."""
+    """(number of the first row, rows) of rows ``first`` to ``last``, one batch in memory."""
     remaining = islice(iterate_parquet(source), first, last)
     while rows := list(islice(remaining, size)):
         yield first, rows
@@ -141,7 +143,7 @@ def _batches(
 
 
 def _finished(checkpoint_dir: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path | None:
-    """The checkpoint of these rows, if there is one that is intact."""
+    """The checkpoint of these rows, if it exists and is intact."""
     expected = [row["trajectory_id"] for row in rows]
     for part in intact(checkpoint_dir, name):
         table = read_checkpoint(part, ["trajectory_id"])
@@ -213,8 +215,9 @@ def _finite(rewards: dict[str, Any], trajectory: Trajectory) -> dict[str, Any]:
         json.dumps(rewards, allow_nan=False)
     except ValueError:
         raise InputError(
-            f"trajectory {trajectory.trajectory_id}: the rewards {rewards} hold a number that is not "
-            "finite; check the model that scores (rewards.reranker) and the weights of the rewards"
+            f"trajectory {trajectory.trajectory_id}: the rewards {rewards} hold a number that is "
+            "not finite; check the model that scores (rewards.reranker) and the weights of the "
+            "rewards"
         ) from None
     return rewards
 

@@ -1,9 +1,10 @@
 """Models and tables that the stage ``score`` opens for a method's scorer.
 
-`StageInputs` implements `pipeline.methods.ScoreInputs` over the stage's input directories. TeaRAG asks
-for the similarity model; ProGraph-R1 for the entities of the graph and for value estimates, which it
-gets by continuing trajectories with the policy that sampled them. Continuations are kept in
-``<cache_dir>/progress.sqlite``; ``progress.json`` counts the continued states and their tokens.
+`StageInputs` implements `pipeline.methods.ScoreInputs` over the stage's input directories. TeaRAG
+asks for the similarity model. ProGraph-R1 asks for the entities of the graph and for value
+estimates: they come from continuing trajectories with the policy that sampled them. Continuations
+are kept in ``<cache_dir>/progress.sqlite``; ``progress.json`` counts the continued states and their
+tokens.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class StageInputs:
     context: StageContext
 
     def similarity(self) -> Similarity:
-        """The similarity model of ``rewards.reranker``, by default that of retrieval."""
+        """The similarity model of ``rewards.reranker``, by default the retrieval's model."""
         config = self.context.config
         reranker = config.rewards.reranker or config.retrieval.reranker
         return open_similarity(config, reranker=reranker, work=self.context.work)
 
     def entities(self) -> GraphEntities:
-        """The entities of the graph that was retrieved from."""
+        """The entities of the graph that retrieval searched."""
         return open_entities(self.context.inputs["graph"])
 
     def state_values(
@@ -74,7 +75,7 @@ class StageInputs:
         values = estimator.values(trajectories)
         cost = estimator.cost
         print(f"{cost.known:,} of {cost.distinct:,} distinct states had been continued before")
-        # How many had been is no result: a rerun would say otherwise.
+        # Cache hits are not recorded, because a rerun would have more.
         counts = {name: n for name, n in dataclasses.asdict(cost).items() if name != "known"}
         write_json(context.output / COST, counts)
         context.work["continuations"] = estimator.cost.continuations

@@ -1,13 +1,15 @@
 """Stage ``sft-data``: supervised trajectories from decomposed questions (TeaRAG 4.3.1, table 1).
 
-Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of stage
-``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output: ``train.parquet`` and
-``test.parquet`` (`SftExample` with character loss spans, eq. 4) and ``statistics.json``: the numbers of
-examples requested, available and taken, how gold paragraphs were found, and the reasons for which hops
-were left out. The method (`pipeline.methods`) builds the steps and their turns.
+Input: the questions of stage ``questions-sft``, the chunks of stage ``corpus``, and the triplets of
+stage ``graph``, or the facts of the hypergraph if the retrieval of ProGraph-R1 shows those. Output:
+``train.parquet`` and ``test.parquet`` (`SftExample` with character loss spans, eq. 4) and
+``statistics.json``: the numbers of examples requested, available and taken, how gold paragraphs
+were found, and the reasons for leaving hops out. The method (`pipeline.methods`) builds the steps
+and their turns.
 
-A gold paragraph that the corpus does not hold stands for itself (`sft_data.paragraphs`), with triplets
-that a model extracts from it: that of ``sft_data``, or that of ``graph`` if triplets come from there.
+If the corpus lacks a gold paragraph, the question's own paragraph takes its place
+(`sft_data.paragraphs`). A model extracts its triplets: the model of ``graph`` if the triplets come
+from there, else the model of ``sft_data``.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from pipeline.stages.shards import shard_directories
 def run(context: StageContext) -> dict[str, int]:
     """Write the stage's files; returns the numbers of training and test examples.
 
-    Raises InputError when fewer training examples could be built than ``sft_data.min_share`` asks for.
+    Raises InputError when fewer training examples could be built than ``sft_data.min_share``.
     """
     counts = _run(context, ReplyExchange())
     context.work.update(questions=counts.pop("questions"), examples=counts["train"])

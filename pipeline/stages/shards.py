@@ -1,8 +1,8 @@
-"""Parts of a stage's work, and what joins their outputs in the order of an undivided run.
+"""Split a stage's work into shards, and join their outputs in the order of an undivided run.
 
-Shards take consecutive rows (`first_and_last`), or the questions in turns: shard k of n has questions
-k, k + n, ... Memory of joining trajectories: a few hundred of them, and a digest of every trajectory id to
-check that none is there twice.
+Shards take consecutive rows (`first_and_last`), or the questions in turns: shard k of n has
+questions k, k + n, ... Memory of joining trajectories: a few hundred of them, and a digest of every
+trajectory id to check that none is there twice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def joined_trajectories(context: StageContext, *, samples: int | None) -> Iterat
     """The trajectories of the shards, which are counted in ``context.work`` and its progress.
 
     With ``samples``, the shards hold the questions in turns, with ``samples`` trajectories for each
-    question; without it, they hold consecutive trajectories. Raises StoreError when a trajectory is missing or occurs twice.
+    question; without it, they hold consecutive trajectories. Raises StoreError when a trajectory is
+    missing or occurs twice.
     """
     shards = shard_directories(context)
     expected = shard_counts(context)["trajectories"]

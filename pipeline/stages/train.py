@@ -1,11 +1,11 @@
 """The stages ``sft`` and ``train``: from records to a policy directory.
 
-Input of ``sft``: ``sft-data`` (SftExample). Input of ``train``: ``policy``, which may be the base model, and
-``pair`` (Pair; also ``sft`` where that is the reference) or, for objective ``grpo``, ``score`` (Trajectory).
-Output: ``adapter/``, ``lineage.json``, ``log.json``. SFT gives policy 0 (TeaRAG, arXiv 2511.05385, 4.3,
-eq. 4). Round n continues policy n - 1 on its own pairs (eq. 15-17), or on all its scored trajectories
-(ProGraph-R1, eq. 16). The data is encoded once (`pipeline.stages.training_data`), before the training
-processes start.
+Input of ``sft``: ``sft-data`` (SftExample). Input of ``train``: ``policy``, which may be the base
+model, and ``pair`` (Pair; also ``sft`` if it is the reference) or, for objective ``grpo``,
+``score`` (Trajectory). Output: ``adapter/``, ``lineage.json``, ``log.json``. SFT gives policy 0
+(TeaRAG, arXiv 2511.05385, 4.3, eq. 4). Round n continues policy n - 1 on its own pairs (eq. 15-17),
+or on all its scored trajectories (ProGraph-R1, eq. 16). The data is encoded once
+(`pipeline.stages.training_data`), before the training processes start.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_sft(context: StageContext) -> dict[str, int]:
 
 
 def run_round(context: StageContext) -> dict[str, int]:
-    """Stage ``train``: policy ``context.round``. Returns counts of pairs or trajectories, and of tokens."""
+    """Stage ``train``: policy ``context.round``. Returns counts of records and of tokens."""
     objective, started = context.config.objective, time.perf_counter()
     context, grpo = with_processes(context, objective), objective == "grpo"
     settings = context.config.trainer
@@ -89,7 +89,7 @@ def run_round(context: StageContext) -> dict[str, int]:
 def _check_data(context: StageContext) -> None:
     """Check the data of a round (`pipeline.stages.preflight`).
 
-    Raises TrainingError for data beyond a limit where the configuration refuses it.
+    Raises TrainingError for data beyond a limit if the configuration refuses it.
     """
     questions = {
         name: path for name, path in context.inputs.items() if name.startswith("questions-")
@@ -203,8 +203,9 @@ def train_grpo(context: StageContext) -> dict[str, int]:
     before, history = trained_weights(model), History()
     trainer = grpo_trainer(
         model, load_tokenizer(base, config.model), trajectories, settings,
-        temperature=config.sampling.temperature, seed=context.seed, checkpoint_dir=context.checkpoint_dir,
-        history=history, tracking=_tracking(context), progress=context.progress,
+        temperature=config.sampling.temperature, seed=context.seed,
+        checkpoint_dir=context.checkpoint_dir, history=history,
+        tracking=_tracking(context), progress=context.progress,
     )  # fmt: skip
     _train(trainer, history, context)
     lineage = Lineage(

@@ -1,7 +1,7 @@
-"""The training data of the stages ``sft`` and ``train``, encoded once before any training process starts.
+"""The training data of the stages ``sft`` and ``train``, encoded once before training starts.
 
-Input: ``sft-data`` (SftExample), ``pair`` (Pair) or ``score`` (Trajectory), read a few hundred records
-at a time. Output, in the stage's checkpoint directory: ``training.arrow`` and for ``sft``
+Input: ``sft-data`` (SftExample), ``pair`` (Pair) or ``score`` (Trajectory), read a few hundred
+records at a time. Output, in the stage's checkpoint directory: ``training.arrow`` and for ``sft``
 ``heldout.arrow`` (`pipeline.training.encoded_file`), and ``training_data.json`` with counts and the
 policies that sampled the data. The training processes share these files and read nothing else.
 """
@@ -56,7 +56,7 @@ class TrainingData:
 
     @classmethod
     def read(cls, checkpoint_dir: Path) -> TrainingData:
-        """What one of the functions below wrote into ``checkpoint_dir``."""
+        """Read the file that `write` left in ``checkpoint_dir``."""
         return cls(**read_json(checkpoint_dir / _FACTS))
 
     def write(self, checkpoint_dir: Path) -> None:
@@ -87,8 +87,8 @@ def encode_sft_data(context: StageContext) -> None:
     counts = write_encoded(target, EncodedSft, short(seen(encoded("train.parquet"))))
     if not counts.records:
         raise TrainingError(
-            "sft-data holds no training examples; raise sft_data.sizes, or name files with decomposed "
-            "questions under data.sft"
+            "sft-data holds no training examples; raise sft_data.sizes, or name files with "
+            "decomposed questions under data.sft"
         )
     short_enough = (
         example for example in encoded("test.parquet") if example.length <= settings.max_length
@@ -133,8 +133,8 @@ def encode_pair_data(context: StageContext) -> None:
         )
     if not counts.records:
         raise TrainingError(
-            f"round {number}: all {distinct.dropped} pairs have identical sides; sample again with a "
-            "higher sampling.temperature"
+            f"round {number}: all {distinct.dropped} pairs have identical sides; sample again with "
+            "a higher sampling.temperature"
         )
     TrainingData(
         {
@@ -170,8 +170,8 @@ def encode_trajectory_data(context: StageContext) -> None:
     if not counts.records:
         raise TrainingError(
             f"round {number}: the {source.records} trajectories have equal rewards within every "
-            "question, so there is nothing to learn; raise sampling.samples, sampling.temperature or "
-            "the number of sampling questions"
+            "question, so there is nothing to learn; raise sampling.samples, sampling.temperature "
+            "or the number of sampling questions"
         )
     TrainingData(
         {

@@ -33,8 +33,8 @@ def iterate_trajectories(
 ) -> Iterator[Trajectory]:
     """Trajectories with the named columns only; the other fields are empty.
 
-    With ``every`` above 1 the first of so many trajectories is read, and the others are skipped. Raises
-    InputError when the file is unreadable, lacks a column, or holds another kind of record.
+    With ``every`` above 1 the first of so many trajectories is read, and the others are skipped.
+    Raises InputError when the file is unreadable, lacks a column, or holds another kind of record.
     """
     start = 0
     for batch in parquet_batches(path, columns):

@@ -1,4 +1,4 @@
-"""Stage ``world``: writes the closed world's corpus and questions in the data sets' native formats."""
+"""Stage ``world``: writes the closed world's corpus and questions in native data formats."""
 
 from __future__ import annotations
 

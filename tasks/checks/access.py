@@ -1,7 +1,7 @@
-"""Models that the hub gives only to some: whether this machine's token may fetch them.
+"""Gated models of the hub: whether this machine's token may fetch them.
 
-The hub is asked for the header of one small file of each model that is to be fetched. Models in its cache
-are not asked for, and with ``HF_HUB_OFFLINE`` nothing is.
+The hub is asked for the header of one small file of each model that must be fetched. It is not
+asked for models in its cache, and with ``HF_HUB_OFFLINE`` it is not asked at all.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SECONDS = 10.0  # for one answer of the hub
 
 
 def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
-    """A sentence for each model that the hub refuses to this machine, or when it does not answer."""
+    """A sentence for each model that the hub refuses to this machine, or an unreachable hub."""
     if is_offline():
-        return  # `model_faults` names what is not in the cache
+        return  # `model_faults` names the missing models
     keys: dict[str, str] = {}
     for model in opened:
         if model.is_model and is_hub_name(model.name) and local_directory(model.name) is None:
@@ -44,7 +44,7 @@ def _refusal(name: str) -> tuple[str, bool]:
     try:
         get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
     except EntryNotFoundError:
-        return "", True  # `CONFIG` is in a folder of its own
+        return "", True  # `CONFIG` is in a subfolder
     except GatedRepoError:
         if get_token() is None:
             login = "accept it, then run hf auth login, or set HF_TOKEN"
@@ -60,7 +60,8 @@ def _refusal(name: str) -> tuple[str, bool]:
     except Exception as error:  # noqa: BLE001 - many types, which all mean that there is no answer
         remedy = f"run hf download {name} where there is a network, or name a model directory"
         return (
-            f"is not in the cache of the hub, and the hub does not answer ({type(error).__name__}); {remedy}",
+            "is not in the cache of the hub, and the hub does not answer "
+            f"({type(error).__name__}); {remedy}",
             False,
         )
     return "", True

@@ -1,7 +1,8 @@
-"""All checks of a run, and the plan of one without faults.
+"""All checks of a run, and its plan if there are no faults.
 
-`check_run` serves ``steep check``. `check_start` makes the same checks of the stages that ``steep run`` is
-about to run. What is checked follows from what the stages declare (`StageTask.opens`, `StageTask.faults`).
+`check_run` serves ``steep check``. `check_start` checks in the same way the stages that ``steep
+run`` is about to run. The declarations of the stages (`StageTask.opens`, `StageTask.faults`) decide
+the checks.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class RunRefused(SteepError, RuntimeError):
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checks found.
+    """The result of the checks.
 
-    ``plan`` is None when the configuration is invalid. ``downloads`` are models that are fetched from the
-    hub, with their bytes if known. ``notes`` are sentences about the questions of a run without faults.
+    ``plan`` is None when the configuration is invalid. ``downloads`` are models that are fetched
+    from the hub, with their bytes if known. ``notes`` are sentences about the questions of a run
+    without faults.
     """
 
     faults: tuple[str, ...]
@@ -51,7 +53,7 @@ class Checked:
 def check_run(
     config: str, overrides: tuple[str, ...], data: str | None, machine: Machine
 ) -> Checked:
-    """Check a whole run on a machine; the other arguments are those of `tasks.run.task_for`."""
+    """Check a whole run on a machine; the other arguments are as in `tasks.run.task_for`."""
     try:
         dtypes = resolve_dtypes(load(config, overrides, data), gpus=bool(machine.gpus)).dtypes
     except SteepError as error:
@@ -74,9 +76,9 @@ def check_run(
 def check_start(
     tasks: Collection[StageTask], todo: Sequence[StageTask], machine: Machine | None = None
 ) -> Checked:
-    """Check the stages of ``todo``; ``tasks`` has the complete ones of the run too.
+    """Check the stages of ``todo``; ``tasks`` also has the complete stages of the run.
 
-    A machine that is not given is this one. Raises RunRefused.
+    The default machine is this one. Raises RunRefused.
     """
     running = {(task.whole, task.variant) for task in todo if not shards_of(task)}
     held = _held_bytes([task for task in tasks if task.whole in {name for name, _ in running}])
@@ -90,10 +92,10 @@ def check_start(
 
 
 def check_with(error: SteepError, task: StageTask) -> None:
-    """Check all stages of ``task``, whose state could not be told because of ``error``.
+    """Check all stages of ``task``, whose state ``error`` made unknown.
 
-    Raises RunRefused when something else is wrong too. Its message then has ``error`` first, unless a
-    fault is about the same file.
+    Raises RunRefused when the checks find other faults. Its message then begins with ``error``,
+    unless a fault is about the same file.
     """
     checked = check_tasks(list(walk(task, _upstream)), this_machine())
     own, *rest = str(error).splitlines() or [""]
@@ -107,8 +109,8 @@ def check_with(error: SteepError, task: StageTask) -> None:
 def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0.0) -> Checked:
     """Check the stages of ``tasks``, which are not shards, on a machine.
 
-    Only what these stages read, open and write is checked. ``held`` are bytes that they have written
-    already, which count as part of the disk that they need.
+    Only the files, models and directories of these stages are checked. ``held`` are bytes that they
+    have written already, which count as part of the disk that they need.
     """
     settings = tasks[-1].run_settings
     local = machine.here and settings.execution.kind == "local"
@@ -143,7 +145,7 @@ def _upstream(task: StageTask) -> dict[str, StageTask]:
 
 
 def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:
-    """What the tasks open, each once: the rounds of a stage open the same."""
+    """Everything that the tasks open, each once: the rounds of a stage open the same."""
     found: list[Opened] = []
     for one in (one for task in tasks for one in task.opens()):
         if one not in found:
@@ -164,7 +166,7 @@ def _guarded(check: Callable[[], Iterable[str]]) -> Iterator[str]:
 
 
 def _keys(opened: Iterable[Opened]) -> Iterator[str]:
-    """A sentence for each endpoint whose key is not in its environment variable; nothing is sent."""
+    """A sentence for each endpoint without a key in its environment variable; sends nothing."""
     for one in opened:
         if isinstance(one, Remote):
             try:
@@ -179,7 +181,7 @@ def _executor(task: StageTask) -> Iterable[str]:
 
 
 def _held_bytes(tasks: Collection[StageTask]) -> float:
-    """Bytes of the outputs and checkpoints of stages, and of the answers and vectors in the caches."""
+    """Bytes of the stages' outputs and checkpoints, and of the caches' answers and vectors."""
     folders = [
         path for task in tasks for path in (task.directory, task.store.checkpoint_dir(task.key))
     ]

@@ -1,4 +1,4 @@
-"""GPUs: whether the machine has those that the configuration cannot work without."""
+"""GPUs: whether the machine has the GPUs that the configuration cannot work without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DRIVERS = {12: 525, 13: 580}  # the first driver for each major version of CUDA
 
 
 def required_gpus(settings: Config, opened: Sequence[Opened]) -> list[tuple[str, int]]:
-    """The settings that cannot work without GPUs, each with the GPUs that it needs on each machine."""
+    """The settings that cannot work without GPUs, each with its GPUs on each machine."""
     needs = [(f"gpus is {settings.gpus}", settings.gpus)] if settings.gpus and opened else []
     return list(dict.fromkeys([*needs, *(need for one in opened for need in one.required_gpus())]))
 
@@ -28,9 +28,9 @@ def device_faults(settings: Config, opened: Sequence[Opened], machine: Machine) 
     if needs and not present:
         named = ", ".join(setting for setting, _ in needs)
         yield (
-            f"this machine has no GPU that the run may use, and the configuration needs one ({named}); run "
-            "it on a machine with GPUs, after make setup-gpu there, or choose a configuration for CPUs, "
-            "such as embedded"
+            "this machine has no GPU that the run may use, and the configuration needs one "
+            f"({named}); run it on a machine with GPUs, after make setup-gpu there, or choose a "
+            "configuration for CPUs, such as embedded"
         )
     if needs and machine.compiler_fault:
         yield machine.compiler_fault
@@ -39,8 +39,8 @@ def device_faults(settings: Config, opened: Sequence[Opened], machine: Machine) 
     for setting, count in needs if present else ():
         if count > present:
             yield (
-                f"{setting}, and this machine has {present} that the run may use; lower it, or use a "
-                f"machine with {count}"
+                f"{setting}, and this machine has {present} that the run may use; lower it, or use "
+                f"a machine with {count}"
             )
     for one in opened:
         if isinstance(one, Training):
@@ -49,8 +49,8 @@ def device_faults(settings: Config, opened: Sequence[Opened], machine: Machine) 
             size = one.settings.tensor_parallel_size
             if settings.gpus < size and (size <= present or not present):
                 yield (
-                    f"{one.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; raise "
-                    "gpus, or lower it"
+                    f"{one.block}.tensor_parallel_size is {size}, and gpus is {settings.gpus}; "
+                    "raise gpus, or lower it"
                 )
 
 
@@ -69,26 +69,26 @@ def _old_driver(driver: str | None, runtime: int | None) -> Iterator[str]:
     major = (driver or "").partition(".")[0]
     if least and major.isdecimal() and int(major) < least and os.environ.get("DRIVER_CHECK") != "0":
         yield (
-            f"the NVIDIA driver is {driver}, and CUDA {runtime}, which the installed torch needs, works from "
-            f"driver {least} on; update the driver, or set DRIVER_CHECK=0 where a package of forward "
-            "compatibility (cuda-compat) is installed"
+            f"the NVIDIA driver is {driver}, and CUDA {runtime}, which the installed torch needs, "
+            f"works from driver {least} on; update the driver, or set DRIVER_CHECK=0 where a "
+            "package of forward compatibility (cuda-compat) is installed"
         )
 
 
 def _too_many_processes(
     settings: Config, block: str, trainer: Trainer, present: int
 ) -> Iterator[str]:
-    """The GPUs of a training are those of each of its machines."""
+    """A sentence when a training starts more processes than its machines have GPUs."""
     here = settings.gpus or present
     if not settings.gpus and trainer.device == "cuda":
-        return  # among those that need GPUs
+        return  # `required_gpus` has this setting
     if on_gpus(trainer, here) and processes_on(trainer, here) > here * trainer.machines:
         there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
         over = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
         more = "raise gpus" if settings.gpus else "use a machine with more"
         yield (
-            f"{block}.processes is {trainer.processes}{over}, and {there}; each process trains on a GPU of "
-            f"its own; lower {block}.processes, or {more}"
+            f"{block}.processes is {trainer.processes}{over}, and {there}; each process trains on "
+            f"its own GPU; lower {block}.processes, or {more}"
         )
 
 

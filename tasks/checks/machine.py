@@ -1,4 +1,4 @@
-"""The machine that a run is checked for: this one, or another that is only described."""
+"""The machine for which a run is checked: this one, or a described one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pipeline.core.gpus import (
 class Machine:
     """GPUs, RAM (bytes) and the driver's version; None is unknown.
 
-    ``compiler_fault`` is what its GPUs' kernels cannot be compiled without (`gpus.compiler_fault`).
-    ``here`` is false for a machine that is only described. On such a machine packages, models, folders and
-    free space are not checked.
+    ``compiler_fault`` says why kernels for its GPUs cannot be compiled (`gpus.compiler_fault`).
+    ``here`` is false for a machine that is only described. On such a machine packages, models,
+    folders and free space are not checked.
     """
 
     gpus: tuple[Gpu, ...]
@@ -52,8 +52,8 @@ def described_machine(text: str) -> Machine:
     found = re.fullmatch(r"(\d{1,3})x(\d{1,4}(?:\.\d+)?)(?:,(\d{1,6}))?", text.strip())
     if found is None:
         raise InputError(
-            f"--machine is {text!r}; expected GPUs and GB of each, such as 8x80, and after a comma the "
-            "GiB of RAM, such as 8x80,1000"
+            f"--machine is {text!r}; expected GPUs and GB of each, such as 8x80, and after a comma "
+            "the GiB of RAM, such as 8x80,1000"
         )
     count, memory, ram = found.groups()
     gpus = (nominal_gpu(float(memory)),) * int(count)

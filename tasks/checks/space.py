@@ -38,17 +38,17 @@ def existing(path: Path) -> Path:
 def space_faults(settings: Config, plan: Plan, fetched: float, held: float = 0.0) -> Iterator[str]:
     """A sentence when the disk of the run has too little room.
 
-    ``fetched`` are the bytes of models that are fetched from the hub, ``held`` those of the plan that are
-    on the disk already.
+    ``fetched`` are the bytes of models that are fetched from the hub, ``held`` the bytes of the
+    plan that are on the disk already.
     """
     free = shutil.disk_usage(existing(settings.run_dir)).free
     needed = max(plan.disk - held, 0.0) + fetched
     if needed > free:
         largest = max(plan.stages, key=lambda stage: stage.disk)
         yield (
-            f"runs_dir: the run needs {gib(needed)} GiB of disk ({largest.stage} {gib(largest.disk)}, models "
-            f"{gib(fetched)}), and {existing(settings.run_dir)} has {gib(free)} free; make room, or set "
-            "runs_dir"
+            f"runs_dir: the run needs {gib(needed)} GiB of disk ({largest.stage} "
+            f"{gib(largest.disk)}, models {gib(fetched)}), and {existing(settings.run_dir)} has "
+            f"{gib(free)} free; make room, or set runs_dir"
         )
 
 
@@ -57,6 +57,6 @@ def ram_faults(plan: Plan, machine: Machine) -> Iterator[str]:
     for stage in plan.stages:
         if machine.ram is not None and stage.ram > machine.ram:
             yield (
-                f"{stage.stage} needs {gib(stage.ram)} GiB of RAM, and the machine has {gib(machine.ram)}; "
-                f"{stage.spare}"
+                f"{stage.stage} needs {gib(stage.ram)} GiB of RAM, and the machine has "
+                f"{gib(machine.ram)}; {stage.spare}"
             )

@@ -1,2 +1,1 @@
-"""Where and with what a stage's process runs: leases of this machine, and the clusters Ray and
-Slurm."""
+"""Places and resources for a stage's process: leases of this machine, Ray, and Slurm."""

@@ -46,8 +46,8 @@ class Request:
     """A stage for a cluster; every value is a JSON value.
 
     ``name`` is the word for a job in messages, ``directory`` the working directory, ``folder`` the
-    directory of the job's files, ``gpus``, ``processes`` and CPU ``threads`` those of each of the
-    ``machines``, ``settings`` the block ``execution``, and ``job`` a `StageJob`.
+    directory of the job's files. ``gpus``, ``processes`` and CPU ``threads`` are per machine, for
+    each of the ``machines``. ``settings`` is the block ``execution``, and ``job`` a `StageJob`.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Request:
     def with_threads(self, most: int | None, note: Callable[[str], None]) -> Request:
         """The request with the CPU threads of its GPUs, and with the variables for them.
 
-        They are at most ``most``, and at least one for each process. ``note`` is told where an exported variable
-        allows fewer.
+        They are at most ``most``, and at least one for each process. ``note`` gets a line if an
+        exported variable allows fewer.
         """
         execution = self.settings
         asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
@@ -78,7 +78,7 @@ class Request:
         if fewer:
             note(
                 f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its "
-                f"{each} CPU threads; unset what is exported to use all"
+                f"{each} CPU threads; unset the variable to use all"
             )
         return replace(self, threads=threads, environment={**self.environment, **variables})
 
@@ -133,7 +133,7 @@ def _job_folder(stage: StageRun) -> Iterator[Path]:
 
 
 class Watch:
-    """Passes on to the run, from the driver, what a stage reports while it runs elsewhere."""
+    """Passes the reports of a stage that runs elsewhere on to the run."""
 
     def __init__(self, request: Request, reports: Reports) -> None:
         self._path = Path(request.folder) / _REPORTS
@@ -145,7 +145,7 @@ class Watch:
         self._reports.send(note=text)
 
     def look(self) -> None:
-        """Pass on what the stage has reported since the last look."""
+        """Pass on the stage's new reports since the last look."""
         try:
             text = self._path.read_bytes()
         except OSError:
@@ -174,7 +174,7 @@ def drive(run: Callable[[Request, Watch], dict[str, Any]]) -> int:
     request = Request(**{**json.loads(sys.argv[2]), "job": job})
     watch = Watch(request, reports)
     with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tells the stage's machine that locks reach it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the stage's machine tests whether it sees this lock
         outcome = run(request, watch)
     watch.look()
     reports.send(**outcome)
@@ -187,8 +187,8 @@ def run_here(
     """Run a stage on this machine of the cluster, or train with the first when ``rank`` is above 0.
 
     ``job`` names the job, ``attempt`` is one text for all machines of an attempt, and ``address``
-    is that of this machine. Returns ``{"counts": ROWS}`` or, when the stage failed, ``{"status",
-    "message", "busy", "log"}``; it is empty for a rank above 0 that has ended well.
+    is the address of this machine. Returns ``{"counts": ROWS}`` or, when the stage failed,
+    ``{"status", "message", "busy", "log"}``; it is empty for a rank above 0 that has ended well.
     """
     where = f"{request.name} {job} on {socket.gethostname()}"
     task = StageJob(**request.job)
@@ -207,9 +207,9 @@ def run_here(
         return _follow(environment, where)
     if not _run_holds_lock(request):
         return failed(
-            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or the "
-            "file system does not lock files between machines; mount it with locks (NFS 4, or Lustre "
-            "with -o flock)"
+            f"{where} finds the lock of the run free in {request.folder}: the run has ended, or "
+            "the file system does not lock files between machines; mount it with locks (NFS 4, or "
+            "Lustre with -o flock)"
         )
 
     def started(log: Path) -> None:
@@ -228,7 +228,7 @@ def run_here(
 
 
 def _run_holds_lock(request: Request) -> bool:
-    """Whether the lock of the run's driver is seen on this machine."""
+    """Whether this machine sees the lock of the run's driver."""
     with (Path(request.folder) / _RUN_LOCK).open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -238,7 +238,7 @@ def _run_holds_lock(request: Request) -> bool:
 
 
 def visible(path: Path, seconds: float = _VISIBLE_SECONDS) -> bool:
-    """Whether ``path`` is there, waiting for the cache of a network file system."""
+    """Whether ``path`` exists, after waiting for the cache of a network file system."""
     deadline = time.monotonic() + seconds
     while not path.exists():
         if time.monotonic() > deadline:

@@ -1,12 +1,12 @@
-"""Leases of GPUs and CPU threads: what a stage's process may use while it runs.
+"""Leases of GPUs and CPU threads, which a stage's process may use while it runs.
 
-Input: what a run has (`Capacity`) and what a stage asks for (`tasks.needs`). Output: the
+Input: the resources of a run (`Capacity`) and the needs of a stage (`tasks.needs`). Output: the
 environment of the stage's process. Within a run Luigi's scheduler counts GPUs and threads
 (`tasks.build`). Between runs on one machine devices are leased by locks on files, one for each
 device. The kernel releases a lock when its process ends, so a kill leaves nothing behind. The files
 are in ``/run/lock``, the machine's directory for locks, which is always on a local file system and
-is the same for every user and checkout; ``STEEP_LOCK_DIR`` names another one, for example where
-containers share GPUs.
+is the same for every user and checkout; ``STEEP_LOCK_DIR`` names another one, for example for
+containers that share GPUs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _POLL = 0.5  # seconds between two attempts while another run holds the devices
 
 @dataclass(frozen=True)
 class Request:
-    """What one stage asks for.
+    """The resources that one stage asks for.
 
     Attributes:
         gpus: number of devices.
-        devices: names of the devices to choose from; empty where none are known.
+        devices: names of the devices to choose from; empty if unknown.
         threads: CPU threads of each of its processes.
     """
 
@@ -57,9 +57,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Lease:
-    """What one stage has: devices by name, and CPU threads for each of its processes.
+    """The resources that one stage has: devices by name, and CPU threads for each process.
 
-    ``devices`` is None where none are known. ``held`` are the lock files of its devices.
+    ``devices`` is None if they are unknown. ``held`` are the lock files of its devices.
     """
 
     devices: tuple[str, ...] | None = None
@@ -74,7 +74,7 @@ class Lease:
         variables: dict[str, str] = {}
         if self.devices is not None:
             variables[VISIBLE] = ",".join(self.devices)  # empty: the stage sees no device
-            variables[ORDER] = inherited.get(ORDER, BY_ADDRESS)  # indices are those of the driver
+            variables[ORDER] = inherited.get(ORDER, BY_ADDRESS)  # indices follow the driver's order
         if self.held:
             variables[HELD] = os.pathsep.join(map(str, self.held))
         if self.threads is not None:
@@ -87,12 +87,12 @@ NO_LEASE = Lease()
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the stages of a run share.
+    """The resources that the stages of a run share.
 
     Attributes:
-        gpus: devices that a stage can have; where the setting is 0, all there are.
-        at_once: how many of them Luigi's scheduler counts; 0: they are not counted. Where the setting is 0
-            this is 1, whatever a stage takes, so that the stages that use a GPU run one at a time.
+        gpus: devices that a stage can have; if the setting is 0, all devices.
+        at_once: devices that Luigi's scheduler counts; with 0 they are not counted. If the setting
+            is 0, this is 1 on a machine with GPUs: stages that use a GPU run one at a time.
         devices: names of the devices to choose from.
         threads: CPU threads.
         workers: stages that run at once, at most.
@@ -120,19 +120,20 @@ class Capacity:
         """
         names, gpus = allotted(environment), settings.gpus
         if present is None and not gpus and torch_for_cpus():
-            present = ()  # stages compute on the CPU, whatever the machine has
+            present = ()  # stages compute on the CPU, even on a machine with GPUs
         uuids = listed() if present is None else present
         if names is not None:
             names = usable(names, uuids)
         if gpus and names is not None and gpus > len(names):
             given = f"{len(names)} ({', '.join(names)})" if names else "none"
             raise ConfigError(
-                f"gpus is {gpus}, and {VISIBLE} allots {given}; set gpus to at most {len(names)}, or "
-                "allot more devices"
+                f"gpus is {gpus}, and {VISIBLE} allots {given}; set gpus to at most {len(names)}, "
+                "or allot more devices"
             )
         if gpus and names is None and uuids and gpus > len(uuids):
             raise ConfigError(
-                f"gpus is {gpus}, and this machine has {len(uuids)}; set gpus to at most {len(uuids)}"
+                f"gpus is {gpus}, and this machine has {len(uuids)}; set gpus to at most "
+                f"{len(uuids)}"
             )
         if names is None:
             names = tuple(map(str, range(gpus or len(uuids))))
@@ -151,7 +152,7 @@ class Capacity:
         environment: Mapping[str, str] = os.environ,
         present: tuple[str, ...] | None = None,
     ) -> Capacity:
-        """Like `of`, but with fewer GPUs where this machine or allotment has fewer than the run.
+        """Like `of`, but with fewer GPUs if this machine or allotment has fewer than the run.
 
         It is for a single engine of a finished run, which needs fewer GPUs than the run.
         """
@@ -164,19 +165,17 @@ class Capacity:
 
     @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
-        """The capacity of a run that may be for another machine: ``gpus`` is not compared with this
-        one."""
+        """The capacity of a run, perhaps for another machine: ``gpus`` may exceed this one's."""
         if settings.gpus:
             return cls.of(settings, workers, environment={}, present=())
         return cls.of(settings, workers)
 
     def gpus_for(self, gpus: int) -> int:
-        """How many of the counted devices a stage takes that asks for ``gpus``."""
+        """The number of counted devices for a stage that asks for ``gpus``."""
         return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
-        """The CPU threads that a stage takes: its share, and at least one for each of its
-        processes."""
+        """The CPU threads that a stage takes: its share, at least one for each process."""
         return min(self.threads, max(processes, self.threads // self.workers))
 
     def request(self, gpus: int, processes: int) -> Request:
@@ -186,8 +185,7 @@ class Capacity:
 
 
 def cores() -> int:
-    """The processor cores that this process may run on; two hardware threads of a core count
-    once."""
+    """The processor cores of this process; two hardware threads of a core count once."""
     cpus = os.sched_getaffinity(0)
     return len({_siblings(cpu) for cpu in cpus})
 
@@ -205,7 +203,7 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
     """Hold the lease of a stage.
 
     While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
-    a text that says so. Raises StoreError when the lock files cannot be opened.
+    a line about it. Raises StoreError when the lock files cannot be opened.
     """
     if request is None:
         yield NO_LEASE
@@ -253,7 +251,7 @@ def lock_dir() -> Path:
 
 
 def lock_files(names: Iterable[str], folder: Path) -> dict[str, Path]:
-    """The lock file of each device: an index and the UUID of the same device have the same."""
+    """The lock file of each device; an index and the UUID of one device have the same file."""
     uuids = listed()
     return {name: folder / f"steep-gpu-{identity(name, uuids)}.lock" for name in names}
 
@@ -285,8 +283,7 @@ def take(files: Mapping[str, Path], count: int, folder: Path) -> dict[str, int]:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file for reading, which suffices for a lock, so that its owner may be another
-    user."""
+    """Open a lock file for reading, which suffices for a lock on another user's file."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644))
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -20,7 +20,7 @@ from tasks.execution.cluster import Request, Watch, drive, failed, run_here
 _LOOK = 0.5  # seconds between two looks at the stage
 _CAUSE_SECONDS = 60.0  # to wait for the first machine, which knows the cause, when another failed
 _LONGEST = 500  # characters of a message of Ray
-# Variables of this process that a stage does not get: those of its node stay.
+# A stage does not get these variables of this process: it keeps its node's values.
 _OWN = ("RAY_", "CUDA_VISIBLE", "SLURM_", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "STEEP_PARENT")
 
 
@@ -58,8 +58,8 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     if most is None:
         return failed(
             f"{request.machines} node{'s' * (request.machines > 1)} with {request.gpus} GPUs and "
-            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or lower "
-            "what the stage needs"
+            f"{request.processes} CPUs needed, and the Ray cluster has {nodes}; add nodes, or "
+            "lower what the stage needs"
         )
     try:
         return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note), retries), watch)
@@ -104,8 +104,7 @@ def _tasks(ray: Any, request: Request, retries: int) -> list[Any]:
 
 
 def _outcome(ray: Any, tasks: list[Any], watch: Watch) -> dict[str, Any]:
-    """The outcome of the first machine, or of another that failed when the first does not end with
-    it."""
+    """The outcome of the first machine, or of a failed one if the first does not end with it."""
     first, *others = tasks
     while not ray.wait([first], timeout=_LOOK)[0]:
         watch.look()

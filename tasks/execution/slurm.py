@@ -106,8 +106,7 @@ def executor(request: Request) -> Any:
 
 
 def run(request: Request, watch: Watch) -> dict[str, Any]:
-    """Submit the stage and wait for its end; returns its outcome. SIGTERM and SIGINT cancel the
-    job."""
+    """Submit the stage, wait, and return its outcome; SIGTERM and SIGINT cancel the job."""
     signals: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
         signal.signal(each, lambda number, frame: signals.append(number))
@@ -134,8 +133,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
 def _outcome(
     job: Any, first: Any, request: Request, watch: Watch, signals: list[int]
 ) -> dict[str, Any]:
-    """Wait for the result of ``first``, the first machine's task, or for an end of the job without
-    one."""
+    """Wait for the result of the first machine's task, or for the job's end without a result."""
     from submitit.core.utils import UncompletedJobError
 
     name = f"{request.name} {job.job_id}"
@@ -167,8 +165,7 @@ def _outcome(
 
 
 def queue_state(job: Any) -> tuple[str, str]:
-    """State of a Slurm job, such as ``RUNNING``, and why it waits; both are empty when Slurm does
-    not answer."""
+    """State of a Slurm job, such as ``RUNNING``, and why it waits; empty if Slurm is silent."""
     command = ["squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={job.job_id}"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

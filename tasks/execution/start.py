@@ -1,5 +1,4 @@
-"""Start a stage's process where the setting ``execution`` says: here, as a Ray task or as a Slurm
-job."""
+"""Start a stage's process as the setting ``execution`` says: here, on Ray, or on Slurm."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ _CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Resources:
-    """What a stage needs over all its machines: GPUs, and one CPU thread for each of its
-    processes."""
+    """The needs of a stage over all its machines: GPUs, and one CPU thread for each process."""
 
     gpus: int = 0
     threads: int = 1
@@ -34,10 +32,10 @@ class StageRun:
     """One run of a stage.
 
     ``label`` is the stage's name in messages, ``environment`` the variables that the stage's
-    process needs beside those of this process, ``machines`` the number of machines that train
-    together, and ``memory_hint`` what takes less memory. ``started`` is called with the log when
-    the stage has its lock, and ``noted`` with notes of a cluster. ``server`` is the fork server for
-    its process.
+    process gets besides the variables of this process, ``machines`` the number of machines that
+    train together, and ``memory_hint`` a way to take less memory. ``started`` is called with the
+    log when the stage has its lock, and ``noted`` with notes of a cluster. ``server`` is the fork
+    server for its process.
     """
 
     job: StageJob
@@ -85,13 +83,14 @@ def check_execution(settings: Config) -> None:
             continue
         if trainer.machines > 1 and kind == "local":
             raise ConfigError(
-                f"{name}.machines is {trainer.machines}, and execution is local, which has one machine; set "
-                f"{name}.machines to 1, or execution to ray or slurm"
+                f"{name}.machines is {trainer.machines}, and execution is local, which has one "
+                f"machine; set {name}.machines to 1, or execution to ray or slurm"
             )
         if trainer.processes % trainer.machines:
             raise ConfigError(
-                f"{name}.processes is {trainer.processes} and {name}.machines is {trainer.machines}; expected the "
-                f"same number of processes on each machine; set {name}.processes to a multiple of it"
+                f"{name}.processes is {trainer.processes} and {name}.machines is "
+                f"{trainer.machines}; expected the same number of processes on each machine; set "
+                f"{name}.processes to a multiple of it"
             )
 
 
@@ -104,6 +103,6 @@ def _check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         raise DependencyError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start one (ray start --head), or "
-            "correct execution.ray.address (RAY_ADDRESS)"
+            f"no Ray cluster answers at {address} ({error.strerror or error}); start one (ray "
+            "start --head), or correct execution.ray.address (RAY_ADDRESS)"
         ) from None

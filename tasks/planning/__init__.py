@@ -1,5 +1,6 @@
-"""What a run needs: memory, disk and GPU hours of its stages, from the configuration alone.
+"""The plan of a run: memory, disk and GPU hours of its stages, from the configuration alone.
 
-`plan.make_plan` asks every stage what it opens and how much it does. `memory` and `clock` compute with the
-shapes of the models, `sizes` has the amounts of the data, and `rates` what a GPU does in a second.
+`plan.make_plan` asks every stage for the parts that it opens and for its amount of work. `memory`
+and `clock` compute with the shapes of the models, `sizes` has the amounts of the data, and `rates`
+the work of a GPU in a second.
 """

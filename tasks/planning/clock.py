@@ -1,16 +1,16 @@
 """GPU seconds of a stage's work, from the shapes of its models and the sizes of the data.
 
-Input: what a stage opens, the sizes of the data, and `Rates`. Output: GPU seconds. With P parameters of b
-bytes, T tokens, S sequences at once of C tokens, k bytes of keys and values for each token, F the operations
-and B the bytes of a GPU in a second::
+Input: the parts that a stage opens, the sizes of the data, and `Rates`. Output: GPU seconds. With P
+parameters of b bytes, T tokens, S sequences at once of C tokens, k bytes of keys and values for
+each token, and F operations and B bytes of a GPU in a second::
 
     reading a prompt   2 P T / F
     writing            T / S × (P b + S C k) / B          (each step reads weights and cache)
-    training           6 P T / F     forward, recomputed forward, and backward through frozen weights
+    training           6 P T / F     forward twice, and backward through frozen weights
     reference          2 P T / F     once for each record of a round
     encoder            2 P' T / F    P' without embeddings
 
-These are expectations. `docs/gpu.md` has what was measured.
+These are expectations. `docs/gpu.md` has measurements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BILLIONS = 8.0
 
 
 def parameters(model: str) -> float:
-    """Billions of parameters by a model's name, such as 14 for ``Qwen/Qwen2.5-14B-Instruct``; else 8."""
+    """Billions of parameters from a model's name: 14 for ``Qwen/Qwen2.5-14B-Instruct``; else 8."""
     found = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)B\b", model, re.IGNORECASE)
     return float(found[1]) if found else _BILLIONS
 
@@ -38,7 +38,7 @@ def parameters(model: str) -> float:
 class Clock:
     """GPU seconds of the work of opened models, and the sizes and rates that stages count with.
 
-    A model of unknown shape counts as one of 8 B parameters, or of as many as its name tells.
+    A model of unknown shape counts with 8 B parameters, or with the number in its name.
     """
 
     def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
@@ -52,7 +52,7 @@ class Clock:
         return answers + self.reranking(models, a.retrievals * a.reranked_pairs)
 
     def judging(self, opened: Iterable[Opened]) -> float:
-        """The closed-book answers of the policy for a trajectory, and the judges in this process."""
+        """The policy's closed-book answers for a trajectory, and the judges in this process."""
         a, seconds = self.rates, 0.0
         for one in opened:
             if one.turn == 0:

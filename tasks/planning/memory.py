@@ -1,8 +1,9 @@
-"""Memory of what a stage opens: engines, encoders, vector indexes and trainings.
+"""Memory of the parts that a stage opens: engines, encoders, vector indexes and trainings.
 
-Input: the settings of a stage, the sizes of its data, and a GPU. Output: `Parts`, the memory of one process.
-The arithmetic is in `pipeline.training.memory`, `pipeline.llm.memory` and `pipeline.index.memory`. Shapes of
-models that are neither on this machine nor published are unknown, and their parts are left out and named.
+Input: the settings of a stage, the sizes of its data, and a GPU. Output: `Parts`, the memory of one
+process. The arithmetic is in `pipeline.training.memory`, `pipeline.llm.memory` and
+`pipeline.index.memory`. Shapes of models that are neither on this machine nor published are
+unknown, and their parts are left out and named.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Parts:
         remedies: settings that lower them.
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
-        notes: what to know about the parts.
+        notes: remarks on the parts.
         ram: bytes of RAM.
         mapped: bytes of files that all processes of a host map.
     """
@@ -82,7 +83,7 @@ class Parts:
             self.remedies += [setting for setting in remedies if setting not in self.remedies]
 
     def larger(self, other: Parts) -> Parts:
-        """These parts or ``other``, whichever take more of the GPU, with the faults of both.
+        """The larger of these parts and ``other`` on the GPU, with the faults of both.
 
         A stage that opens two models one after the other holds the larger one at its peak.
         """
@@ -101,7 +102,7 @@ def smallest(gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequence[Gpu]) -> Parts:
-    """The memory of one process of a stage at its peak: that of its largest turn."""
+    """The memory of one process of a stage in its largest turn."""
     gpu, turns = smallest(gpus), dict[int, Parts]()
     for one in opened:
         parts = turns.setdefault(one.turn, Parts())
@@ -123,7 +124,7 @@ def peak(settings: Config, opened: Iterable[Opened], sizes: Sizes, gpus: Sequenc
 
 
 def _known(parts: Parts, model: str) -> ModelShape | None:
-    """The shape of a model; one that is not known is noted in ``parts``."""
+    """The shape of a model; an unknown shape is noted in ``parts``."""
     shape = shape_of(model)
     if shape is None:
         parts.unknown.append(model)
@@ -131,7 +132,7 @@ def _known(parts: Parts, model: str) -> ModelShape | None:
 
 
 def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
-    """An engine in a process of its own, and the context of the stage's process."""
+    """An engine in a separate process, and the context of the stage's process."""
     shape, engine, block = _known(parts, opened.name), opened.settings, opened.block
     if engine.kind == "scripted":
         return
@@ -162,10 +163,10 @@ def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
     least = memory.least(engine.max_model_len)
     if least > share:
         parts.faults.append(
-            f"{utilization} is {engine.gpu_memory_utilization:g}, which is {gib(share)} GiB of a GPU of "
-            f"{gib(gpu.memory)} GiB; {opened.name} needs {gib(least)} GiB for its weights, CUDA graphs and one "
-            f"sequence of {engine.max_model_len} tokens; raise it, or {block}.tensor_parallel_size, or name a "
-            "smaller model"
+            f"{utilization} is {engine.gpu_memory_utilization:g}, which is {gib(share)} GiB of a "
+            f"GPU of {gib(gpu.memory)} GiB; {opened.name} needs {gib(least)} GiB for its weights, "
+            f"CUDA graphs and one sequence of {engine.max_model_len} tokens; raise it, or "
+            f"{block}.tensor_parallel_size, or name a smaller model"
         )
     else:
         tokens = memory.cached_tokens(share)
@@ -190,7 +191,7 @@ def dimension(settings: Config) -> int:
 
 
 def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping[str, float]:
-    """Bytes of the vector indexes that retrieval opens; ``on_gpu``: those that a GPU can hold."""
+    """Bytes of the vector indexes that retrieval opens; ``on_gpu``: only indexes for GPUs."""
     kind, variant = settings.index.faiss, settings.retrieval.variant
     counts: dict[str, float] = {}
     if settings.retrieval.over_hypergraph:
@@ -211,7 +212,7 @@ def searched(settings: Config, sizes: Sizes, *, on_gpu: bool = False) -> Mapping
 def _vectors(
     parts: Parts, opened: Vectors, settings: Config, sizes: Sizes, gpu: Gpu | None
 ) -> None:
-    """Indexes in RAM, from where a GPU gets a copy, and the tables of what they find."""
+    """Indexes in RAM, from where a GPU gets a copy, and the tables of the items that they find."""
     parts.ram += sum(searched(settings, sizes).values())
     parts.mapped += CHUNK_BYTES * sizes.chunks + ENTITY_BYTES * sizes.entities
     if settings.retrieval.over_hypergraph:
@@ -232,7 +233,7 @@ def processes_here(trainer: Trainer, settings: Config, gpus: Sequence[Gpu]) -> i
 
 
 def _training(parts: Parts, opened: Training, settings: Config, gpus: Sequence[Gpu]) -> None:
-    """One process of a training; its RAM is that of loading the base."""
+    """One process of a training; its RAM is the RAM of loading the base."""
     shape, trainer, block = _known(parts, opened.name), opened.settings, opened.block
     if shape is None:
         return

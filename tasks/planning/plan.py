@@ -1,7 +1,8 @@
 """The plan of a run: memory, disk and GPU hours of every stage, from the configuration alone.
 
-Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`. RAM of a stage
-is that of all its processes on one host; files that are mapped into memory are shared and counted once.
+Input: the tasks of a run, the sizes of its data, and the GPUs of a machine. Output: a `Plan`. RAM
+of a stage counts all its processes on one host; files that are mapped into memory are shared and
+counted once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tasks.planning.rates import Rates
 from tasks.planning.sizes import Sizes
 from tasks.sharding import DivisibleTask
 
-# RAM of a process: libraries and the state of CUDA; with a reader of mapped files only.
+# RAM of a process: with a GPU libraries and the state of CUDA, else a reader of mapped files.
 _GPU_PROCESS_BYTES, _CPU_PROCESS_BYTES = 4 * GIB, GIB
 
 
@@ -27,16 +28,16 @@ class StagePlan:
     """One stage, over all rounds and policies.
 
     Attributes:
-        gpus: GPUs on each machine; 0 where the stage uses none.
+        gpus: GPUs on each machine; 0 if the stage uses none.
         device: the parts of the memory of each GPU.
         ram: bytes on the host.
         disk: bytes of all outputs.
         gpu_seconds: of all rounds and policies.
         remedies: settings that lower the parts on the GPU.
-        spare: what lowers its RAM.
+        spare: a way to lower its RAM.
         faults: engines whose share of the GPU is too small for their model.
         unknown: models of unknown shape.
-        notes: what to know about the parts.
+        notes: remarks on the parts.
     """
 
     stage: str
@@ -66,12 +67,12 @@ class Plan:
 
     @property
     def ram(self) -> float:
-        """The peak in RAM: that of the largest stage."""
+        """The peak in RAM, by the largest stage."""
         return max((stage.ram for stage in self.stages), default=0.0)
 
     @property
     def disk(self) -> float:
-        """Bytes on disk at the end, with what an index stage holds twice."""
+        """Bytes on disk at the end, including the second copy that an index stage holds."""
         return sum(stage.disk for stage in self.stages)
 
     @property
@@ -110,7 +111,7 @@ def make_plan(
 
 
 def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
-    """A stage of two rounds or policies: the larger one in memory, and the sum of what is added up."""
+    """One stage over two rounds or policies: the maximum of memory, and the sum of the rest."""
     larger = max(first, second, key=lambda stage: (stage.device_bytes, stage.ram))
     values = {
         **vars(larger),
@@ -121,7 +122,7 @@ def _joined(first: StagePlan, second: StagePlan) -> StagePlan:
 
 
 def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | None:
-    """The plan of one task; None for one that opens nothing and holds little."""
+    """The plan of one task; None for a task that opens nothing and holds little."""
     opened, work = list(task.opens()), task.work(clock)
     if not opened and not (work.ram or work.disk):
         return None
@@ -145,7 +146,7 @@ def _stage(task: StageTask, clock: Clock, gpus: Sequence[Gpu]) -> StagePlan | No
 
 
 def _processes(task: StageTask, parts: Parts, gpus: Sequence[Gpu]) -> tuple[int, int]:
-    """The GPUs of each process of a stage, and how many of its processes run at once on a machine."""
+    """The GPUs of each process of a stage, and its processes that run at once on a machine."""
     opened, run = list(task.opens()), task.run_settings
     for one in opened:
         if isinstance(one, Training):

@@ -1,7 +1,7 @@
 """The rates and amounts of plans: one set, assumed or measured.
 
-Input: ``docs/gpu.json``, which the GPU check writes. Output: `Rates`. The figures that the check measured on
-a GPU replace the assumed rates; all other values stay as they are.
+Input: ``docs/gpu.json``, which the GPU check writes. Output: `Rates`. The figures that the check
+measured on a GPU replace the assumed rates; all other values stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIGURES = Path(__file__).parents[2] / "docs" / "gpu.json"
 
 @dataclass(frozen=True)
 class Rates:
-    """What one GPU does in a second, and what a record takes; all of it assumed."""
+    """The rates of one GPU, and the amounts of work for a record; all of them assumed."""
 
     # GiB of a GPU that programs can use (an A100 of 80 GB).
     memory_gib: float = 78.8
@@ -36,13 +36,14 @@ class Rates:
     embedding_16bit: float = 1.25e14
     reranking_float32: float = 7.8e12
     reranking_16bit: float = 1.25e14
-    # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig. 7: 81),
-    # tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
+    # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig.
+    # 7: 81), tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
     prompt_tokens: float = 250
     thinking_tokens: float = 250
     retrieved_tokens: float = 1_000
     retrievals: float = 1.5
-    # Tokens that a policy writes when its steps are judged; that a judge reads and writes for a retrieval.
+    # Tokens that a policy writes when its steps are judged; that a judge reads and writes for a
+    # retrieval.
     judge_tokens: float = 200
     case_tokens: float = 400
     verdict_tokens: float = 50
@@ -50,17 +51,20 @@ class Rates:
     reranked_pairs: float = 60
     rewarded_pairs: float = 25
     pair_tokens: float = 150
-    # Tokens of 100 words, a name, a triplet and an n-ary fact, and of a model's answer about a chunk.
+    # Tokens of 100 words, a name, a triplet and an n-ary fact, and of a model's answer about a
+    # chunk.
     chunk_tokens: float = 140
     entity_tokens: float = 8
     triplet_tokens: float = 18
     hyperedge_tokens: float = 35
     extracted_tokens: float = 200
-    # Tokens of a supervised example or a trained trajectory; read and written for an example of `sft_data`.
+    # Tokens of a supervised example or a trained trajectory; read and written for an example of
+    # `sft_data`.
     example_tokens: float = 1_000
     helper_tokens: float = 1_500
     helper_written: float = 150
-    # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688 steps).
+    # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688
+    # steps).
     pairs_first: float = 0.876
     pairs_later: float = 0.285
     # States of a trajectory that ProGraph-R1 continues from.
@@ -77,9 +81,10 @@ _REQUESTS, _PROMPT, _WRITTEN = 256, 256, 128  # of the part vllm-lora
 
 @lru_cache(maxsize=4)
 def rates(path: Path = FIGURES) -> Rates:
-    """The assumed rates, with those that the GPU check measured in their place.
+    """The assumed rates, replaced by the GPU check's measurements if it has any.
 
-    Figures of a check on a CPU count for nothing. Raises InputError when the file is not what the check writes.
+    Figures of a check on a CPU are ignored. Raises InputError when the file has another form than
+    the check writes.
     """
     if not path.is_file():
         return Rates()
@@ -87,7 +92,7 @@ def rates(path: Path = FIGURES) -> Rates:
     if "device" not in machine:
         return Rates()
     values = dict(_values(machine, parts))
-    # How long tokens take to write is measured together with reading the prompts.
+    # The time for writing tokens is measured together with reading the prompts.
     speed = _figure(parts, "vllm-lora", "tokens")
     if speed and (written := _writing(speed, Rates().reading)):
         values["writing"] = written
@@ -141,7 +146,7 @@ def _values(machine: Mapping[str, Any], parts: Mapping[str, Any]) -> Iterator[tu
 
 
 def _figure(parts: Mapping[str, Any], part: str, name: str) -> float | None:
-    """A figure of a part that was done; None where there is none."""
+    """A figure of a part that was run, or None."""
     result = parts.get(part, {})
     if result.get("state") != "done":
         return None

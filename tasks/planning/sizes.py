@@ -1,8 +1,9 @@
-"""How large the data of a run are: questions, documents, and what stages make of them.
+"""The sizes of a run's data: questions, documents, and the records that stages make of them.
 
-Input: a configuration. Output: a `Sizes`, from the files of the configuration (bytes over the mean bytes
-of the first records), from the sizes of the closed world, or for the published data sets from
-`PUBLISHED_RECORDS`. What only a run tells (triplets, entities, hyperedges) is taken from `PER_CHUNK`.
+Input: a configuration. Output: a `Sizes`, from the files of the configuration (bytes over the mean
+bytes of the first records), from the sizes of the closed world, or for the published data sets from
+`PUBLISHED_RECORDS`. Amounts that only a run can tell (triplets, entities, hyperedges) come from
+`PER_CHUNK`.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Sizes:
 def sizes_of(settings: Config, count: Count | None = None) -> Sizes:
     """The sizes of the data of a run.
 
-    ``count`` gives the records of a file by its name in the configuration, None when it is unknown. By
-    default the files are looked at, and a published file that is missing counts as published.
+    ``count`` gives the records of a file by its name in the configuration, None when it is unknown.
+    By default the files are read, and a published file that is missing counts as published.
     """
     world = settings.data.closed_world
     known = count or _counting(settings)
@@ -134,7 +135,7 @@ def _counting(settings: Config) -> Count:
 
 
 def estimated_records(path: Path) -> float | None:
-    """The records of a file: its bytes over the mean bytes of its first ones; None without records."""
+    """The records of a file: its bytes over the mean bytes of the first; None if it is empty."""
     try:
         size = path.stat().st_size
         first = [_bytes(row.value) for row in islice(read_rows(path), _RECORDS)]

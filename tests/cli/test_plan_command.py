@@ -23,7 +23,7 @@ def test_a_run_is_planned_without_its_data_and_for_another_machine(folder):
     status, printed, complaint = steep(options)
     assert (status, complaint) == (0, "")
     unknown, stages, heading, *rows = printed.splitlines()
-    assert "it is not known what is done: psgs_w100.tsv: no such file" in unknown
+    assert "the state of its stages is unknown: psgs_w100.tsv: no such file" in unknown
     assert stages.startswith("27 stages would run: corpus, graph, index, ")
     assert ", sample (3), score (3), pair (3), train (3), evaluate-policy (4), " in stages
     assert heading.startswith("memory in GiB")

@@ -45,7 +45,7 @@ def test_a_parquet_file_that_is_cut_anywhere_is_noticed_by_its_ends(tmp_path: Pa
     assert footer_problems(tmp_path) == []
     for length in range(len(whole)):
         file.write_bytes(whole[:length])
-        assert footer_problems(tmp_path) == ["rows.parquet is no complete Parquet file"], length
+        assert footer_problems(tmp_path) == ["rows.parquet is not a complete Parquet file"], length
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "a/../../outside"])
