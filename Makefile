@@ -102,10 +102,11 @@ check: lint types gpu-resolve docs test ## what CI runs: lint, types, GPU lock, 
 
 check-all: lint types gpu-resolve docs test-all ## the same with all tests, before a release
 
-lint: $(STAMP) ## ruff (lint and format) and the layers of the packages
+lint: $(STAMP) ## ruff, the layers of the packages, and idioms in sentences
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/python -m tests.idioms
 
 types: $(STAMP) ## mypy, strict
 	$(VENV)/bin/mypy

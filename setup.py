@@ -1,7 +1,7 @@
 """Copies the configurations and the tiny reader into the wheel, below ``pipeline/shipped/``.
 
-Everything else about the package is in ``pyproject.toml``. The files stay where the repository keeps
-them (``configs/``, ``data/tiny_reader/``); `pipeline.core.shipped` finds them in both places.
+Everything else about the package is in ``pyproject.toml``. The files stay where the repository
+keeps them (``configs/``, ``data/tiny_reader/``); `pipeline.core.shipped` finds them in both places.
 """
 
 from pathlib import Path

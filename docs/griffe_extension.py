@@ -1,8 +1,7 @@
-"""What the reference of the Python API shows besides docstrings (used by mkdocstrings, see ``mkdocs.yml``).
+"""Additions to the reference of the Python API (for mkdocstrings, see ``mkdocs.yml``).
 
 - Doctests in a docstring become code blocks.
-- Fields of a class that are described by comments, as in `pipeline.core.records`, become its table of
-  attributes.
+- Fields of a class with comments, as in `pipeline.core.records`, become its table of attributes.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def attributes(node: ast.ClassDef, lines: list[str]) -> str:
 
 
 def comment_of(statement: ast.stmt, lines: list[str]) -> str:
-    """The comment beside the statement, or else the comment lines directly above; empty without one."""
+    """The comment beside the statement, else the comment lines directly above, else nothing."""
     beside = _BESIDE.fullmatch(lines[(statement.end_lineno or statement.lineno) - 1])
     if beside:
         return beside["comment"]

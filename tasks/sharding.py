@@ -117,9 +117,6 @@ def shards_of(task: StageTask) -> dict[str, StageTask]:
     return task.shards() if isinstance(task, ShardedTask) else {}
 
 
-_MOST = 64  # shards; larger numbers are not tried, because every fingerprint takes 0.1 ms
-
-
 def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
     """A sentence for each incomplete stage that would repeat work of another division."""
     for task in tasks:
