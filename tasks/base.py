@@ -34,7 +34,8 @@ from pipeline.run.store import Depth, StageKey, Store, problems
 from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
-from tasks.execution.start import Resources, StageRun, start_stage
+from tasks.execution.stage_run import Resources, StageRun
+from tasks.execution.start import start_stage
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.opened import Opened, Work
 from tasks.outputs import Output, Outputs

@@ -20,7 +20,7 @@ from pipeline.run.failures import explain_os_error
 from pipeline.run.progress import FailureRecord
 from tasks.base import StageTask, aligned, say
 from tasks.execution.leases import Capacity
-from tasks.execution.start import Resources
+from tasks.execution.stage_run import Resources
 from tasks.needs import Needs, needs
 from tasks.opened import Training
 

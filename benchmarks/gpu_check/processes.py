@@ -17,7 +17,8 @@ from benchmarks.gpu_check.figures import GIB, Figures, Place
 from benchmarks.gpu_check.models import language_model_directory
 from pipeline.config import EngineConfig
 from pipeline.core.errors import SteepError
-from pipeline.llm.engine import Engine, GenerationRequest, open_engine
+from pipeline.llm.engine import Engine, GenerationRequest
+from pipeline.llm.open_engine import open_engine
 
 Kind = Literal["vllm", "transformers"]
 MARK = "STEEP_GPU_CHECK"  # an environment variable that all processes of a holder inherit

@@ -42,7 +42,8 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.llm.engine import Engine, open_engine
+from pipeline.llm.engine import Engine
+from pipeline.llm.open_engine import open_engine
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.rollout.sampler import roll_out
 from pipeline.stages.corpus import write_chunks

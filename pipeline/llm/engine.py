@@ -13,15 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from pipeline.config.base import EngineConfig
-from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.model_files import TORCH_WEIGHTS
-from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer
-from pipeline.llm.adapter_files import adapter_settings
 
 FinishReason = Literal["stop", "length", "eos"]
 
@@ -108,71 +102,3 @@ class Engine(ABC):
         while len(results) < len(requests):
             results.update((result.id, result) for result in self.step())
         return [results[request.id] for request in requests]
-
-
-def open_engine(
-    config: EngineConfig,
-    model: Path | str,
-    *,
-    adapter: Path | None,
-    seed: int,
-    workspace: Path | None = None,
-    key: str = "model.base",
-) -> Engine:
-    """Load a model, optionally with a LoRA adapter, into the configured engine.
-
-    ``adapter`` is a PEFT directory. With ``adapters: merged`` it is merged into the base below
-    ``workspace``, where engines of the same policy share the merged model; None uses a temporary
-    directory that is deleted with the engine. ``key`` is the configuration key of the model's name,
-    for error messages.
-
-    Raises InputError for a model directory without weights and for an adapter that would not change
-    the model as its files say (`check_adapter`), DependencyError when the engine's package is
-    missing, ConfigError for the scripted engine and for an adapter that merging would blur, and
-    EngineError when the model cannot be loaded.
-    """
-    model = find_model(model)
-    check_model(model, key)
-    if adapter is not None:
-        adapter_settings(adapter)  # before the engine's packages are imported
-    if config.kind == "vllm":
-        from pipeline.llm.vllm_engine import VllmEngine
-
-        return VllmEngine(config, model, adapter=adapter, seed=seed, workspace=workspace)
-    if config.kind == "transformers":
-        from pipeline.llm.transformers_engine import TransformersEngine
-
-        return TransformersEngine(config, model, adapter=adapter, workspace=workspace)
-    raise ConfigError(
-        f"engine.kind is {config.kind!r}, which only tests can construct; expected vllm or "
-        "transformers"
-    )
-
-
-def check_model(model: Path | str, key: str = "model.base") -> None:
-    """Check that a local model directory holds a configuration and weights.
-
-    A name such as ``organization/model`` that is not a local directory is resolved by the model hub
-    later. ``key`` is the configuration key of the name. Raises InputError for an incomplete or
-    missing directory.
-    """
-    directory = Path(model)
-    if not directory.is_dir():
-        name = str(model)
-        if directory.exists():
-            raise InputError(f"{name} is a file; expected a model directory; correct {key}")
-        if isinstance(model, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-            raise InputError(f"{name}: no such model directory; correct {key}")
-        if directory.parent.is_dir():
-            raise InputError(f"{name}: no such directory in {directory.parent}; correct {key}")
-        return
-    if not (directory / "config.json").is_file():
-        raise InputError(
-            f"{directory} has no config.json, so it is not a model directory; correct {key}"
-        )
-    if not any(path.suffix in TORCH_WEIGHTS for path in directory.iterdir()):
-        raise InputError(
-            f"{directory} has no weights (expected model.safetensors); download or train the model "
-            f"(`python -m benchmarks.tiny_reader.train` for the tiny reader), or point {key} at a "
-            "complete directory"
-        )

@@ -13,8 +13,9 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.grammars.tokenizer import read_template
 from pipeline.grammars.tokens import control_tokens
 from pipeline.llm.chat import EngineChat, chat_cache
-from pipeline.llm.engine import Engine, open_engine
+from pipeline.llm.engine import Engine
 from pipeline.llm.merged_adapter import merged_models
+from pipeline.llm.open_engine import open_engine
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.resources import open_remote_retriever, open_retriever, policy_identity

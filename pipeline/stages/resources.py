@@ -15,7 +15,8 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import DependencyError, StoreError
 from pipeline.llm.chat import Chat, EngineChat, Usage, chat_cache, engine_identity
 from pipeline.llm.endpoint import EndpointChat
-from pipeline.llm.engine import Engine, open_engine
+from pipeline.llm.engine import Engine
+from pipeline.llm.open_engine import open_engine
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.store import StageKey
 

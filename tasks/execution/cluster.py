@@ -32,7 +32,7 @@ from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
 from pipeline.stages.launch import ENDED, Machines
-from tasks.execution.start import StageRun
+from tasks.execution.stage_run import StageRun
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute

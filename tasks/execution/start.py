@@ -5,55 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
-from pipeline.run.fork_server import ForkServer
 from pipeline.run.supervisor import run_stage
-from pipeline.run.worker import StageJob
+from tasks.execution.cluster import run_on_cluster
+from tasks.execution.stage_run import StageRun
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
 _CONNECT_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Resources:
-    """The needs of a stage over all its machines: GPUs, and one CPU thread for each process."""
-
-    gpus: int = 0
-    threads: int = 1
-
-
-@dataclass(frozen=True)
-class StageRun:
-    """One run of a stage.
-
-    ``label`` is the stage's name in messages, ``environment`` the variables that the stage's
-    process gets besides the variables of this process, ``machines`` the number of machines that
-    train together, and ``memory_hint`` a way to take less memory. ``started`` is called with the
-    log when the stage has its lock, and ``noted`` with notes of a cluster. ``server`` is the fork
-    server for its process.
-    """
-
-    job: StageJob
-    label: str
-    environment: Mapping[str, str]
-    needs: Resources
-    machines: int
-    memory_hint: str
-    started: Callable[[Path], None]
-    noted: Callable[[str], None]
-    server: ForkServer | None = None
-
-
 def start_stage(stage: StageRun, settings: Config) -> dict[str, int]:
     """Run a stage to its end; returns its row counts. Raises StageFailed with cause and remedy."""
     if settings.execution.kind != "local":
-        from tasks.execution.cluster import run_on_cluster
-
         return run_on_cluster(stage, settings.execution)
     return run_stage(
         stage.job,

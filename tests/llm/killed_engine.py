@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError
-from pipeline.llm.engine import Engine, GenerationRequest, open_engine
+from pipeline.llm.engine import Engine, GenerationRequest
+from pipeline.llm.open_engine import open_engine
 
 CONFIG = EngineConfig(
     dtype="float32", max_model_len=512, max_num_seqs=8, cpu_kv_cache_gib=1, enforce_eager=True

@@ -13,8 +13,8 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.llm.adapter_files import (
     check_adapter,
 )
-from pipeline.llm.engine import open_engine
 from pipeline.llm.merged_adapter import merge_adapter
+from pipeline.llm.open_engine import open_engine
 from tests.llm.adapter_defects import BROKEN, IGNORED, Defect, problems
 
 DEFECTS = [pytest.param(defect, id=defect.name) for defect in (*IGNORED, *BROKEN)]

@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.shipped import find_model
-from pipeline.llm.engine import GenerationRequest, open_engine
+from pipeline.llm.engine import GenerationRequest
+from pipeline.llm.open_engine import open_engine
 
 pytestmark = pytest.mark.slow
 WORDS = ["mother", "film", "director", "born", "city", "river", "Ada", "Bruno", "wrote", "novel"]

@@ -27,7 +27,7 @@ class Tokenizer:
 OPENINGS = {
     "tokenizer": "from pipeline.grammars.tokenizer import model_tokenizer as f; f(folder)",
     "engine": (
-        "from pipeline.config import EngineConfig; from pipeline.llm.engine import open_engine as f; "
+        "from pipeline.config import EngineConfig; from pipeline.llm.open_engine import open_engine as f; "
         "f(EngineConfig(kind='transformers', dtype='float32'), folder, adapter=None, seed=0)"
     ),
     "training": (

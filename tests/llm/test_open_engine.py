@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.errors import InputError
-from pipeline.llm.engine import open_engine
+from pipeline.llm.open_engine import open_engine
 
 CONFIG = EngineConfig(kind="transformers")
 

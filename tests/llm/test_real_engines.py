@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.llm.engine import GenerationRequest, open_engine
+from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.merged_adapter import merge_adapter
+from pipeline.llm.open_engine import open_engine
 from tests.llm.small_models import small_adapter
 
 PROMPT = [1, 4, 40, 41, 42, 43]

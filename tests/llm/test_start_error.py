@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import EngineError
-from pipeline.llm.engine import open_engine
+from pipeline.llm.open_engine import open_engine
 
 if __name__ == "__main__":
     config = EngineConfig(

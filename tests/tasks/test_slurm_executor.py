@@ -24,7 +24,8 @@ from pipeline.run.progress import read_progress
 from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
-from tasks.execution.start import Resources, check_execution
+from tasks.execution.stage_run import Resources
+from tasks.execution.start import check_execution
 from tasks.needs import Needs, needs
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
