@@ -27,7 +27,7 @@ from benchmarks.trajectories import _context, generate
 from pipeline.browse.filters import PAGE_SIZE
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair
-from pipeline.stages.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE
 
 REPEATS = 9
 _LISTS = ("pairs", "trajectories")

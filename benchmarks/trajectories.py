@@ -24,7 +24,7 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import ContextItem, Question, Span, Step, TokenCounts, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.context import StageContext
-from pipeline.stages.checkpoint_files import write_tables
+from pipeline.stages.files.checkpoints import write_tables
 
 SAMPLES = 8
 DISTINCT = 8_000  # trajectories that differ in more than their ids
@@ -157,7 +157,7 @@ def _context(folder: Path, stage: str, **values: Any) -> StageContext:
 def _end_of_sample(folder: Path) -> None:
     """From the checkpoints of all questions to ``trajectories.parquet``."""
     from pipeline.core.record_io import iterate_records
-    from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
+    from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 
     class NoEngine:
         seconds = 0.0

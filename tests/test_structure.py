@@ -45,7 +45,7 @@ READING_MODULES = {
     "pipeline/core/input_files.py",
     "pipeline/core/columns.py",  # tables of the graph; the stage's inputs were checked
     "pipeline/stages/index.py",  # the same
-    "pipeline/stages/checkpoint_files.py",  # checkpoints whose hash was checked
+    "pipeline/stages/files/checkpoints.py",  # checkpoints whose hash was checked
 }
 TEXT_IN_MEMORY = {  # text that came from a pipe, a cache or a model
     "pipeline/run/worker.py",

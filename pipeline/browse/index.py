@@ -22,7 +22,7 @@ from pipeline.core.errors import DependencyError, InputError, StoreError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import diagnose, mode_of_answer
-from pipeline.stages.trajectory_columns import iterate_trajectories
+from pipeline.stages.files.trajectory_columns import iterate_trajectories
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

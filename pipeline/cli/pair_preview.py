@@ -50,8 +50,8 @@ def preview(
     """
     from pipeline.pairs.funnel import PairingOutcome
     from pipeline.run.store import Depth
+    from pipeline.stages.files.trajectory_columns import FILE
     from pipeline.stages.pair import run
-    from pipeline.stages.trajectory_columns import FILE
     from tasks.run import task_for
 
     if STDOUT in (output, funnel):

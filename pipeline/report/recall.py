@@ -23,7 +23,7 @@ from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
 from pipeline.evaluation.policy_names import policy_title
 from pipeline.report.data import rounds_of
-from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
 MOST = 20_000
 _COLUMNS = ("question_id", "dataset", "question", "hop", "answers", "evidence", "steps")

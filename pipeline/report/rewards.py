@@ -24,7 +24,7 @@ from pipeline.judges.search_errors import constant_verdicts
 from pipeline.pairs.questions import by_question
 from pipeline.report.data import read_json, rounds_of
 from pipeline.report.usage import judgings
-from pipeline.stages.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE
 
 _TWO_VALUED = ("answer", "format")  # their means suffice
 _FEWEST = 10  # questions with right and wrong answers, for a verdict

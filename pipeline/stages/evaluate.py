@@ -34,8 +34,8 @@ from pipeline.evaluation.metrics import MEASURES, Outcome, measure, metrics_rows
 from pipeline.evaluation.policy_names import of_run
 from pipeline.judges.search_errors import SearchErrors, count_search_errors
 from pipeline.run.context import StageContext
-from pipeline.stages.shards import added, joined_trajectories, shard_directories
-from pipeline.stages.trajectory_columns import FILE
+from pipeline.stages.files.shards import added, joined_trajectories, shard_directories
+from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
 _ANY_QUESTIONS = "questions"  # the split that `run_any` records

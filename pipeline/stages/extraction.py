@@ -29,9 +29,14 @@ from pipeline.graph.extract import BLOCK, ExtractionPrompt, ask_about, parse_lis
 from pipeline.llm.chat import Chat, Reply, Usage
 from pipeline.llm.replies import ReplyRecord
 from pipeline.run.context import StageContext
-from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
+from pipeline.stages.files.checkpoints import (
+    intact,
+    read_checkpoint,
+    write_checkpoint,
+    write_tables,
+)
+from pipeline.stages.files.shards import first_and_last, shard_directories
 from pipeline.stages.resources import add_usage, open_chat
-from pipeline.stages.shards import first_and_last, shard_directories
 
 ANSWERS = "answers.parquet"
 CACHED_CHUNKS = 1_000_000  # of a larger corpus the answers are kept in checkpoints alone

@@ -28,8 +28,8 @@ from pipeline.index.faiss_index import VectorIndex, resolve_kind
 from pipeline.index.ivf_pq import Bytes, Keep
 from pipeline.index.pq_codes import check_gpu
 from pipeline.run.context import StageContext
-from pipeline.stages.checkpoint_files import intact, save_array_checkpoint
-from pipeline.stages.shards import first_and_last, shard_directories
+from pipeline.stages.files.checkpoints import intact, save_array_checkpoint
+from pipeline.stages.files.shards import first_and_last, shard_directories
 
 _BLOCK = 50_000  # texts per checkpoint
 # Embeddings of larger tables are not added to the cache, which would store them a second time. If

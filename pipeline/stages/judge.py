@@ -31,8 +31,8 @@ from pipeline.judges.search_errors import SearchErrors, constant_verdicts, count
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.run.context import StageContext
-from pipeline.stages.shards import shard_directories
-from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.shards import shard_directories
+from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 

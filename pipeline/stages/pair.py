@@ -31,7 +31,7 @@ from pipeline.pairs.questions import QuestionPairs, by_question, drawn, limited,
 from pipeline.pairs.select import Candidate, select
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.run.context import StageContext
-from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 
 _SELECTION_COLUMNS = [
     "trajectory_id", "question_id", "dataset", "hop", "sample", "output", "stop", "rewards",

@@ -26,9 +26,9 @@ from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import read_policy
 from pipeline.rollout.sampler import continue_trajectories, roll_out
 from pipeline.run.context import StageContext
+from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.policy import open_rollout, rollout_settings
 from pipeline.stages.policy_directory import policy_in
-from pipeline.stages.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 
 
 def roll_out_policy(

@@ -16,9 +16,9 @@ from pipeline.core.input_files import read_json
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.run.context import StageContext
+from pipeline.stages.files.shards import added, joined_trajectories, shard_counts, shard_directories
+from pipeline.stages.files.trajectory_columns import FILE
 from pipeline.stages.policy_rollout import roll_out_policy
-from pipeline.stages.shards import added, joined_trajectories, shard_counts, shard_directories
-from pipeline.stages.trajectory_columns import FILE
 
 _STOPS, _TIMING = "stops.json", "timing.json"
 

@@ -26,10 +26,20 @@ from pipeline.core.records import Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.methods import Scorer, method
 from pipeline.run.context import StageContext
-from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint, write_tables
+from pipeline.stages.files.checkpoints import (
+    intact,
+    read_checkpoint,
+    write_checkpoint,
+    write_tables,
+)
+from pipeline.stages.files.shards import (
+    added,
+    first_and_last,
+    joined_trajectories,
+    shard_directories,
+)
+from pipeline.stages.files.trajectory_columns import FILE
 from pipeline.stages.score_inputs import COST, StageInputs
-from pipeline.stages.shards import added, first_and_last, joined_trajectories, shard_directories
-from pipeline.stages.trajectory_columns import FILE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,8 +38,8 @@ from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
 from pipeline.sft_data.subquery import fill, fluent
 from pipeline.sft_data.supply import check_examples, check_supply
+from pipeline.stages.files.shards import shard_directories
 from pipeline.stages.known_facts import ask_base_model, find_known_facts
-from pipeline.stages.shards import shard_directories
 
 
 def run(context: StageContext) -> dict[str, int]:

@@ -5,7 +5,7 @@ model, and ``pair`` (Pair; also ``sft`` if it is the reference) or, for objectiv
 ``score`` (Trajectory). Output: ``adapter/``, ``lineage.json``, ``log.json``. SFT gives policy 0
 (TeaRAG, arXiv 2511.05385, 4.3, eq. 4). Round n continues policy n - 1 on its own pairs (eq. 15-17),
 or on all its scored trajectories (ProGraph-R1, eq. 16). The data is encoded once
-(`pipeline.stages.training_data`), before the training processes start.
+(`pipeline.stages.files.training_data`), before the training processes start.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages import preflight
-from pipeline.stages.launch import launch, with_processes
-from pipeline.stages.training_data import (
+from pipeline.stages.files.training_data import (
     HELDOUT,
     TRAINING,
     TrainingData,
@@ -28,6 +27,7 @@ from pipeline.stages.training_data import (
     encode_sft_data,
     encode_trajectory_data,
 )
+from pipeline.stages.launch import launch, with_processes
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.change import trained_weights, training_record
 from pipeline.training.dpo import dpo_trainer

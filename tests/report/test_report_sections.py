@@ -20,7 +20,7 @@ from pipeline.report import recall, rewards
 from pipeline.report.page import run
 from pipeline.report.usage import usages
 from pipeline.run.store import StageKey
-from pipeline.stages.trajectory_columns import FILE, iterate_trajectories
+from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
 from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
 

@@ -22,7 +22,7 @@ from pipeline.methods import method
 from pipeline.methods.hiprag import decision_scorer
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
-from pipeline.stages.checkpoint_files import write_checkpoint
+from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
 from tests.recorded_progress import RecordedProgress
 

@@ -17,8 +17,8 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.run.store import StageKey
 from pipeline.stages import launch
+from pipeline.stages.files.training_data import encode_sft_data
 from pipeline.stages.train import run_round, run_sft, train_sft
-from pipeline.stages.training_data import encode_sft_data
 from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.cpu_forward import row_groups
 from pipeline.training.dpo import dpo_trainer

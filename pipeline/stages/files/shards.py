@@ -19,7 +19,7 @@ from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
 from pipeline.run.store import read_manifest
-from pipeline.stages.trajectory_columns import FILE
+from pipeline.stages.files.trajectory_columns import FILE
 
 _SHARD = "shard-"  # of the names of inputs that are shards
 

@@ -23,7 +23,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Trajectory
 from pipeline.llm.engine import Engine
-from pipeline.stages.checkpoint_files import intact, read_checkpoint, write_checkpoint
+from pipeline.stages.files.checkpoints import intact, read_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,1 @@
+"""Files that several stages read or write."""
