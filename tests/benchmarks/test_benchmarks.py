@@ -76,6 +76,7 @@ def test_a_missing_peer_leaves_out_its_row_and_no_other(
     assert kag.rows(5, 1, Missing()) == []
 
 
+@pytest.mark.slow
 def test_the_databases_find_the_triplets_of_the_graph_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,6 +89,7 @@ def test_the_databases_find_the_triplets_of_the_graph_store(
     assert left == ["SQLite", "SQLite", "raw"]
 
 
+@pytest.mark.slow
 def test_the_lockstep_loop_and_the_engine_alone_give_the_tokens_of_the_sampler() -> None:
     """Scripted trajectories of one and two steps, replayed; the row asserts the tokens."""
     recorded = recorded_trajectories()
@@ -228,6 +230,7 @@ def test_generated_vectors_have_neighbours_and_queries_are_new_vectors() -> None
     assert abs(np.median(cosines)) < 0.1
 
 
+@pytest.mark.slow
 def test_growth_builds_each_size_once_and_draws_the_picture(tmp_path: Path) -> None:
     def measured() -> list[str]:
         picture = tmp_path / "growth.svg"
