@@ -388,8 +388,7 @@ def walk(
 ) -> Iterator[StageTask]:
     """A task and the tasks below it, each once, in running order.
 
-    ``below`` gives the tasks directly before a task: by default the tasks that it needs now. With
-    `StageTask.upstream` only the configuration is read, and a divided stage is one task.
+    ``below`` gives the tasks directly before a task: by default the tasks that it needs now.
     """
     seen: set[str] = set()
 
@@ -401,6 +400,14 @@ def walk(
             yield one
 
     return visit(task)
+
+
+def walk_configured(task: StageTask) -> Iterator[StageTask]:
+    """Like `walk`, as if nothing were complete: only the configuration is read.
+
+    A divided stage is one task, without its shards.
+    """
+    return walk(task, lambda one: one.inputs)
 
 
 def _failure_of(exception: BaseException) -> FailureRecord:

@@ -63,9 +63,9 @@ def plan(
 
 def _running(task: StageTask) -> tuple[list[StageTask], str | None]:
     """The stages that would run, without their shards; and the reason when that is unknown."""
-    from tasks.base import walk
+    from tasks.base import walk, walk_configured
 
-    stages = list(walk(task, lambda one: one.inputs))
+    stages = list(walk_configured(task))
     try:
         incomplete = {needed.task_id for needed in walk(task) if not needed.complete()}
     except SteepError as error:

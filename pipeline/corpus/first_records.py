@@ -79,7 +79,7 @@ def _absent(path: Path, use: str) -> str | None:
     kind = "is a directory" if path.is_dir() else "no such file"
     return (
         f"{path}: {kind} ({use}); name the directory of the data files with --data (DATA=), fetch "
-        "the official files with make data DATA=DIR, or prepare your own (docs/data.md)"
+        "the official files with steep data --data DIR, or prepare your own (docs/data.md)"
     )
 
 

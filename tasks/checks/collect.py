@@ -15,7 +15,7 @@ from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.llm.endpoint import ApiKey
-from tasks.base import StageTask, walk
+from tasks.base import StageTask, walk_configured
 from tasks.checks.access import access_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.machine import Machine, this_machine
@@ -62,7 +62,7 @@ def check_run(
         )
         return Checked((*str(error).splitlines(), f"{config}: {rest}"))
     chosen = (*overrides, *(f"{name}={dtype}" for name, dtype in dtypes.items()))
-    tasks = list(walk(Report(config=config, overrides=chosen, data=data), _upstream))
+    tasks = list(walk_configured(Report(config=config, overrides=chosen, data=data)))
     checked = check_tasks(tasks, machine)
     if checked.faults:
         return checked
@@ -82,7 +82,7 @@ def check_start(
     """
     running = {(task.whole, task.variant) for task in todo if not shards_of(task)}
     held = _held_bytes([task for task in tasks if task.whole in {name for name, _ in running}])
-    whole = [task for task in walk(todo[-1], _upstream) if (task.stage, task.variant) in running]
+    whole = [task for task in walk_configured(todo[-1]) if (task.stage, task.variant) in running]
     if not whole:
         return Checked(())  # outputs of shards are joined, which opens nothing
     checked = check_tasks(whole, machine or this_machine(), held=held)
@@ -97,7 +97,7 @@ def check_with(error: SteepError, task: StageTask) -> None:
     Raises RunRefused when the checks find other faults. Its message then begins with ``error``,
     unless a fault is about the same file.
     """
-    checked = check_tasks(list(walk(task, _upstream)), this_machine())
+    checked = check_tasks(list(walk_configured(task)), this_machine())
     own, *rest = str(error).splitlines() or [""]
     about = own.partition(": ")[0]
     others = [fault for fault in checked.faults if fault != own]
@@ -138,10 +138,6 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: space_faults(settings, plan, space, held) if machine.here else (),
     )
     return Checked(tuple(dict.fromkeys(faults)), plan, fetched)
-
-
-def _upstream(task: StageTask) -> dict[str, StageTask]:
-    return task.inputs
 
 
 def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:

@@ -138,7 +138,7 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
     assert (status, printed) == (2, "")
     lines = complaint.splitlines()
     for words in (
-        ["nq/test.jsonl", "no such file", "make data"],
+        ["nq/test.jsonl", "no such file", "steep data --data DIR"],
         ["popqa/test.jsonl:1"],
         ["sft_data.sizes asks for 7,357"],
         ["model.base: meta/absent-model is not in the cache"],
