@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -14,14 +14,12 @@ from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.knowledge import searched
-from tasks.limits import roll_out_faults
-from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
-from tasks.sample import roll_out_files, roll_out_models, roll_out_needs
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sample import RollOutTask
+from tasks.sharding import ShardedTask, ShardTask
 
 
-class _EvaluatingAny(DivisibleTask):
+class _EvaluatingAny(RollOutTask):
     entry = "pipeline.stages.evaluate:run_any"
     reads = (
         "evaluation.temperature",
@@ -44,10 +42,12 @@ class _EvaluatingAny(DivisibleTask):
         return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
+        """The indexes; policy and questions are files."""
         return searched(self)
 
-    def needed(self) -> dict[str, StageTask]:
-        return roll_out_needs(self)
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {}
 
     def files(self) -> dict[str, Path | str]:
         from pipeline.stages.policy_directory import checked_policy
@@ -55,7 +55,7 @@ class _EvaluatingAny(DivisibleTask):
         _ = self._adapter  # hashed first: a change after this is noticed
         policy = checked_policy(self._policy_dir, self.settings)
         return {
-            **roll_out_files(self),
+            **super().files(),
             "policy": policy.fingerprint,
             "questions": Path(self.questions) / "questions.parquet",
         }
@@ -75,14 +75,8 @@ class _EvaluatingAny(DivisibleTask):
     def _policy_dir(self) -> Path | None:
         return None if self.policy is None else Path(self.policy)
 
-    def opens(self) -> Iterator[Opened]:
-        return roll_out_models(self)
-
-    def work(self, clock: Clock) -> Work:
-        return Work()  # a plan covers only the questions of the run
-
-    def faults(self) -> Iterator[str]:
-        return roll_out_faults(self.settings)
+    def trajectories(self, clock: Clock) -> float:
+        return 0  # a plan covers only the questions of the run
 
     @property
     def label(self) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 
 import luigi
 
@@ -14,20 +12,11 @@ from tasks.base import StageTask
 from tasks.folders import file_name
 from tasks.given_policy import GivenPolicy, remove_and_evaluate
 from tasks.knowledge import searched
-from tasks.limits import roll_out_faults
-from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
-from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy
 from tasks.questions import questions
-from tasks.sample import (
-    ROLL_OUT,
-    roll_out_files,
-    roll_out_inputs,
-    roll_out_models,
-    roll_out_needs,
-)
-from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.sample import ROLL_OUT, RollOutTask
+from tasks.sharding import ShardedTask, ShardTask
 
 
 class OfPolicy(StageTask):
@@ -64,7 +53,7 @@ class OfPolicy(StageTask):
         return made
 
 
-class _EvaluatingPolicy(OfPolicy, DivisibleTask):
+class _EvaluatingPolicy(OfPolicy, RollOutTask):
     version = 3
     entry = "pipeline.stages.evaluate:run"
     reads = (
@@ -94,25 +83,8 @@ class _EvaluatingPolicy(OfPolicy, DivisibleTask):
             "policy": self.policy(),
         }
 
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return roll_out_inputs(self)
-
-    def needed(self) -> dict[str, StageTask]:
-        return roll_out_needs(self)
-
-    def files(self) -> dict[str, Path | str]:
-        return roll_out_files(self)
-
-    def opens(self) -> Iterator[Opened]:
-        return roll_out_models(self)
-
-    def work(self, clock: Clock) -> Work:
-        rows = clock.sizes.questions[self.settings.evaluation.split]
-        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
-
-    def faults(self) -> Iterator[str]:
-        return roll_out_faults(self.settings)
+    def trajectories(self, clock: Clock) -> float:
+        return clock.sizes.questions[self.settings.evaluation.split]
 
 
 class EvaluatePolicyShard(_EvaluatingPolicy, ShardTask):

@@ -28,11 +28,6 @@ ROLL_OUT = (
 )
 
 
-def roll_out_inputs(task: StageTask) -> dict[str, tuple[str, ...]]:
-    """The files that a roll-out reads of its questions and its policy."""
-    return {**QUESTIONS_READ, "policy": policy_files(task.inputs["policy"])}
-
-
 def roll_out_files(task: StageTask) -> dict[str, Path | str]:
     """The models that roll-outs read, except the policy's adapter."""
     files = base_model_files(task.settings)
@@ -40,16 +35,6 @@ def roll_out_files(task: StageTask) -> dict[str, Path | str]:
     if reranker:
         files["reranker"] = model_identity(reranker)
     return files
-
-
-def roll_out_needs(task: StageTask) -> dict[str, StageTask]:
-    """The upstream tasks that a roll-out needs in this store.
-
-    With a retrieval service the corpus, the graph and the index may be on its machine. The client
-    compares their fingerprints with the fingerprints of this task.
-    """
-    remote = ("corpus", "graph", "index") if task.settings.retrieval.service else ()
-    return {name: needed for name, needed in task.upstream().items() if name not in remote}
 
 
 def roll_out_models(task: StageTask) -> Iterator[Opened]:
@@ -64,7 +49,41 @@ def sampled(task: StageTask, clock: Clock) -> float:
     return clock.sizes.questions["sampling"] * task.settings.sampling.samples
 
 
-class _Sampling(RoundTask, DivisibleTask):
+class RollOutTask(DivisibleTask):
+    """A stage that rolls a policy out over questions."""
+
+    def trajectories(self, clock: Clock) -> float:
+        """The number of trajectories, by the sizes of the data."""
+        raise NotImplementedError
+
+    @property
+    def input_files(self) -> Mapping[str, tuple[str, ...]]:
+        return {**QUESTIONS_READ, "policy": policy_files(self.inputs["policy"])}
+
+    def needed(self) -> dict[str, StageTask]:
+        """The upstream tasks that a roll-out needs in this store.
+
+        With a retrieval service the corpus, the graph and the index may be on its machine. The
+        client compares their fingerprints with the fingerprints of this task.
+        """
+        remote = ("corpus", "graph", "index") if self.settings.retrieval.service else ()
+        return {name: needed for name, needed in self.upstream().items() if name not in remote}
+
+    def files(self) -> dict[str, Path | str]:
+        return roll_out_files(self)
+
+    def opens(self) -> Iterator[Opened]:
+        return roll_out_models(self)
+
+    def work(self, clock: Clock) -> Work:
+        rows = self.trajectories(clock)
+        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
+
+    def faults(self) -> Iterator[str]:
+        return roll_out_faults(self.settings)
+
+
+class _Sampling(RoundTask, RollOutTask):
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
@@ -80,25 +99,8 @@ class _Sampling(RoundTask, DivisibleTask):
             "policy": policy(self, self.round - 1),
         }
 
-    @property
-    def input_files(self) -> Mapping[str, tuple[str, ...]]:
-        return roll_out_inputs(self)
-
-    def needed(self) -> dict[str, StageTask]:
-        return roll_out_needs(self)
-
-    def files(self) -> dict[str, Path | str]:
-        return roll_out_files(self)
-
-    def opens(self) -> Iterator[Opened]:
-        return roll_out_models(self)
-
-    def work(self, clock: Clock) -> Work:
-        rows = sampled(self, clock)
-        return Work(rows * clock.trajectory(self.opens()), disk=TRAJECTORY_BYTES * rows)
-
-    def faults(self) -> Iterator[str]:
-        return roll_out_faults(self.settings)
+    def trajectories(self, clock: Clock) -> float:
+        return sampled(self, clock)
 
 
 class SampleShard(_Sampling, ShardTask):
