@@ -121,11 +121,6 @@ class Config(Block):
     pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
     dpo: Dpo = Field(description="training of objective dpo")
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
-    preflight: Annotated[Literal["warn", "refuse"], Execution()] = Field(
-        "warn",
-        description="training data beyond the limits of the checks is named in the log, or stops "
-        "the stage before training",
-    )
     evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 
     @field_validator("name")

@@ -14,14 +14,15 @@ from pathlib import Path
 
 from pipeline.core.devices import cuda_works
 from pipeline.core.errors import DependencyError, model_problem
-from pipeline.core.model_files import EXPORTED_WEIGHTS
 
 PACKAGE = "package:"
-_WEIGHTS = (".safetensors", ".bin", *EXPORTED_WEIGHTS)  # formats that sentence-transformers loads
-_OTHER_FRAMEWORKS = ("*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf")
+_WEIGHTS = (".safetensors", ".bin")
+_OTHER_FRAMEWORKS = [
+    *("*.h5", "*.msgpack", "*.ot", "*.tflite", "*.gguf", "coreml/*", "onnx/*", "openvino/*")
+]
 
 
-def locate(name: str, key: str, backend: str = "torch") -> Path:
+def locate(name: str, key: str) -> Path:
     """The directory of a model; hub models are downloaded once.
 
     ``key`` is the configuration key of the name, for error messages. Raises DependencyError when
@@ -36,7 +37,7 @@ def locate(name: str, key: str, backend: str = "torch") -> Path:
             f"{key}: {name}: no such directory; name a model directory, a hub id (owner/model) or "
             "package:NAME"
         )
-    return _checked(_from_hub(name, key, backend), name, key)
+    return _checked(_from_hub(name, key), name, key)
 
 
 def resolve_device(name: str, key: str) -> str:
@@ -82,17 +83,12 @@ def _in_package(package: str, key: str) -> Path:
     return min(files, key=lambda path: len(path.parts)).parent
 
 
-def _from_hub(name: str, key: str, backend: str) -> Path:
+def _from_hub(name: str, key: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    ignored = [*_OTHER_FRAMEWORKS]
-    if backend != "onnx":
-        ignored.append("onnx/*")
-    if backend != "openvino":
-        ignored.append("openvino/*")
     try:
-        return Path(snapshot_download(name, ignore_patterns=ignored))
+        return Path(snapshot_download(name, ignore_patterns=_OTHER_FRAMEWORKS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DependencyError(

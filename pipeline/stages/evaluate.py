@@ -160,7 +160,6 @@ def merge(context: StageContext) -> dict[str, int]:
     as "base", come first. Raises StoreError when the policies were evaluated on different questions
     or splits.
     """
-    config = context.config
     policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
     own = of_run(policies)
     given = sorted(set(policies).difference(own))
@@ -168,7 +167,6 @@ def merge(context: StageContext) -> dict[str, int]:
         {name: context.inputs[name] for name in (*given, *own)},
         context.output,
         given=given,
-        resamples=config.evaluation.bootstrap,
         seed=context.seed,
         progress=context.progress,
         judged={

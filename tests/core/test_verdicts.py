@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.core.records import Step
-from pipeline.core.verdicts import JudgedStep, Verdict, by_trajectory, optimal_share, steps_of
+from pipeline.core.verdicts import JudgedStep, Verdict, by_trajectory, steps_of
 from pipeline.judges.search_errors import (
     SearchErrors,
     VerdictCounts,
@@ -42,7 +42,6 @@ def test_unknown_verdicts_are_excluded_from_the_share():
         1.0,
         3 / 8,
     )
-    assert optimal_share(verdicts("over", "yn?n")) == 2 / 3
 
 
 def test_share_without_a_known_verdict_is_none():
@@ -58,7 +57,6 @@ def test_share_without_a_known_verdict_is_none():
         None,
         1.0,
     )
-    assert optimal_share(verdicts("over", "??")) is None
 
 
 def test_counts_of_parts_add_up():
