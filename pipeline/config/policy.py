@@ -29,6 +29,7 @@ from pipeline.config.base import (
     SizesByHops,
     Temperature,
     Weight,
+    for_round,
 )
 from pipeline.config.knowledge import Reranker
 from pipeline.core.methods import DEFAULT_METHOD, MethodName
@@ -216,6 +217,10 @@ class Dpo(Trainer):
         description="training stops when log p(chosen) is this many nats below the reference",
     )
 
+    def passes(self, round: int) -> float:
+        """The passes over the data of a round, from 1."""
+        return for_round(self.round_epochs, round)
+
 
 class Grpo(Trainer):
     """GRPO on a cached batch (ProGraph-R1 eq. 16). The reference is the policy that sampled it."""
@@ -228,6 +233,10 @@ class Grpo(Trainer):
     per: Literal["step", "trajectory"] = Field(
         "step", description="one advantage per step (methods with step rewards) or per trajectory"
     )
+
+    def passes(self, round: int) -> float:
+        """The passes over the data of a round, the same in all rounds."""
+        return self.epochs
 
 
 class Sampling(Block):
@@ -267,7 +276,16 @@ class Sampling(Block):
         return self
 
 
-class TeaRagReward(Block):
+class MethodRewards(Block):
+    """Reward settings of one method."""
+
+    @property
+    def counts_verdicts(self) -> bool:
+        """Whether verdicts of judges are among the reward terms."""
+        return False
+
+
+class TeaRagReward(MethodRewards):
     """Weights of TeaRAG's process reward (eq. 13); ablations set terms to 0."""
 
     consistency: Weight = Field(0.1, description="key entities that the subquery names (eq. 7-8)")
@@ -292,7 +310,7 @@ class TeaRagReward(Block):
         return math.inf if unbounded else self.consistency
 
 
-class HiPragReward(Block):
+class HiPragReward(MethodRewards):
     """Weights of HiPRAG's reward (eq. 1)."""
 
     format: Share = Field(0.2, description="lambda_f, the weight of the format")
@@ -303,8 +321,12 @@ class HiPragReward(Block):
         "both", description="for ablations: steps of the other kind count as correct"
     )
 
+    @property
+    def counts_verdicts(self) -> bool:
+        return self.process > 0
 
-class ProGraphReward(Block):
+
+class ProGraphReward(MethodRewards):
     """Weights of ProGraph-R1's step rewards (eq. 11-15); ablations set them to 0."""
 
     progress: Weight = Field(
@@ -314,7 +336,7 @@ class ProGraphReward(Block):
     continuations: Few = Field(4, description="M, continuations sampled from each state")
 
 
-class SearchR1Reward(Block):
+class SearchR1Reward(MethodRewards):
     """Search-R1's outcome reward (arXiv 2503.09516) with a format term (arXiv 2505.15117)."""
 
     answer: Literal["em", "f1"] = Field("em", description="measure of the answer; f1: token F1")
@@ -336,7 +358,8 @@ class Rewards(Block):
     @property
     def judged(self) -> bool:
         """Whether the reward counts verdicts of judges, so that the stage ``judge`` must run."""
-        return self.kind == "hiprag" and self.hiprag.process > 0
+        block: MethodRewards = getattr(self, self.kind.replace("-", "_"))
+        return block.counts_verdicts
 
 
 class Pairs(Block):

@@ -34,7 +34,6 @@ from pipeline.config.policy import (
     Sampling,
     Sft,
     SftData,
-    Trainer,
 )
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
@@ -366,7 +365,7 @@ class Config(Block):
         return min(pairs.multi_process, pairs.multi_process_relaxed) if counts else 0.0
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> Dpo | Grpo:
         """The trainer block that belongs to the objective."""
         if self.objective == "dpo":
             return self.dpo

@@ -38,6 +38,7 @@ from pipeline.stages.files.shards import added, joined_trajectories, shard_direc
 from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
+_RESAMPLES = 1000  # of the bootstrap: intervals change by less than their last shown digit
 _ANY_QUESTIONS = "questions"  # the split that `run_any` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 
@@ -181,7 +182,7 @@ def merge_policies(
     directories: Mapping[str, Path],
     output: Path,
     *,
-    resamples: int = 1000,
+    resamples: int = _RESAMPLES,
     seed: int = 0,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
@@ -225,7 +226,7 @@ class Compared:
 def compare_policies(
     directories: Mapping[str, Path],
     *,
-    resamples: int,
+    resamples: int = _RESAMPLES,
     seed: int,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,

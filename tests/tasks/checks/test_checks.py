@@ -101,12 +101,6 @@ def test_fewer_gpus_than_the_configuration_uses_are_a_fault() -> None:
     assert not list(device_faults(*run, gpus(8)))
 
 
-def test_more_training_processes_than_gpus_are_a_fault() -> None:
-    run = opening("hiprag-qwen2.5-3b", ["train"], "dpo.processes=8")
-    (fault,) = device_faults(*run, gpus(8))
-    assert fault.startswith("dpo.processes is 8, and gpus is 4")
-
-
 @pytest.mark.parametrize(
     "name",
     ["embedded", "embedded-hiprag", "embedded-prograph", "embedded-search-r1", "real-passages"],
@@ -141,11 +135,8 @@ def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_settin
 
 
 def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:
-    both = ("gpus=2", "dpo.device=cuda")
-    faults = list(
-        device_faults(*opening("tearag-llama3-8b", ["train", "sft-data"], *both), NOWHERE)
-    )
-    assert any(fault.startswith("dpo.processes is 8, and gpus is 2") for fault in faults)
+    faults = list(device_faults(*opening("tearag-llama3-8b", ["sft-data"], "gpus=2"), NOWHERE))
+    assert any("this machine has no GPU" in fault for fault in faults)
     assert any("sft_data.engine.tensor_parallel_size is 8, and gpus is 2" in f for f in faults)
 
 
