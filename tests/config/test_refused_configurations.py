@@ -36,26 +36,6 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
     assert load(child(tmp_path, "name: my-run\n", "my run.yaml")).name == "my-run"
 
 
-@pytest.mark.parametrize("setting", ["runs_dir", "cache_dir"])
-def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: str) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for place, problem in {
-        file: "file is not a directory; name a directory",
-        file / "below" / "it": "file is not a directory; name a directory",
-        tmp_path / "dangling": "symbolic link to nothing; name a directory",
-        tmp_path / "loop" / "x": "symbolic link",
-        tmp_path / ("x" * 300): "a file name in it has 300 bytes",
-        Path("/dev/null"): "/dev/null is not a directory",
-    }.items():
-        with pytest.raises(ConfigError, match=rf"{setting}: .*{problem}"):
-            load(EMBEDDED, (f"{setting}={place}",))
-    (tmp_path / "linked").symlink_to(tmp_path)
-    assert load(EMBEDDED, (f"{setting}={tmp_path}/linked/new",)).name == "embedded"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
