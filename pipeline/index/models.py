@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import DependencyError, model_problem
+from pipeline.core.gpus import cuda_works
 from pipeline.core.model_files import EXPORTED_WEIGHTS
 
 PACKAGE = "package:"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import EngineError, model_problem
+from pipeline.core.gpus import cuda_works
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
