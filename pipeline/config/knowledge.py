@@ -186,12 +186,9 @@ class Embedder(Block):
     )
     query_prefix: str = Field("", description="put before every query (E5: 'query: ')")
     passage_prefix: str = Field("", description="put before every passage (E5: 'passage: ')")
-    backend: Literal["torch", "onnx", "openvino"] = Field(
-        "torch", description="the library that computes; onnx and openvino need exported models"
-    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
-        description="torch: number format of weights and activations; auto: bfloat16 on a GPU, "
+        description="number format of weights and activations; auto: bfloat16 on a GPU, "
         "the faster one on a CPU",
     )
     batch_size: Annotated[Positive, Execution()] = Field(

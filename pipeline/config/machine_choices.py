@@ -28,9 +28,8 @@ from pipeline.config.base import Block
 from pipeline.config.policy import Trainer
 from pipeline.config.run import Config
 from pipeline.core import shipped
-from pipeline.core.devices import torch_for_cpus
 from pipeline.core.errors import DependencyError, InputError
-from pipeline.core.gpus import visible_gpus
+from pipeline.core.gpus import torch_for_cpus, visible_gpus
 from pipeline.core.input_files import leaves, parse_json, read_json
 from pipeline.core.process_variables import kernel_variables, thread_variables
 

@@ -19,11 +19,11 @@ from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
 from pipeline.core.errors import InputError, StoreError
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.retrieval.kag import RankedNode
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.training.encode import encode_pairs
 from pipeline.training.lora import load_base, new_adapter, save_adapter
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
 from tests.rollout.test_sampler import (
     ANSWER,

@@ -16,8 +16,8 @@ from pipeline.graph.build import Extracted, build_graph
 from pipeline.graph.extract import extract, parse_list, read_answer
 from pipeline.llm.chat import EngineChat, Reply
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 
 TRIPLES = st.lists(st.lists(st.text(), min_size=1, max_size=4), max_size=4)
 

@@ -14,8 +14,8 @@ from pipeline.graph.extract import extract, parse_list
 from pipeline.graph.facts import FACTS, build_facts
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 
 BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
 

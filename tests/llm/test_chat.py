@@ -12,9 +12,9 @@ from pipeline.core.records import Message
 from pipeline.llm.chat import Chat, EngineChat, chat_cache
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.stages.resources import open_chat
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.recorded_progress import RecordedProgress
 
 EMBEDDED = Path(__file__).parents[2] / "configs" / "embedded.yaml"

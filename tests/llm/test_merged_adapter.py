@@ -11,8 +11,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.errors import ConfigError
-from pipeline.llm.merge_error import MOST_LOST
-from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
+from pipeline.llm.merged_adapter import MOST_LOST, Served, merge_adapter, remove_unused
 from tests.waiting import LIMIT
 
 

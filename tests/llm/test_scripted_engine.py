@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core.errors import EngineError
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 
 TOKENIZER = small_tokenizer()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.llm.start_error import CauseFile, start_error
+from pipeline.llm.engine_processes import CauseFile, start_error
 from tests.llm.small_models import small_model
 
 GIB = 2**30
