@@ -1,4 +1,4 @@
-"""``docs/commands.md`` lists the whole command line, and the shell can complete it."""
+"""The page *Commands* lists the whole command line, and the shell can complete it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from benchmarks.commands_page import page
+from docs.commands_page import page
 from pipeline.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_the_page_is_that_of_the_command_line() -> None:
-    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page()
 
 
 def test_the_page_has_every_command_and_no_hidden_one() -> None:

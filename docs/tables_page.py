@@ -1,13 +1,13 @@
-"""The page ``docs/tables.md``: every row of the papers' tables and figures with its command.
-
-``python -m tasks.paper_tables > docs/tables.md`` writes it from ``configs/variants.yaml``.
-"""
+"""Adds the page *The papers' tables* to the site: the rows of ``configs/variants.yaml``."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
 from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 from pipeline.config.per_round import merged
 from pipeline.config.variants import variants
@@ -17,8 +17,6 @@ from pipeline.core.shipped import VARIANTS
 
 _HEAD = """\
 # The papers' tables
-
-<!-- Written by `make reference-pages` from configs/variants.yaml; a test compares them. -->
 
 This page lists every row of every table and figure of the three papers, with the command that runs
 it or the reason why it cannot be run. The column *closed world* has the command for two CPU cores,
@@ -170,5 +168,7 @@ def _cells(row: Row) -> list[str]:
     return [row.row, *commands, row.read, note]
 
 
-if __name__ == "__main__":
-    print(page())
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the page to the site; mkdocs calls this hook (``mkdocs.yml``)."""
+    files.append(File.generated(config, "tables.md", content=page()))
+    return files

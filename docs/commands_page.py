@@ -1,8 +1,4 @@
-"""The page ``docs/commands.md``: commands, arguments and options, grouped as in ``steep --help``.
-
-``python -m benchmarks.commands_page > docs/commands.md`` (``make reference-pages``) writes it. The
-text comes from the command line itself.
-"""
+"""Adds the page *Commands* to the site: arguments and options, grouped as in ``steep --help``."""
 
 from __future__ import annotations
 
@@ -10,14 +6,14 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 from typer.main import get_command
 
 from pipeline.cli.app import app
 
 _HEAD = """\
 # Commands
-
-<!-- Written by `make reference-pages`; a test compares this page with the command line. -->
 
 `steep COMMAND --help` shows the same in the terminal. \
 Errors that you can fix are one sentence on standard error, with exit
@@ -78,5 +74,7 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
 
-if __name__ == "__main__":
-    print(page(), end="")
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the page to the site; mkdocs calls this hook (``mkdocs.yml``)."""
+    files.append(File.generated(config, "commands.md", content=page()))
+    return files
