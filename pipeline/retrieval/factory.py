@@ -152,9 +152,7 @@ class _Files:
             cast(HypergraphVariant, self.settings.variant),
             hyperedges,
             names,
-            Incidence(
-                Adjacency.load(self.graph / MEMBERS), Adjacency.load(self.graph / NEIGHBOURS)
-            ),
+            incidence,
             vectors["entities"],
             vectors["hyperedges"],
             indexes["entities"],
