@@ -70,14 +70,6 @@ def _judged_step(trajectory: Trajectory, number: int) -> JudgedStep:
     return JudgedStep(name, number, step.search, step.reasoning, step.conclusion)
 
 
-def by_trajectory(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts of every trajectory by its id, in the order of its steps."""
-    grouped: dict[str, list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.step):
-        grouped.setdefault(verdict.id, []).append(verdict)
-    return grouped
-
-
 def optimal_share(verdicts: Sequence[Verdict]) -> float | None:
     """N_corr / N, the share of correct search decisions, in [0, 1].
 

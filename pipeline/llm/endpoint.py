@@ -300,7 +300,7 @@ class EndpointChat(Chat):
     def _check_counted(self, reply: Reply) -> None:
         settings = self._settings
         limits = settings.prices.prompt, settings.prices.completion, settings.token_ceiling
-        if reply.kept and not reply.prompt_tokens and any(limits):
+        if reply.finish in ("stop", "length") and not reply.prompt_tokens and any(limits):
             raise EngineError(
                 f"{self._place} reports no numbers of tokens, without which no cost is known and "
                 f"no ceiling kept; remove {self._block}.prices, cost_ceiling and token_ceiling, "

@@ -116,7 +116,7 @@ class VllmEngine(Engine):
             raise self._failed(error) from error
 
     def unfinished(self) -> int:
-        return self._engine.get_num_unfinished_requests()
+        return int(self._engine.get_num_unfinished_requests())
 
     def _advance(self) -> list[GenerationResult]:
         try:
