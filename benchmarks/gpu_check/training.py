@@ -257,12 +257,9 @@ def _ids(shape: Shape, seed: int, length: int) -> list[int]:
 
 def _common(place: Place) -> dict[str, Any]:
     return {
-        "device": place.device,
         "dtype": place.dtype,
         "gradient_checkpointing": not place.tiny,
         "max_length": 8192,
-        "warmup_ratio": 0.0,
-        "scheduler": "constant",
     }
 
 
