@@ -23,7 +23,7 @@ from benchmarks.gpu_check.models import (
 from benchmarks.gpu_check.training import LORA, adapted, sft_record
 from pipeline.config import EngineConfig, Grpo, Sft
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
-from pipeline.llm.merge_error import merge_and_measure
+from pipeline.llm.merged_adapter import merge_and_measure
 from pipeline.llm.open_engine import open_engine
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.grpo import grpo_trainer, token_reference_logps

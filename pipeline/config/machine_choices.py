@@ -20,9 +20,8 @@ from typing import Any, Literal
 from pipeline.config.base import Block
 from pipeline.config.policy import Trainer
 from pipeline.config.run import Config
-from pipeline.core.devices import torch_for_cpus
 from pipeline.core.errors import InputError
-from pipeline.core.gpus import visible_gpus
+from pipeline.core.gpus import torch_for_cpus, visible_gpus
 from pipeline.core.input_files import leaves, read_json
 
 Dtype = Literal["float32", "bfloat16"]

@@ -33,13 +33,13 @@ def model_files(directory: Path) -> list[Path]:
     """The files that decide the output of a model, sorted by name.
 
     For a sentence-transformers model (``modules.json``) these are files in any subdirectory. For
-    other models they are the files of the directory itself and of its subdirectory of
-    chat templates, because language models have training states and copies in other
-    layouts in further subdirectories. Hidden files are ignored.
+    other models they are the files of the directory itself and chat templates, because language
+    models have training states and copies in other layouts in further subdirectories. Hidden files
+    are ignored.
     """
     paths: Iterable[Path] = directory.rglob("*")
     if not (directory / "modules.json").is_file():
-        folders = [directory, directory / _TEMPLATES]
+        folders = (directory, directory / _TEMPLATES)
         paths = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
     return [

@@ -68,11 +68,3 @@ def _judged_step(trajectory: Trajectory, number: int) -> JudgedStep:
     if step.subquery:
         return JudgedStep(name, number, step.subquery, "", step.summary)
     return JudgedStep(name, number, step.search, step.reasoning, step.conclusion)
-
-
-def by_trajectory(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts of every trajectory by its id, in the order of its steps."""
-    grouped: dict[str, list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.step):
-        grouped.setdefault(verdict.id, []).append(verdict)
-    return grouped

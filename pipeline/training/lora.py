@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
@@ -25,6 +24,7 @@ from pipeline.core.errors import (
     TrainingError,
     model_problem,
 )
+from pipeline.core.gpus import cuda_works
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config import Config, load
 from pipeline.config.lookup import all_blocks, all_names
-from pipeline.core.shipped import SCHEMA
+from pipeline.config.schema import file_schema
 from tests.cli.malformed_inputs import steep
 
 
@@ -118,12 +118,8 @@ def test_an_unknown_setting_or_file_is_one_sentence(arguments: list[str], proble
     assert told.count("\n") == 1
 
 
-def test_a_copied_configuration_names_the_schema_for_editors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert steep(["init", "embedded-hiprag"])[0] == 0
-    first = (tmp_path / "embedded-hiprag.yaml").read_text().splitlines()[0]
-    assert first == f"# yaml-language-server: $schema={SCHEMA}"
-    assert config("schema", "--path")[1].strip() == str(SCHEMA)
-    assert config("schema")[1] == SCHEMA.read_text(encoding="utf-8")
+def test_the_schema_for_editors_is_written(tmp_path: Path) -> None:
+    assert config("schema", "-o", str(tmp_path / "schema.json"))[0] == 0
+    text = (tmp_path / "schema.json").read_text(encoding="utf-8")
+    assert json.loads(text) == file_schema()
+    assert config("schema")[1] == text

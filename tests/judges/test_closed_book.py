@@ -6,8 +6,8 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.grammars import grammar
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
 from pipeline.llm.chat import EngineChat
-from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 
 TRAJECTORY = (
     "Step 1:\nImportant entity: Ann\nSubquery: Who?\n<Reference>\nEvidence 1: Triplet: a b c\n"
