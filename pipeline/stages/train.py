@@ -46,7 +46,7 @@ from pipeline.training.lora import (
     save_adapter,
 )
 from pipeline.training.sft import heldout_loss, sft_trainer
-from pipeline.training.trackers import Tracking, failed_trackers
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -259,8 +259,6 @@ def _write(
     lineage: Lineage,
     test: dict[str, float],
 ) -> None:
-    if failed := failed_trackers(context.checkpoint_dir):
-        context.notes["trackers"] = failed
     adapter = context.output / "adapter"
     save_adapter(_policy(trainer), adapter)
     policy = policy_fingerprint(adapter, lineage.base_sha)

@@ -200,7 +200,7 @@ def train(
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
-    guard_trackers(trainer, checkpoint_dir)
+    guard_trackers(trainer)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
     if progress is not None:
         trainer.add_callback(progress_callback(progress))

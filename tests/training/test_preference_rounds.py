@@ -191,14 +191,6 @@ def test_the_checks_of_the_data_count_what_was_trained_on(run, first):
         assert f"{counts['trained_tokens']:,} of " in mask["found"]
 
 
-def test_data_beyond_a_limit_stops_a_round_before_training(run, monkeypatch):
-    monkeypatch.setattr("pipeline.training.preflight.MIN_TRAINED", 1.0)
-    context = run.context("train", "refused", preflight="refuse")
-    with pytest.raises(TrainingError, match=r"preflight is refuse.*mask coverage: .* are trained"):
-        run_round(context)
-    assert not (context.output / "adapter").exists()
-
-
 def test_a_round_continues_the_parents_adapter(run):
     """With a learning rate near 0, policy 1 nearly equals policy 0, which differs from the base."""
     import torch
