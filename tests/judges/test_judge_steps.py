@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pipeline.core.errors import EngineError
 from pipeline.core.verdicts import JudgedStep
 from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, NoisyJudge, SoundnessCase
 from pipeline.judges.closed_book import ClosedBookAnswer
@@ -48,21 +47,6 @@ def test_every_step_gets_a_verdict_and_every_case_is_decided_once(in_process: bo
     assert set(keys) == {call.key for call in judged.calls.values()}
 
 
-def test_one_judge_may_decide_both_kinds():
-    judge = KnownJudge()
-    judged = judge_steps(STEPS, KnownPolicy(), judge, judge)
-    assert len(judge.cases) == 4
-    assert judge.closed == 0  # the caller closes it
-    assert [verdict.verdict for verdict in judged.verdicts(STEPS)].count("unknown") == 1
-
-
-def test_without_search_steps_the_policy_is_not_called():
-    policy = KnownPolicy()
-    judge_steps(STEPS[1:2], policy, KnownJudge(), KnownJudge())
-    assert policy.queries == []
-    assert judge_steps([], policy, KnownJudge(), KnownJudge()).calls == {}
-
-
 def test_a_remote_judge_decides_while_the_policy_answers():
     """Each waits until the other has started, so running them in sequence would block."""
     answering, deciding = threading.Event(), threading.Event()
@@ -102,16 +86,6 @@ def test_models_of_this_process_are_loaded_one_after_the_other():
 
     judge_steps(STEPS, answerer, Loaded("over"), Loaded("under"))
     assert order == ["policy", "over", "over closed", "under"]
-
-
-def test_an_unavailable_judge_is_an_error():
-    class Down(KnownJudge):
-        def decide(self, cases: Sequence[Case]) -> list[JudgeCall]:
-            raise EngineError("down")
-
-    for judges in ((Down(), KnownJudge()), (KnownJudge(), Down())):
-        with pytest.raises(EngineError, match="down"):
-            judge_steps(STEPS, KnownPolicy(), *judges)
 
 
 CASES = [SoundnessCase("r", f"{number}") for number in range(2000)]

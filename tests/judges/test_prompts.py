@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.judges.cases import EquivalenceCase, SoundnessCase
-from pipeline.judges.llm_judge import judge_prompt, parse_verdict, quote
+from pipeline.judges.llm_judge import judge_prompt, parse_verdict
 from pipeline.llm.chat import Reply
 from pipeline.llm.endpoint import without_control
 
@@ -81,12 +81,6 @@ def test_a_hostile_document_leaves_the_frame_and_the_verdict_alone(document: str
         assert parse_verdict(case, own)[0] == case.ruling(False)
 
 
-@given(HOSTILE)
-def test_quoting_keeps_the_words(text: str):
-    assert "<" not in quote(text)
-    assert quote("Ann of  the\nHill (1954) & Co.") == "Ann of the Hill (1954) & Co."
-
-
 @pytest.mark.parametrize(
     ("text", "over", "under"),
     [
@@ -119,9 +113,3 @@ def test_an_incomplete_answer_gives_no_verdict(finish: str):
     verdict, fault = parse_verdict(EQUIVALENCE, Reply("<answer>True</answer>", finish, ""))
     assert verdict == "unknown"
     assert fault
-
-
-@given(st.text())
-def test_text_without_an_answer_tag_gives_no_verdict(text: str):
-    if "answer" not in text:
-        assert parse_verdict(SOUNDNESS, Reply(text, "stop", ""))[0] == "unknown"

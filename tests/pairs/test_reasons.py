@@ -48,18 +48,6 @@ def test_the_relaxed_condition_and_the_samples_before_the_partner_are_named() ->
     )
 
 
-def test_terms_that_do_not_count_are_not_named() -> None:
-    chosen, *_ = of("best", "broken-off", Pairs(terms="outcome-format"))
-    assert "process" not in chosen
-
-
-def test_a_hard_pair_names_outcome_and_process_of_both_sides() -> None:
-    half = multi("half", 1, 1, 0.5, 0.6)
-    text = reasons("hard", SAMPLES[0], half, [], PAPER).rejected
-    assert "outcome 0.5 is lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in text
-    assert "process 0.6 is not above 0.95" in text
-
-
 @pytest.mark.parametrize(
     ("kind", "what"),
     [("margin", "right and well-formed"), ("easy", "wrong answer"), ("format", "fails the format")],
@@ -71,8 +59,3 @@ def test_a_pair_by_margin_names_both_rewards(kind: str, what: str) -> None:
     assert what in found.rejected
     assert "its reward 0.9 is lower than 1.2 by at least 0.1 (pairs.margin)" in found.rejected
     assert "1 (pairs.decisions)" in found.partner
-
-
-def test_a_step_pair_names_its_margin() -> None:
-    found = reasons("step", SAMPLES[0], SAMPLES[4], [], Pairs(step_margin=0.2))
-    assert "lower by at least 0.2 (pairs.step_margin)" in found.rejected
