@@ -212,10 +212,6 @@ class Dpo(Trainer):
         "previous",
         description="reference policy: the policy of the round before, or the SFT policy",
     )
-    max_chosen_drop: Above0 = Field(
-        20.0,
-        description="training stops when log p(chosen) is this many nats below the reference",
-    )
 
     def passes(self, round: int) -> float:
         """The passes over the data of a round, from 1."""

@@ -160,7 +160,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
     model = _previous_policy(context, base, max(pairs.lengths))
-    before, history = trained_weights(model), History(settings.max_chosen_drop)
+    before, history = trained_weights(model), History()
     is_parent = reference.policy == parent.policy
     trainer = dpo_trainer(
         model, load_tokenizer(base, config.model), pairs, settings,
