@@ -20,7 +20,6 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
-    InputError,
     TrainingError,
     model_problem,
 )
@@ -29,7 +28,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.llm.adapter_files import adapter_tensors, check_loaded, does_not_fit
+from pipeline.llm.adapter_files import adapter_settings, adapter_tensors, check_loaded, does_not_fit
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
 
-_AGAIN = "train that policy again"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -259,24 +257,13 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
 def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     """The settings of the adapter that training continues; its shape must be that in ``lora``.
 
-    The shape is the rank, alpha and targets.
-
-    Raises InputError when they are missing or damaged, ConfigError when they differ.
+    The shape is the rank, alpha and targets. Raises InputError when the settings are missing or
+    damaged, ConfigError when the shapes differ.
     """
     from peft import LoraConfig
 
-    if not (adapter / ADAPTER_SETTINGS).is_file():
-        raise InputError.at(
-            adapter, None, f"no adapter in this directory ({ADAPTER_SETTINGS} is missing); {_AGAIN}"
-        )
-    read_json(adapter / ADAPTER_SETTINGS)
-    try:
-        saved: LoraConfig = LoraConfig.from_pretrained(adapter)
-        sorted(saved.target_modules)
-    except (TypeError, ValueError, KeyError) as error:
-        raise InputError.at(
-            adapter / ADAPTER_SETTINGS, None, f"not the settings of a LoRA adapter: {error}"
-        ) from None
+    adapter_settings(adapter)
+    saved: LoraConfig = LoraConfig.from_pretrained(adapter)
     saved_shape = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
     shape = (lora.r, lora.alpha, sorted(lora.targets))
     if saved_shape != shape:

@@ -143,14 +143,6 @@ def test_without_steps_every_process_term_is_zero(hop: str) -> None:
     assert rewards["outcome"] == (0.0 if hop == "single" else 1.0)
 
 
-def test_a_malformed_trajectory_is_scored_on_its_parsed_steps() -> None:
-    first_step = trajectory().steps[:1]
-    rewards = terms(trajectory(steps=first_step, format_ok=False, answer=None))
-    assert (rewards["format"], rewards["outcome"]) == (0.0, 0.0)
-    assert rewards["context"] == pytest.approx(1.0 + 2 / 5)
-    assert rewards["total"] == rewards["process"] > 0
-
-
 def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None:
     steps = [
         Step(entities=["The Hague"], subquery="Where is hague, exactly?"),
