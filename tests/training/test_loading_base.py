@@ -69,14 +69,6 @@ def test_each_process_loads_the_base_onto_its_own_gpu(
     assert ("quantization_config" in arguments) == (quantization == "4bit")
 
 
-def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: list[int]) -> None:
-    import torch
-
-    load_base(Path("base"), settings(dtype="float32"), "sft")
-    assert recorder.calls == [{"dtype": torch.float32, "trust_remote_code": False}]
-    assert devices == []
-
-
 def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_path: Path) -> None:
     """Otherwise Trainer wraps the model in DataParallel and multiplies the batch."""
     import torch
