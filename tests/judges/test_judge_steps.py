@@ -91,26 +91,25 @@ def test_models_of_this_process_are_loaded_one_after_the_other():
 CASES = [SoundnessCase("r", f"{number}") for number in range(2000)]
 
 
-def flipped(share: float, seed: int, cases: Sequence[Case] = CASES) -> list[bool]:
+def flipped(share: float, cases: Sequence[Case] = CASES) -> list[bool]:
     plain = KnownJudge().decide(cases)
-    noisy = NoisyJudge(KnownJudge(), share, seed).decide(cases)
+    noisy = NoisyJudge(KnownJudge(), share).decide(cases)
     pairs = zip(plain, noisy, strict=True)
     return [plain_call.verdict != noisy_call.verdict for plain_call, noisy_call in pairs]
 
 
 def test_label_noise_flips_its_share_independently_of_the_order():
-    assert sum(flipped(0.2, 0)) == pytest.approx(400, abs=60)
-    assert flipped(0.2, 0, CASES[::-1]) == flipped(0.2, 0)[::-1]
-    assert flipped(0.2, 1) != flipped(0.2, 0)
-    assert not any(flipped(0.0, 0))
-    assert all(flipped(1.0, 0))
+    assert sum(flipped(0.2)) == pytest.approx(400, abs=60)
+    assert flipped(0.2, CASES[::-1]) == flipped(0.2)[::-1]
+    assert not any(flipped(0.0))
+    assert all(flipped(1.0))
 
 
 def test_label_noise_changes_name_and_key_and_keeps_unknown_verdicts():
     case = SoundnessCase("r", "what?")
     plain, noisy = (
         KnownJudge().decide([case])[0],
-        NoisyJudge(KnownJudge(), 1.0, 0).decide([case])[0],
+        NoisyJudge(KnownJudge(), 1.0).decide([case])[0],
     )
     assert noisy.verdict == "unknown"
     assert noisy.fault == plain.fault
