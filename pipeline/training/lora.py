@@ -28,6 +28,7 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
+from pipeline.index.models import locate
 from pipeline.llm.adapter_files import adapter_settings, adapter_tensors, check_loaded, does_not_fit
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
@@ -36,39 +37,13 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
 
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-
 
 def locate_base(base: str) -> Path:
     """Directory of the base model, from a path or from the Hugging Face cache (or hub).
 
     Raises DependencyError when the model is missing or its directory holds no weights.
     """
-    directory = Path(find_model(base))
-    if not directory.is_dir():
-        directory = _from_hub(base)
-    if not (directory / "config.json").is_file():
-        raise DependencyError(f"model.base {base}: {directory} has no config.json")
-    if not any(next(directory.glob(pattern), None) for pattern in WEIGHTS):
-        raise DependencyError(
-            f"model.base {base}: {directory} holds no weights (*.safetensors); copy them there or "
-            "name another model"
-        )
-    return directory
-
-
-def _from_hub(base: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    if base.count("/") > 1 or base.startswith((".", "/")):
-        raise DependencyError(f"model.base {base}: no such directory")
-    try:
-        return Path(snapshot_download(base, ignore_patterns=["*.gguf", "*.pth", "original/*"]))
-    except Exception as error:  # noqa: BLE001 - the hub raises many types; all mean "unavailable"
-        raise DependencyError(
-            f"model.base {base}: no such directory, and not available from the Hugging Face hub "
-            f"or its cache ({type(error).__name__}); set it to the path of a local model"
-        ) from None
+    return locate(str(find_model(base)), "model.base")
 
 
 def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
