@@ -81,7 +81,7 @@ class EncodedFile(Sequence[E], Generic[E]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> E:  # type: ignore[override] - slices are not needed
+    def __getitem__(self, index: int) -> E:  # type: ignore[override]  # slices are not needed
         if index >= len(self):
             raise IndexError(index)
         return self._kind(**self.dataset[index])

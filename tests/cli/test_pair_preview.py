@@ -19,7 +19,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory
 
-OWN = "per_round.2.pairs.hard_margin=0.35"
+OWN = ("per_round.2.pairs.hard_margin=0.35",)
 OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
 
 
