@@ -93,7 +93,6 @@ def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path
         *("-o", pairs, "--funnel", funnel),
     )
     assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
-    assert result["settings"]["hard_margin"] == 0.35  # of the round
     of_run = read_records(own / "pairs.parquet", Pair)
     now = read_records(pairs, Pair)
     counts = result["kinds"]["all"]
@@ -161,7 +160,7 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     here = preview("--from", moved, "--round", 2)["bins"]
     options = tmp_path / "own.yaml"
     options.write_text(
-        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
+        "base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
     )
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
