@@ -159,9 +159,7 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     shutil.move(directory, moved)
     here = preview("--from", moved, "--round", 2)["bins"]
     options = tmp_path / "own.yaml"
-    options.write_text(
-        "base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
-    )
+    options.write_text("base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n")
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
     assert "config.yaml: no such file; name the configuration of the run with --config" in refused(
