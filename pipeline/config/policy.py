@@ -136,6 +136,13 @@ class Trainer(Block):
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
     )
     weight_decay: Weight = Field(0.001, description="weight decay (AdamW)")
+    warmup_ratio: Share = Field(
+        0.03,
+        description="share of the steps with a rising learning rate; less than one step is none",
+    )
+    scheduler: Literal["linear", "cosine", "constant"] = Field(
+        "cosine", description="course of the learning rate after the warm-up"
+    )
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
