@@ -39,11 +39,11 @@ from pipeline.evaluation.terminal_steps import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
 from pipeline.pairs.select import PAPER, Candidate
-from pipeline.stages.answering import LONGEST_QUESTION
+from pipeline.rollout.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
     from pipeline.browse.asking import Desk
-    from pipeline.stages.answering import Answered
+    from pipeline.rollout.answering import Answered
 
 Page = dict[str, Any]
 _CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}

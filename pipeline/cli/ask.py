@@ -16,7 +16,7 @@ from pipeline.core.records import Question, Step, Trajectory
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
-    from pipeline.stages.answering import Answered
+    from pipeline.rollout.answering import Answered
 
 Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
 _LINE_BYTES = 1_000_000
@@ -59,7 +59,7 @@ def ask(
     Nothing of the run is made or changed. The roll-out has the settings of the evaluation.
     """
     names = _names(policy, compare)
-    from pipeline.stages.answering import question_record
+    from pipeline.rollout.answering import question_record
 
     only = None if question is None else question_record(question)
     task = chosen.task("evaluate")
@@ -102,7 +102,7 @@ def _tell(line: str) -> None:
 
 def _questions() -> Iterator[Question]:
     """The questions that are typed, or the lines of standard input; empty lines are left out."""
-    from pipeline.stages.answering import question_record
+    from pipeline.rollout.answering import question_record
 
     typed = sys.stdin.isatty()
     lines = _typed() if typed else _lines()

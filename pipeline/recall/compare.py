@@ -42,9 +42,9 @@ from pipeline.recall.questions import (
 )
 from pipeline.retrieval.base import ChunkRetriever, Query, ScoredChunk
 from pipeline.retrieval.bm25 import Bm25Retrieval, FusedRetrieval
+from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.rerank import BiEncoder
 from pipeline.retrieval.semantic import SemanticRetrieval
-from pipeline.stages.resources import open_retriever
 
 CUTS = (2, 5)
 VARIANTS = ("semantic", "graph", "concat", "ppr")
@@ -281,7 +281,6 @@ def _variant(
 ) -> RetrieverVariant:
     changes = {"variant": name, "reranker": reranker}
     retrieval = config.retrieval.model_copy(update=changes)
-    variant_config = config.model_copy(update={"retrieval": retrieval})
 
     @contextmanager
     def open_variant() -> Iterator[Retrieve]:
@@ -290,7 +289,10 @@ def _variant(
         index = built.hyper_index if hyper else built.index
         assert graph is not None
         assert index is not None
-        retriever = open_retriever(variant_config, built.corpus, graph, index, embedder=embedder)
+        retriever = open_retriever(
+            retrieval, config.index, built.corpus, graph, index,
+            cache_dir=config.cache_dir, embedder=embedder,
+        )  # fmt: skip
         try:
             yield lambda queries: retriever.retrieve([Query(text, (text,)) for text in queries])
         finally:

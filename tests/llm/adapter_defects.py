@@ -252,13 +252,14 @@ def _enter(adapter: Path, model: Path, folder: Path) -> None:
     """Every check that an adapter passes on its way into an evaluation or a training."""
     from pipeline.config import Lora
     from pipeline.llm.adapter_files import check_adapter
-    from pipeline.stages.policy_directory import checked_policy
+    from pipeline.training.lineage import checked_policy
     from pipeline.training.lora import check_shape
     from tests.stages.fabricated_run import configuration
 
     config = configuration()
     values = config.model_dump() | {"model": {"base": str(model)}, "runs_dir": str(folder / "runs")}
-    checked_policy(adapter, type(config).model_validate(values))
+    settings = type(config).model_validate(values)
+    checked_policy(adapter, settings.model.base, settings.hashes_file)
     check_adapter(adapter, model)
     check_shape(adapter, Lora(r=8, alpha=32, targets=("q_proj", "v_proj")))
 

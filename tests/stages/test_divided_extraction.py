@@ -16,8 +16,9 @@ from pipeline.config import Config
 from pipeline.core.errors import EngineError, InputError, StoreError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
-from pipeline.stages import extraction, graph, hypergraph
+from pipeline.stages import graph, hypergraph
 from pipeline.stages.corpus import write_chunks
+from pipeline.stages.files import extraction
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
 

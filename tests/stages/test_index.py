@@ -1,6 +1,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges, write_triplets
 from pipeline.index.embed import open_cache, open_embedder
+from pipeline.retrieval import factory
 from pipeline.retrieval.base import Query
+from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.run.context import StageContext
 from pipeline.stages import graph as graph_stage
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.index import run, run_hyper
-from pipeline.stages.resources import open_retriever
 from tests.recorded_progress import RecordedProgress
 from tests.retrieval.small_encoders import write_bi_encoder
 
@@ -29,6 +31,12 @@ TRIPLETS = [
     Triplet("c0:0", "Alba", "directed", "The Tide", "c0"),
     Triplet("c1:0", "Corte", "crossed by", "the Nera", "c1"),
 ]
+
+
+def open_retriever(settings: Config, *directories: Path) -> VariantRetriever:
+    return factory.open_retriever(
+        settings.retrieval, settings.index, *directories, cache_dir=settings.cache_dir
+    )
 
 
 @pytest.fixture(scope="module")

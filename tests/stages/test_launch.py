@@ -20,8 +20,7 @@ import pytest
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.stages.launch import (
+from pipeline.run.launch import (
     ENDED,
     Machines,
     Plan,
@@ -30,6 +29,7 @@ from pipeline.stages.launch import (
     with_processes,
     write_accelerate_config,
 )
+from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import pick_device
@@ -68,11 +68,11 @@ def command_lines(word: str) -> dict[int, list[str]]:
 
 
 def training_processes(job: str) -> list[int]:
-    """The processes of `pipeline.stages.launch`, without their launcher."""
+    """The processes of `pipeline.run.launch`, without their launcher."""
     return [
         pid
         for pid, words in command_lines(job).items()
-        if "pipeline.stages.launch" in words and "--num_processes" not in words
+        if "pipeline.run.launch" in words and "--num_processes" not in words
     ]
 
 
@@ -171,7 +171,7 @@ def second_machine(
     for name, value in first.as_environment().items():
         monkeypatch.setenv(name, value)
     with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.stages.launch", "--follow"],
+        [sys.executable, "-m", "pipeline.run.launch", "--follow"],
         cwd=ROOT,
         env={**os.environ, **second.as_environment()},
     ) as other:

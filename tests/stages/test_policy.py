@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline import config
-from pipeline.stages.policy import rollout_settings
+from pipeline.stages.sample import rollout_settings
 from tests.tasks.counting_tasks import ROOT
 
 

@@ -21,9 +21,7 @@ from pipeline.graph.tables import write_hyperedges
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
-from pipeline.stages.policy import rollout_settings
-from pipeline.stages.policy_rollout import roll_out_policy
-from pipeline.stages.sample import run
+from pipeline.stages.sample import roll_out_policy, rollout_settings, run
 from pipeline.stages.score import run as score
 from tests.llm.small_models import small_adapter, small_model
 from tests.recorded_progress import RecordedProgress

@@ -47,7 +47,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(settings: Any, *_: object, **__: object) -> ScriptedEngine:
         return ScriptedEngine(answers, byte_tokenizer(), max_num_seqs=settings.max_num_seqs)
 
-    monkeypatch.setattr("pipeline.stages.policy.open_engine", opened)
+    monkeypatch.setattr("pipeline.llm.models.open_engine", opened)
 
 
 def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: int) -> StageContext:

@@ -15,8 +15,8 @@ from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import ConfigError, DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
+from pipeline.run import launch
 from pipeline.run.store import StageKey
-from pipeline.stages import launch
 from pipeline.stages.files.training_data import encode_sft_data
 from pipeline.stages.train import run_round, run_sft, train_sft
 from pipeline.training.checkpoints import last_checkpoint
@@ -352,7 +352,7 @@ def test_the_launcher_passes_the_whole_context_to_accelerate(run):
         "--num_machines", "1", "--num_processes", "2",
         "--mixed_precision", "bf16", "--dynamo_backend", "no",
         "--main_process_port", "0",
-        "-m", "pipeline.run.process", "pipeline.stages.launch", str(job),
+        "-m", "pipeline.run.process", "pipeline.run.launch", str(job),
     ]  # fmt: skip
     assert launch.read_job(job) == ("pipeline.stages.train:train_sft", context)
 

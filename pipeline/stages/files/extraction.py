@@ -36,7 +36,6 @@ from pipeline.stages.files.checkpoints import (
     write_tables,
 )
 from pipeline.stages.files.shards import first_and_last, shard_directories
-from pipeline.stages.resources import add_usage, open_chat
 
 ANSWERS = "answers.parquet"
 CACHED_CHUNKS = 1_000_000  # of a larger corpus the answers are kept in checkpoints alone
@@ -110,7 +109,7 @@ def _ask(
     if len(chunks) > CACHED_CHUNKS:
         unfinished = ContentCache(context.checkpoint_dir / _UNFINISHED, private=True)
     context.progress.start(last - first, "chunks")
-    with open_chat(context.config, block, settings, seed=context.seed, cache=unfinished) as chat:
+    with context.models.chat(block, settings, unfinished) as chat:
         chat.progress = context.progress
         chat.stores_prompts = unfinished is None
         for start in range(first, last, BLOCK):
@@ -129,7 +128,7 @@ def _ask(
             if start == first and end < last:
                 _check_readable(files[0], block)
     print(chat.usage.line())
-    add_usage(context.work, "chat", chat.usage)
+    chat.usage.add_to(context.work, "chat")
     return files
 
 
