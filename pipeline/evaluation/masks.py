@@ -54,25 +54,6 @@ def tokenize_spans(
     return ids, token_spans
 
 
-def observation_mismatch(mask: Mask, output: str, spans: Sequence[Span]) -> str | None:
-    """The first difference between masked text and observation text; None when they agree.
-
-    ``spans`` are the character spans of ``output``.
-    """
-    observations = pieces(output, spans, "observation")
-    if len(observations) != len(mask.masked):
-        return f"{len(mask.masked)} masked pieces, but {len(observations)} observation spans"
-    for number, (masked, observation) in enumerate(
-        zip(mask.masked, observations, strict=True), start=1
-    ):
-        if masked != observation:
-            return (
-                f"masked piece {number} is {masked[:60]!r}, but the observation text is "
-                f"{observation[:60]!r}"
-            )
-    return None
-
-
 def mismatch(
     token_ids: list[int],
     token_spans: Sequence[Span],
@@ -82,13 +63,10 @@ def mismatch(
 ) -> str | None:
     """The first difference between tokens and text; None when they agree.
 
-    It compares masked and observation text (`observation_mismatch`), then the whole text and the
-    writers of its pieces. This also finds trained tokens that are not the policy's text.
+    It compares the whole text and the writers of its pieces (`grammars.tokens.mismatch`), so it
+    finds masked tokens that are no observation and trained tokens that are not the policy's text.
     """
-    spans, token_spans = _joined(spans), _joined(token_spans)
-    decoded = decode_mask(token_ids, token_spans, tokenizer)
-    problem = observation_mismatch(decoded, output, spans)
-    return problem or token_mismatch(tokenizer, output, spans, token_ids, token_spans)
+    return token_mismatch(tokenizer, output, _joined(spans), token_ids, _joined(token_spans))
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:

@@ -99,31 +99,6 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert "policies that answer every question alike are left out" in "\n".join(lines)
 
 
-def test_chosen_trajectories_are_compared_where_both_runs_chose_from_the_same_samples(
-    runs: list[str], tmp_path: Path
-) -> None:
-    """Of 5 and 4 chosen trajectories, 2 are chosen by the run of each seed whose pairs are fewer.
-
-    All trajectories have the same ids, whatever their seed and temperature.
-    """
-    finish("few-1", 2, "seed=1", "evaluation.retrieval.top_k=3")
-    finish("warm", 2, "sampling.temperature=0.9")
-    finish("warm-1", 2, "seed=1", "sampling.temperature=0.9")
-    found = compare_runs([*runs, "few-1", "warm", "warm-1"])
-    assert [(row["after"], row["values"]) for row in found["shared"]] == [("few", [0.4, 0.5])]
-    assert steep(["compare", *runs, "few-1", "-o", "table.md"])[0] == 0
-    lines = (tmp_path / "table.md").read_text().splitlines()
-    assert "| row | round | pairs | easy | format | chosen as in all |" in lines
-    assert "| few | 1 | 2 ± 0 | 1 ± 0 | 1 ± 0 | 45% |" in lines
-
-
-def test_equal_samples_of_other_outputs_are_the_same_samples(runs: list[str]) -> None:
-    for run in (runs[0], "few"):
-        edit_manifest(run, "score", lambda value: value | {"contents": {"sample": "equal"}})
-    edit_manifest("few", "score", lambda value: value | {"made_from": {"sample": "another"}})
-    assert [row["values"] for row in compare_runs(["all", "few"])["shared"]] == [[0.4]]
-
-
 def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
     runs: list[str], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pipeline.core.errors import InputError
 from pipeline.evaluation.comparison_tables import measure_tables
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, metrics_rows
-from pipeline.evaluation.run_comparison import RunResults, compare_runs
+from pipeline.evaluation.run_comparison import RunResults, compare_runs, pair_rows
 
 
 def run(
@@ -26,7 +27,7 @@ def run(
     """A run of one policy with one question per number."""
     outcomes = [
         Outcome(
-            f"{n}",
+            str(n),
             "musique",
             None,
             value,
@@ -42,7 +43,7 @@ def run(
             None,
             2,
             hop,
-        )  # type: ignore[arg-type]
+        )  # fmt: skip  # type: ignore[arg-type]
         for n, value in enumerate(em)
     ]
     return RunResults(
@@ -151,3 +152,15 @@ def test_runs_that_cannot_be_compared_are_refused(runs: list[RunResults], proble
         compare_runs(runs)
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_kind_that_one_seed_lacks_counts_as_none_of_its_pairs() -> None:
+    runs = [{1: Counter(easy=3, hard=1)}, {1: Counter(easy=5)}]
+    rows = {row["kind"]: row for row in pair_rows("a", runs)}
+    assert (rows["all"]["mean"], rows["all"]["values"]) == (4.5, [4, 5])
+    assert (rows["hard"]["mean"], rows["hard"]["spread"]) == (0.5, 0.5**0.5)
+
+
+def test_rounds_that_not_all_seeds_have_are_left_out() -> None:
+    runs = [{1: Counter(easy=1), 2: Counter(easy=1)}, {1: Counter(easy=1)}]
+    assert {row["round"] for row in pair_rows("a", runs)} == {1}

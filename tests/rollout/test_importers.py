@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import ContextItem
+from pipeline.core.records import ContextItem, Trajectory
 from pipeline.grammars.spans import cover_error
-from pipeline.rollout.importers import import_outputs
+from pipeline.rollout.importers import SkippedLine, iterate_outputs
 from tests.grammars.test_prograph import FIRST as PROGRAPH_QUERY
 from tests.grammars.test_prograph import KNOWLEDGE
 from tests.grammars.test_prograph import LAST as PROGRAPH_ANSWER
@@ -21,6 +21,12 @@ from tests.grammars.test_search_r1 import OUTPUT as SEARCH_R1_OUTPUT
 def _write(path: Path, *rows: dict[str, object]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def import_outputs(paths: list[Path], **options: str) -> tuple[list[Trajectory], list[SkippedLine]]:
+    items = list(iterate_outputs(paths, **options))
+    trajectories = [item for item in items if isinstance(item, Trajectory)]
+    return trajectories, [item for item in items if isinstance(item, SkippedLine)]
 
 
 ROW = {"dataset": "NQ", "question": "who?", "golden": ["Röntgen"], "full_output": SEARCH_R1_OUTPUT}
