@@ -126,14 +126,10 @@ def pairs_table(comparison: Comparison) -> Table:
     """Kinds of pairs by round."""
     kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
     cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
-    rows = [
-        [
-            group,
-            str(number),
-            *(_number(cells.get((group, number, kind)), 1, 0, "0") for kind in kinds),
-        ]
-        for group, number in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs)
-    ]
+    rows = []
+    for place in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs):
+        counts = [_number(cells.get((*place, kind)), 1, 0, "0") for kind in kinds]
+        rows.append([*map(str, place), *counts])
     return Table("Preference pairs by kind", ["row", "round", "pairs", *kinds[1:]], rows)
 
 

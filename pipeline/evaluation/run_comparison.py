@@ -109,11 +109,7 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
         settings=_differences([_without_seeds(group[0].settings) for group in groups]),
         means=[row for group in groups for row in _means(group)],
         tests=[row for group in groups[1:] for row in _tests(groups[0], group)],
-        pairs=[
-            row
-            for group in groups
-            for row in pair_rows(_label(group), [run.pairs for run in group])
-        ],
+        pairs=[row for g in groups for row in pair_rows(_label(g), [run.pairs for run in g])],
     )
 
 

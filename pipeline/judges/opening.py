@@ -19,6 +19,8 @@ from pipeline.llm.chat import Usage
 from pipeline.llm.models import Models
 from pipeline.llm.replies import ReplyExchange
 
+_TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
+
 
 @dataclass(frozen=True)
 class Judging:
@@ -45,7 +47,7 @@ class Judging:
         judge = self._noiseless_judge(kind, model)
         if model.noisy is None:
             return judge
-        return NoisyJudge(judge, model.noisy.share, model.noisy.seed)
+        return NoisyJudge(judge, model.noisy.share)
 
     def _noiseless_judge(self, kind: str, model: JudgeModel) -> Judge:
         if model.backend == "closed-world":
@@ -59,12 +61,9 @@ class Judging:
         chat.progress = self.progress
         self.replies.attach(kind, chat)
         if model.endpoint is not None:
-            return LlmJudge(
-                chat, model=model.endpoint.model, max_tokens=model.max_tokens, tries=model.tries
-            )
+            return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
         # A second try is useless here: greedy decoding repeats its answer.
-        name = str(model.model)
-        return LlmJudge(chat, model=name, max_tokens=model.max_tokens, in_process=True)
+        return LlmJudge(chat, model=str(model.model), in_process=True)
 
 
 @dataclass
@@ -85,8 +84,6 @@ class PolicyAnswers:
         with judging.models.policy_chat(self.adapter) as chat:
             chat.progress = judging.progress
             judging.replies.attach("policy", chat)
-            answers = closed_book_answers(
-                queries, chat, self.grammar, system=judging.settings.system
-            )
+            answers = closed_book_answers(queries, chat, self.grammar)
         self.usage = replace(chat.usage)
         return answers

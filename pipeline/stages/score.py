@@ -62,6 +62,9 @@ _SAMPLING = {
 }  # fmt: skip
 
 
+_BATCH = 512  # trajectories scored at once, which a kill can lose
+
+
 def run(context: StageContext) -> dict[str, int]:
     """Fill ``context.output`` with trajectories.parquet and statistics.json.
 
@@ -75,7 +78,7 @@ def run(context: StageContext) -> dict[str, int]:
         context.output,
         context.checkpoint_dir,
         trained.scorer(settings, StageInputs(context)),
-        batch=None if trained.whole_shard else settings.batch,
+        batch=None if trained.whole_shard else _BATCH,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,

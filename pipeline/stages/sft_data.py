@@ -303,14 +303,8 @@ def _find_known_facts(
         _ask_base_model(context, hops, replies),
         search_share=settings.searched,
         num_closed_book=settings.rehearsed,
-        system=_system_message(context),
         seed=context.seed,
     )
-
-
-def _system_message(context: StageContext) -> str | None:
-    judges = context.config.judges
-    return judges.system if judges is not None else None
 
 
 def _ask_base_model(
@@ -329,7 +323,6 @@ def _ask_base_model(
             [hop.question for hop in hops],
             chat,
             grammar(context.config.grammar),
-            system=_system_message(context),
             max_tokens=_CLOSED_BOOK_TOKENS,
         )
         print(chat.usage.line())

@@ -30,9 +30,7 @@ def run(
             str(n),
             "musique",
             None,
-            value,
-            value,
-            value,
+            *[value] * 3,
             True,
             2,
             2,
@@ -43,7 +41,7 @@ def run(
             None,
             2,
             hop,
-        )  # fmt: skip  # type: ignore[arg-type]
+        )  # type: ignore[arg-type]
         for n, value in enumerate(em)
     ]
     return RunResults(

@@ -241,10 +241,7 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
 
 
 def report(context: StageContext, facts: DataFacts) -> list[Check]:
-    """Write ``preflight.json`` and the table, and note the faults in the manifest.
-
-    Raises TrainingError for a fault with ``preflight: refuse``.
-    """
+    """Write ``preflight.json`` and the table, and note the faults in the manifest."""
     checks = facts.checks()
     write_json(context.output / PREFLIGHT, as_json(facts, checks))
     print("checks of the training data:")
@@ -255,11 +252,6 @@ def report(context: StageContext, facts: DataFacts) -> list[Check]:
     print(f"verdict: {verdict}", flush=True)
     if faults:
         context.notes["preflight"] = faults
-        if context.config.preflight == "refuse":
-            raise TrainingError(
-                "preflight is refuse, and the training data is beyond its limits: "
-                f"{'; '.join(faults)}"
-            )
     return checks
 
 
