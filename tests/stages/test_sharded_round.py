@@ -64,7 +64,6 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
         "prompt": {"system": "S"},
         "grammar": method,
         "rewards": {"kind": method},
-        "pairs": {"limit": 5},
         "sft_data": {"sizes": {1: 1}},
         "sft": {"learning_rate": 0.1, "batch_size": 1},
         "dpo": {"learning_rate": 0.1, "batch_size": 1, "over_long": "drop"},
