@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars.sanitize import escape_tokens, sanitize
+from pipeline.grammars.sanitize import escape_tokens
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import (
     control_ids,
-    control_tokens,
     decode,
     observation_ids,
     prompt_ids,
     prompt_text,
 )
-from pipeline.llm.endpoint import without_control
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
@@ -81,20 +78,6 @@ def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: T
         assert added_in_prompt(f"Who {text}?") == plain, text
 
 
-def test_escaped_text_says_the_same(tokenizer: Tokenizer) -> None:
-    tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
-    for text in hostile_texts(tokenizer, 1000):
-        assert unescaped(escape_tokens(text, tokens)) == unescaped(text)
-        sanitized = sanitize(text, control_tokens(tokenizer))
-        assert unescaped(sanitized) == unescaped(" ".join(text.split()))
-
-
-def unescaped(text: str) -> str:
-    for reference, character in {"&lt;": "<", "&gt;": ">", "&#91;": "[", "&#93;": "]"}.items():
-        text = text.replace(reference, character)
-    return text
-
-
 def test_observations_of_supervised_examples_hold_no_added_token(tokenizer: Tokenizer) -> None:
     """Their documents were sanitized without the tokenizer."""
     document = "x ".join(token.content for token in tokenizer.added_tokens_decoder.values())
@@ -149,20 +132,3 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
 
 # Each takes hours where the time grows with the square of the length.
 LONG = 1_000_000
-NESTED = {
-    "tags in tags": "<think" * (LONG // 6) + ">" * (LONG // 6),
-    "tokens in tokens": "<|a" * (LONG // 4) + "|>" * (LONG // 4),
-    "open tags": "<think " * (LONG // 7),
-    "line breaks": "\n" * LONG,
-    "step markers without a number": "\nStep  " * (LONG // 7),
-    "brackets": "[ /" * (LONG // 3),
-    "bars": "<|" + "| " * (LONG // 2),
-}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("text", NESTED.values(), ids=NESTED.keys())
-def test_the_time_to_sanitize_grows_linearly(text: str) -> None:
-    sanitized = sanitize(text, ("<|im_end|>", "@@ROLE@@"))
-    assert not re.search(r"<think|<\|", sanitized)
-    assert not re.search(r"<\|", without_control(text))

@@ -52,10 +52,6 @@ def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_count
     assert (len(result.questions), result.skipped) == (1, 1)
 
 
-def test_limit_reads_only_the_first_questions(tmp_path):
-    assert len(read(tmp_path, EVIDENCE, {**EVIDENCE, "id": "z"}, limit=1).questions) == 1
-
-
 def test_a_question_without_gold_passages_is_an_error_with_file_and_line(tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question": "Who?", "answer": ["Ann"]}\n')

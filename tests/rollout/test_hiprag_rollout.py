@@ -8,7 +8,7 @@ from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import mismatch
 from pipeline.training.encode import IGNORED, encode_sft
 from tests.grammars.test_hiprag import HOSTILE
-from tests.rollout.test_sampler import TOKENIZER, Documents, Outage, rolled
+from tests.rollout.test_sampler import TOKENIZER, Documents, rolled
 
 HIPRAG = grammar("hiprag", special_tokens=TOKENIZER.all_special_tokens)
 SEARCHING = "Who?</reasoning>\n<search>who?</search>"
@@ -78,11 +78,6 @@ def test_after_the_step_budget_the_rollout_inserts_the_answer_tag():
     assert trajectory.output.endswith("\n</step>\n</think>\n<answer>Oslo</answer>")
     assert trajectory.spans[-2][2] == "observation"
     assert (trajectory.format_ok, trajectory.stop, len(trajectory.steps)) == (True, "answer", 2)
-
-
-def test_a_failed_search_ends_the_trajectory_with_stop_retrieval_error():
-    trajectory = roll(SEARCHING, CONCLUSION, ANSWER, retriever=Outage("who?"))
-    assert (trajectory.stop, trajectory.format_ok) == ("retrieval_error", False)
 
 
 class HostileDocuments(Documents):

@@ -32,11 +32,6 @@ def test_sizes_are_met_when_enough_trajectories_exist() -> None:
     assert by_hops(test) == {1: 4, 2: 3, 3: 2}
 
 
-def test_too_few_trajectories_are_divided_in_proportion() -> None:
-    train, test = split(TRAJECTORIES, {2: 90}, {2: 10}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({2: 18}, {2: 2})
-
-
 @pytest.mark.parametrize(
     ("available", "size", "test_size", "train", "test"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
@@ -79,12 +79,6 @@ def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
     origin = small_adapter(base, tmp_path / "origin")
     with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to them"):
         run_start(context(tmp_path, base, origin, r=3))
-
-
-def test_a_directory_without_a_policy_is_refused(tmp_path: Path, base: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no policy"):
-        run(context(tmp_path, base, tmp_path / "empty"))
 
 
 def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> None:

@@ -25,8 +25,6 @@ from pipeline.run.launch import (
     Machines,
     Plan,
     command,
-    follow,
-    with_processes,
     write_accelerate_config,
 )
 from pipeline.run.progress import ProgressFile, read_progress
@@ -185,26 +183,6 @@ def test_machines_that_no_executor_gave_are_refused(run: Run) -> None:
         run_sft(context)
 
 
-def test_a_machine_ends_with_a_stage_that_did_not_train(tmp_path: Path) -> None:
-    (tmp_path / ENDED).touch()
-    assert follow(Machines(2, 1, str(tmp_path), "127.0.0.1")) == 0
-
-
-def test_each_machine_launches_data_parallel_training() -> None:
-    words = command(Plan("job.json", 8, "bf16", "own.yaml", machines=2, address="a", port=7), 1)
-    assert words[words.index("--config_file") + 1] == "own.yaml"
-    assert words[words.index("--machine_rank") + 1] == "1"
-
-
-@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
-def test_sharded_training_by_the_environment_is_refused(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "true")
-    with pytest.raises(ConfigError, match=f"{name} is set .*; unset it, .* shard_base: true"):
-        run_sft(run.context("sft", name))
-
-
 @pytest.mark.slow
 def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     run: Run, monkeypatch: pytest.MonkeyPatch
@@ -256,19 +234,6 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     assert fewer.notes["processes"] == {"set": 2, "started": 1}
     assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays 4" in capfd.readouterr().out
     assert "processes" not in alone.notes
-
-
-def test_a_single_process_sees_one_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With several, Trainer would wrap the model in nn.DataParallel, which TRL refuses."""
-    import torch
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    two = run.context("sft", "both", sft={"processes": 2})
-    assert with_processes(two, "sft") is two
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
-    with_processes(run.context("sft", "first"), "sft")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_each_machine_needs_the_gpus_of_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:

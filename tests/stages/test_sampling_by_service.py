@@ -3,13 +3,12 @@
 The policy is a random model; ``retrieval.rounds: single`` retrieves once per trajectory.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import config
-from pipeline.core.errors import RetrievalUnavailable, StoreError
+from pipeline.core.errors import RetrievalUnavailable
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.retrieval.fingerprint import RetrievalIdentity
@@ -118,8 +117,3 @@ def test_a_service_with_another_index_is_refused_before_the_engine_starts(inputs
         with pytest.raises(RetrievalUnavailable, match="its retrieval differs"):
             run(stage)
     assert not list(stage.checkpoint_dir.rglob("*.parquet"))
-
-
-def test_a_service_needs_a_stage_of_a_store(inputs, tmp_path):
-    with pytest.raises(StoreError, match="needs the fingerprints of a store"):
-        run(replace(context(inputs, tmp_path, "http://x"), key=None))

@@ -63,13 +63,6 @@ def test_the_bytes_are_those_of_one_shard(tmp_path: Path, count: int) -> None:
     assert json.loads((output / "stops.json").read_text()) == {"answer": 14}
 
 
-def test_consecutive_parts_of_the_stage_score_stay_in_their_order(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "expected.parquet", SAMPLED, Trajectory)
-    output = merged(tmp_path, [SAMPLED[:5], SAMPLED[5:]], "score")
-    expected = (tmp_path / "expected.parquet").read_bytes()
-    assert (output / "trajectories.parquet").read_bytes() == expected
-
-
 def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
     first, second = in_turns(2)
     with pytest.raises(StoreError, match=r"q1 has the samples \[1\]; expected 0 to 1"):
