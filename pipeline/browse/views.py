@@ -35,7 +35,7 @@ from pipeline.browse.texts import (
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
-from pipeline.evaluation.terminal_steps import answer_line, cost_line
+from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
 from pipeline.pairs.select import PAPER, Candidate

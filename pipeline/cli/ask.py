@@ -157,7 +157,7 @@ def _answer_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 def _step_fields(step: Step) -> dict[str, Any]:
     """The search query of a step, its results, and the other fields that its grammar fills."""
-    from pipeline.evaluation.terminal_steps import query
+    from pipeline.evaluation.terminal import query
 
     fields = dataclasses.asdict(step)
     named = {name: value for name, value in fields.items() if value not in ("", None, [])}
@@ -169,8 +169,7 @@ def _print(question: Question, answers: Answers, whole: bool) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    from pipeline.evaluation.terminal import beside, printable
-    from pipeline.evaluation.terminal_steps import cost_line, steps_text
+    from pipeline.evaluation.terminal import beside, cost_line, printable, steps_text
 
     terminal = console(120)
     terminal.rule(Text(printable(question.question), style="bold"), align="left")

@@ -35,10 +35,16 @@ from pipeline.methods import StepOptions, method
 from pipeline.run.context import StageContext
 from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
 from pipeline.sft_data.paragraphs import Paragraphs
-from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
+from pipeline.sft_data.split import (
+    Example,
+    SupervisedTrajectory,
+    check_examples,
+    check_supply,
+    split,
+    supply,
+)
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
-from pipeline.sft_data.subquery import fill, fluent
-from pipeline.sft_data.supply import check_examples, check_supply
+from pipeline.sft_data.templates import fill, fluent
 from pipeline.stages.files.shards import shard_directories
 
 _CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question

@@ -6,8 +6,7 @@ import pytest
 
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
 from pipeline.evaluation.failures import Diagnosis, FailureMode, diagnose
-from pipeline.evaluation.gold_hops import GoldHop, gold_hops
-from pipeline.evaluation.name_match import SearchableText
+from pipeline.evaluation.gold_hops import GoldHop, SearchableText, gold_hops
 from tests.evaluation.hops import (
     BORN,
     DIRECTED,

@@ -3,9 +3,8 @@
 import pytest
 
 from pipeline.core.records import ContextItem, Message, SftExample
-from pipeline.evaluation.masks import decode_mask
 from pipeline.grammars.base import grammar
-from pipeline.grammars.tokens import mismatch
+from pipeline.grammars.tokens import decode_mask, mismatch
 from pipeline.training.encode import IGNORED, encode_sft
 from tests.grammars.test_hiprag import HOSTILE
 from tests.rollout.test_sampler import TOKENIZER, Documents, rolled

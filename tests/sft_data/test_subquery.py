@@ -5,8 +5,7 @@ import random
 import pytest
 
 from pipeline.sft_data.mentions import longest_mentions, mention
-from pipeline.sft_data.subquery import fill, fluent
-from pipeline.sft_data.templates import SUMMARIES, summary
+from pipeline.sft_data.templates import SUMMARIES, fill, fluent, summary
 
 
 @pytest.mark.parametrize(

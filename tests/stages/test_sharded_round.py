@@ -119,7 +119,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(
 ) -> None:
     whole = round_of(tmp_path / "whole", base, 1)
     pairs = read_records(tmp_path / "whole/pair/whole/output/pairs.parquet", Pair)
-    assert len(pairs) == 5
+    assert len(pairs) == 7
     assert {"sample/trajectories.parquet", "score/trajectories.parquet", TRAINING} < whole.keys()
     assert round_of(tmp_path / "divided", base, count, **sampling) == whole
 
