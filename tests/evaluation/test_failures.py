@@ -122,13 +122,6 @@ def test_the_first_failed_hop_determines_the_failure_mode() -> None:
     )
 
 
-def test_a_hop_whose_answer_the_policy_wrote_does_not_fail_without_retrieved_items() -> None:
-    assert failure(film_trajectory("Ostar", first_step(), second_step(says="Ostar"))) == (
-        "not_retrieved",
-        2,
-    )
-
-
 def test_a_wrong_answer_without_gold_annotations_is_other() -> None:
     yes = film_trajectory("no", first_step(), second_step(), answers=["yes"], evidence=[])
     assert diagnose(yes) == Diagnosis(FailureMode.OTHER, None, 2)
@@ -161,24 +154,6 @@ def test_the_hops_of_a_comparison_are_checked_by_sentences(gold: str) -> None:
     )
     twice = river(wrong, river_step("Ime", ime), river_step("Ime", ime), gold=gold)
     assert diagnose(twice) == Diagnosis(FailureMode.NOT_ASKED, 2, 2)
-
-
-def test_a_single_hop_is_checked_by_its_answer() -> None:
-    single = {
-        "hop": "single",
-        "evidence": [],
-        "question": "where was Mara Venn born",
-        "dataset": "nq",
-    }
-    assert (
-        diagnose(film_trajectory("Ostar", second_step(BORN, says="Ostar"), **single)).failure_mode
-        is FailureMode.MISREAD
-    )
-    assert (
-        diagnose(film_trajectory("Ostar", second_step(says="Ostar"), **single)).failure_mode
-        is FailureMode.NOT_RETRIEVED
-    )
-    assert diagnose(film_trajectory("Ostar", **single)).failure_mode is FailureMode.STOPPED_EARLY
 
 
 def test_hiprag_searches_and_conclusions_are_read() -> None:

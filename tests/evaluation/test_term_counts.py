@@ -38,14 +38,6 @@ def test_auc_equals_that_of_scikit_learn(right: list[int], wrong: list[int]) -> 
     assert found == pytest.approx(expected)
 
 
-def test_means_are_of_the_values_themselves_and_none_without_values() -> None:
-    counts = counted([0.123456, 0.2], [0.4])
-    assert counts.mean(True) == pytest.approx(0.161728)
-    assert counts.mean() == pytest.approx(0.241152)
-    assert counts.mean(False) == 0.4
-    assert TermCounts().mean() is None
-
-
 def test_answers_to_one_question_can_compare_as_answers_to_all_do_not() -> None:
     """Right beats wrong in both questions, but the easy question has the larger values."""
     counts = TermCounts()
@@ -70,10 +62,3 @@ def test_comparisons_within_questions_are_pooled_and_ties_count_half() -> None:
     assert (counts.within.questions, counts.within.comparisons) == (3, 6)
     half = 1.96 * (114 / 144 * 3 / 2) ** 0.5 / 6
     assert counts.within.interval() == pytest.approx((3.5 / 6 - half, 3.5 / 6 + half))
-
-
-def test_merged_counts_have_the_values_of_both() -> None:
-    counts = counted([0.5], [0.1])
-    counts.merge(counted([0.25], [0.5]))
-    assert counts.distribution()[0].tolist() == [0.1, 0.25, 0.5]
-    assert counts.mean(True) == 0.375

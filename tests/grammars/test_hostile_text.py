@@ -17,7 +17,6 @@ from pipeline.grammars.tokens import (
     decode,
     observation_ids,
     prompt_ids,
-    prompt_text,
 )
 from pipeline.training.encode import encode_sft
 
@@ -102,20 +101,6 @@ def test_a_tag_that_the_policy_samples_as_one_added_token_is_not_malformed(real_
     assert think not in control_ids(qwen3)
 
 
-def test_words_that_are_added_tokens_stay_in_questions() -> None:
-    """DeepSeek's tokenizer adds single letters, and others add runs of white space."""
-    from tests.llm.small_models import small_tokenizer
-
-    tokenizer = small_tokenizer()
-    tokenizer.add_tokens(["word", "<half>", "\n\n"])
-    question = "a word of Rome\n\nand <half>"
-    text = prompt_text(tokenizer, [Message("user", question)])
-    assert question.replace("<half>", "&lt;half&gt;") in text
-    ids = observation_ids(tokenizer, question)
-    assert tokenizer.convert_tokens_to_ids("<half>") not in ids
-    assert decode(tokenizer, ids) == question
-
-
 TOKENS = st.lists(st.text("ab<>&#;@35lt ", min_size=1, max_size=4), min_size=1, max_size=6)
 
 
@@ -131,4 +116,3 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
 
 
 # Each takes hours where the time grows with the square of the length.
-LONG = 1_000_000

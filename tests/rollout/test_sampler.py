@@ -303,16 +303,6 @@ def test_a_spent_budget_ends_the_trajectory(budget, stop):
     assert len(trajectory.output) > 0
 
 
-def test_a_prompt_as_long_as_the_model_gives_an_empty_trajectory():
-    [trajectory] = rolled(max_model_len=5)
-    assert (trajectory.output, trajectory.token_ids, trajectory.spans, trajectory.stop) == (
-        "",
-        [],
-        [],
-        "max_tokens",
-    )
-
-
 def test_single_retrieval_retrieves_the_question_before_the_model_writes():
     documents = Documents()
     [trajectory] = rolled({"</Reference>\n": ANSWER}, retriever=documents, single_retrieval=True)

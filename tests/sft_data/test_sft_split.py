@@ -49,13 +49,6 @@ def test_the_test_never_takes_the_last_trajectory_from_training(
     assert tuple(map(len, parts)) == (train, test)
 
 
-def test_a_question_is_not_held_out_when_training_needs_its_steps() -> None:
-    train, test = split(TRAJECTORIES[:1], {1: 5}, {2: 1}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({1: 2}, {})
-    train, test = split(TRAJECTORIES[:2], {1: 5}, {2: 2}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({1: 2}, {2: 1})
-
-
 def test_supply_counts_complete_trajectories_and_distinct_steps() -> None:
     trajectories = [
         trajectory("a", ["one", "two"]),

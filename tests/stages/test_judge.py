@@ -12,7 +12,7 @@ from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import JudgedStep, Verdict
 from pipeline.judges.judge_steps import judge_steps
 from pipeline.run.store import read_manifest
-from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, StepsOfFile, judge_to
+from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, judge_to
 from tasks.judge import Judge
 from tasks.run import RunFailed, run, task_for
 from tests.judges.known_judges import KnownJudge, KnownPolicy, trajectory
@@ -79,20 +79,6 @@ def test_too_many_unknown_verdicts_fail_and_the_files_are_kept(tmp_path: Path):
     assert "expected at most 24.0% (judges.unknown_ceiling)" in str(error.value)
     assert len(read_records(tmp_path / "checkpoints" / VERDICTS, Verdict)) == 4
     assert not (tmp_path / "out").exists()
-
-
-def test_trajectories_without_steps_need_no_judge(tmp_path: Path):
-    search = Step(reasoning="r", search="Who?", conclusion="Ann")
-    trajectories = [trajectory("a", "hiprag"), trajectory("b", "hiprag", search)]
-    trajectories[1].stop = "retrieval_error"
-    write_parquet(tmp_path / "trajectories.parquet", trajectories, Trajectory)
-    judge = KnownJudge()
-    counts = judge_to(
-        tmp_path, tmp_path / "checkpoints", StepsOfFile(tmp_path / "trajectories.parquet"),
-        KnownPolicy(), judge, judge, ceiling=0,
-    )  # fmt: skip
-    assert counts == {"steps": 0, "calls": 0, "unknown": 0}
-    assert judge.cases == []
 
 
 @pytest.fixture(scope="module")

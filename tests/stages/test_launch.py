@@ -23,9 +23,6 @@ from pipeline.run.context import StageContext
 from pipeline.run.launch import (
     ENDED,
     Machines,
-    Plan,
-    command,
-    write_accelerate_config,
 )
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
@@ -197,18 +194,6 @@ def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     monkeypatch.setenv("HF_HOME", str(run.root / "home"))
     context = run.context("sft", "own-configuration", sft={"processes": 2})
     assert run_sft(context)["examples"] == 8
-
-
-def test_accelerate_starts_what_the_settings_say(run: Run) -> None:
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-
-    words = command(Plan("job.json", 2, "bf16", str(write_accelerate_config(run.root))))
-    arguments = words[words.index("accelerate.commands.launch") + 1 :]
-    found, *_ = _validate_launch_command(launch_command_parser().parse_args(arguments))
-    assert found.multi_gpu
-    assert (found.use_fsdp, found.use_deepspeed) == (False, False)
-    assert (found.gpu_ids, found.num_processes, found.num_machines) == ("all", 2, 1)
-    assert found.mixed_precision == "bf16"
 
 
 def weights(context: StageContext) -> Any:

@@ -147,12 +147,6 @@ def test_trajectories_without_rewards_and_repeated_ids_are_refused(tmp_path: Pat
         run_stage(tmp_path, [scored(0, 0, good=True)] * 2)
 
 
-def test_trajectories_of_a_question_that_are_apart_are_refused(tmp_path: Path) -> None:
-    apart = [scored(0, 0, good=False), scored(1, 0, good=True), scored(0, 1, good=True)]
-    with pytest.raises(InputError, match=r"trajectories.parquet:3: question q0 occurs again"):
-        run_stage(tmp_path, apart)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", True])
 def test_rewards_that_are_no_finite_number_are_refused(tmp_path: Path, value: Any) -> None:
     rewards = {"outcome": 1.0, "format": 1.0, "process": value}

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -24,7 +23,6 @@ from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
-from tests.recorded_progress import RecordedProgress
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
@@ -184,22 +182,3 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
         scored([over, over], "twice")
     with pytest.raises(InputError, match="a has 2 steps and 0 verdicts"):
         scored([other], "none")
-
-
-def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    whole = RecordedProgress()
-    output = _run(tmp_path, Lexical(), "whole", progress=whole)
-    total = pq.read_metadata(output / "trajectories.parquet").num_rows
-    assert (whole.starts, whole.done) == ([(total, "trajectories", 0)], total)
-    assert "means over" in caplog.text
-    again = RecordedProgress()
-    _run(tmp_path, DyingSimilarity(0), "again", progress=again)
-    assert again.done == total
-    shards = [RecordedProgress(), RecordedProgress()]
-    for number, shard in enumerate(shards):  # a shard has whole questions
-        _run(tmp_path, Lexical(), f"shard-{number}", shard=(number, 2), progress=shard)
-        assert shard.starts == [(shard.done, "trajectories", 0)]
-    assert sum(shard.done for shard in shards) == total
