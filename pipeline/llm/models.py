@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from pipeline.config.base import Endpoint, EngineConfig
+from pipeline.config.base import AskedModel, EngineConfig
 from pipeline.config.policy import Model
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.model_files import model_hash
@@ -20,19 +19,6 @@ from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import Engine
 from pipeline.llm.merged_adapter import merged_models
 from pipeline.llm.open_engine import open_engine
-
-
-class ChatSettings(Protocol):
-    """A settings block that names a chat model: either ``endpoint`` or ``model`` is set."""
-
-    @property
-    def endpoint(self) -> Endpoint | None: ...
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def engine(self) -> EngineConfig: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +34,7 @@ class Models:
     hashes_file: Path
     seed: int = 0
 
-    def chat(self, block: str, settings: ChatSettings, cache: ContentCache | None = None) -> Chat:
+    def chat(self, block: str, settings: AskedModel, cache: ContentCache | None = None) -> Chat:
         """The chat model of a settings block; ``block`` is its name for error messages.
 
         Cached answers are reused; ``cache`` takes the place of the cache of all runs. Nothing is

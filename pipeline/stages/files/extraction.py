@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from pipeline.config import Graph, Hypergraph
+from pipeline.config.base import AskedModel
 from pipeline.core.columns import Records
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError, StoreError
@@ -51,7 +51,7 @@ def corpus_chunks(context: StageContext) -> Records[Chunk]:
 def extract_by_model(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
 ) -> Iterator[Extracted]:
@@ -67,7 +67,7 @@ def extract_by_model(
 
 
 def extract_by_shards(
-    context: StageContext, settings: Graph | Hypergraph, chunks: Sequence[Chunk]
+    context: StageContext, settings: AskedModel, chunks: Sequence[Chunk]
 ) -> Iterator[Extracted]:
     """Like `extract_by_model`, from the answers that the shards have written.
 
@@ -82,7 +82,7 @@ def extract_by_shards(
 def write_answers(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
 ) -> dict[str, int]:
@@ -97,7 +97,7 @@ def write_answers(
 def _ask(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
     rows: tuple[int, int],
@@ -166,7 +166,7 @@ def _distinct(records: Iterable[ReplyRecord]) -> Iterable[Reply]:
 
 def _extracted(
     context: StageContext,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     files: Iterable[Path],
     *,
@@ -200,7 +200,7 @@ def _extracted(
     usage.write(context.output)
 
 
-def _usage(settings: Graph | Hypergraph) -> Usage:
+def _usage(settings: AskedModel) -> Usage:
     if settings.endpoint is None:
         return Usage()
     prices = settings.endpoint.prices
