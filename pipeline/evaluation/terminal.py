@@ -75,20 +75,14 @@ def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
     """
     sides = (
         (
-            f"chosen {pair.chosen_id}",
-            pair.chosen,
-            pair.chosen_ids,
-            pair.chosen_spans,
-            pair.chosen_rewards,
+            f"chosen {pair.chosen_id}", pair.chosen, pair.chosen_ids,
+            pair.chosen_spans, pair.chosen_rewards,
         ),
         (
-            f"rejected {pair.rejected_id}",
-            pair.rejected,
-            pair.rejected_ids,
-            pair.rejected_spans,
-            pair.rejected_rewards,
+            f"rejected {pair.rejected_id}", pair.rejected, pair.rejected_ids,
+            pair.rejected_spans, pair.rejected_rewards,
         ),
-    )
+    )  # fmt: skip
     return [
         _panel(title, _decode(tokenizer, ids, spans, where) or _as_written(messages), rewards)
         for title, messages, ids, spans, rewards in sides
