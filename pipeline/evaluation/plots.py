@@ -111,7 +111,7 @@ def learning_curve(
         for x, value in zip(positions, values, strict=True):
             above = number == F1
             place: Any = {"va": "bottom" if above else "top", "ha": "center", "fontsize": 7.5}
-            _annotate(axes, f"{value:.1f}", (x, value), (0, 6 if above else -6), **place)
+            _annotate(axes, f"{value:.1f}", (float(x), value), (0, 6 if above else -6), **place)
     axes.set_xticks(positions, _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:

@@ -100,7 +100,8 @@ class RetrievalMetrics:
     def as_json(self) -> dict[str, Any]:
         """A flat object with keys such as ``recall@5``, for ``--json``."""
         values = asdict(self)
-        return values.pop("recall") | values
+        recall: dict[str, Any] = values.pop("recall")
+        return recall | values
 
 
 @dataclass(frozen=True, slots=True)
