@@ -23,7 +23,6 @@ from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, SftExample, Trajectory
-from pipeline.methods import method
 from pipeline.run.context import StageContext
 from pipeline.training.advantages import (
     EncodedTrajectory,
@@ -236,8 +235,7 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
     length = config.trainer.max_length
     if config.objective == "grpo":
         return trajectory_facts(data / "trajectories.parquet", length, questions)
-    kinds = method(config.rewards.kind).pair_kinds
-    return pair_facts(data / "pairs.parquet", length, questions, kinds)
+    return pair_facts(data / "pairs.parquet", length, questions)
 
 
 def report(context: StageContext, facts: DataFacts) -> list[Check]:
@@ -260,6 +258,5 @@ def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
     return {
         "data": facts.unit,
         "records": facts.records,
-        "kinds": dict(facts.kinds.most_common()),
-        "checks": [check.as_json() for check in checks],
+        "checks": [asdict(check) for check in checks],
     }
