@@ -197,7 +197,7 @@ def on_this_machine(
 
     Raises AssertionError when a contender gives other tokens than another.
     """
-    from pipeline.stages.policy import open_rollout
+    from pipeline.stages.sample import open_rollout
 
     with open_rollout(context, adapter) as (engine, retriever, _):
         assert retriever is not None
@@ -315,7 +315,7 @@ def _recorded(run: Run, config: Config, everything: Sequence[Trajectory], count:
     because that trajectory cannot be replayed.
     """
     from pipeline.grammars.tokenizer import model_tokenizer
-    from pipeline.stages.policy import rollout_settings
+    from pipeline.stages.sample import rollout_settings
     from pipeline.training.lora import locate_base
 
     unknown = {

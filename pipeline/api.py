@@ -256,7 +256,7 @@ class Run:
         >>> [trajectory] = run.roll_out([question], policy=3, temperature=0)
         >>> print(trajectory.answer, [step.subquery for step in trajectory.steps])
         """
-        from pipeline.stages.policy_rollout import roll_out_policy
+        from pipeline.stages.sample import roll_out_policy
 
         policy = self._policy(policy)
         records = [_question(question) for question in questions]
@@ -289,7 +289,8 @@ class Run:
         >>> [trajectory] = run.ask([question], policy="base")
         >>> print(trajectory.answer, [step.context for step in trajectory.steps])
         """
-        from pipeline.stages.answering import open_answering, question_record
+        from pipeline.rollout.answering import question_record
+        from pipeline.stages.sample import open_answering
         from tasks.asking import asked_policies
 
         records = [question_record(question) for question in questions]

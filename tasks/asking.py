@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from pipeline.core.errors import StoreError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.run.store import Depth
-from pipeline.stages.policy_directory import checked_policy
+from pipeline.training.lineage import checked_policy
 from tasks.base import StageTask
 from tasks.build import check_needs
 from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
@@ -29,14 +30,14 @@ from tasks.named_policies import NamedPolicy, complete_policies, find_policy, ru
 from tasks.needs import needs
 
 if TYPE_CHECKING:
-    from pipeline.stages.answering import PolicyProcess
+    from pipeline.rollout.answering import PolicyProcess
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class AskedPolicy:
-    """A policy with the context with which `pipeline.stages.answering` opens it."""
+    """A policy with the context with which `pipeline.stages.sample` opens it."""
 
     named: NamedPolicy
     policy: Policy
@@ -67,7 +68,9 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
         key=evaluating.key if config.retrieval.service else None,
     )
     return [
-        AskedPolicy(policy, checked_policy(policy.directory, config), context)
+        AskedPolicy(
+            policy, checked_policy(policy.directory, config.model.base, config.hashes_file), context
+        )
         for policy in distinct
     ]
 
@@ -82,7 +85,8 @@ def opened(
     ConfigError when the machine has fewer GPUs than the engine needs, and the errors of opening an
     engine.
     """
-    from pipeline.stages.answering import PolicyProcess
+    from pipeline.rollout.answering import PolicyProcess
+    from pipeline.stages.sample import open_in_process
 
     with ExitStack() as stack:
         environment = stack.enter_context(_leased(task, len(asked), tell))
@@ -91,7 +95,8 @@ def opened(
             name, kind = each.named.name, each.context.config.engine.kind
             started = time.monotonic()
             tell(f"{name}: {each.named.source}; starting {kind}")
-            process = PolicyProcess(name, each.context, each.policy, environment)
+            opening = partial(open_in_process, each.context.to_json(), each.policy)
+            process = PolicyProcess(name, opening, environment)
             stack.callback(process.stop)
             process.wait_until_ready()
             tell(f"{name}: ready after {time.monotonic() - started:.1f} s")

@@ -45,10 +45,12 @@ class _EvaluatingAny(RollOutTask):
         return {}
 
     def files(self) -> dict[str, Path | str]:
-        from pipeline.stages.policy_directory import checked_policy
+        from pipeline.training.lineage import checked_policy
 
         _ = self._adapter  # hashed first: a change after this is noticed
-        policy = checked_policy(self._policy_dir, self.settings)
+        policy = checked_policy(
+            self._policy_dir, self.settings.model.base, self.settings.hashes_file
+        )
         return {
             **super().files(),
             "policy": policy.fingerprint,

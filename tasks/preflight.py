@@ -1,7 +1,7 @@
 """Checks of the finished training data of a run, without training (`steep check --training`).
 
 Input: a configuration's task. Output: for each round whose pairs or scored trajectories are
-complete, and for a finished cold start, the figures and checks of `pipeline.stages.preflight`.
+complete, and for a finished cold start, the figures and checks of `pipeline.training.preflight`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.core.errors import StoreError
 from pipeline.core.input_files import read_json
 from pipeline.run.store import Depth
-from pipeline.stages import preflight
+from pipeline.stages.files.training_data import PREFLIGHT, as_json, round_facts
 from pipeline.training.preflight import Check
 from tasks.base import StageTask, walk
 from tasks.named_policies import run_command
@@ -67,15 +67,15 @@ def _of_round(task: Train) -> CheckedData | None:
         for name, directory in task.input_directories().items()
         if name.startswith("questions-")
     }
-    facts = preflight.round_facts(settings, data.directory, questions)
+    facts = round_facts(settings, data.directory, questions)
     checks = facts.checks()
-    return CheckedData(task.label, data.directory, preflight.as_json(facts, checks), checks)
+    return CheckedData(task.label, data.directory, as_json(facts, checks), checks)
 
 
 def _of_sft(report: StageTask) -> list[CheckedData]:
     """The findings of the finished cold start, which counts its examples while tokenizing."""
     sft = report.clone(Sft)
-    file = sft.directory / preflight.FILE
+    file = sft.directory / PREFLIGHT
     if not sft.complete() or not file.is_file():  # an earlier version made it
         return []
     figures: dict[str, Any] = read_json(file)

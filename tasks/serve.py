@@ -33,7 +33,8 @@ def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence
             f"serve-retrieval needs {error.name}; pip install 'steep[serve]'"
         ) from None
     from pipeline.retrieval.base import Query
-    from pipeline.stages.resources import open_retriever, retrieval_identity
+    from pipeline.retrieval.factory import open_retriever
+    from pipeline.retrieval.fingerprint import RetrievalIdentity
 
     with bind_socket(host, port) as socket:  # fails for a port in use before the index is built
         directory = run(index)
@@ -41,9 +42,14 @@ def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence
         for task in stages.values():
             task.check_output(Depth.FOOTERS)
         fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
-        identity = retrieval_identity(settings, fingerprints, _reranker(index))
+        identity = RetrievalIdentity.from_settings(
+            settings.retrieval, fingerprints, _reranker(index)
+        )
         corpus, graph = (stages[name].directory for name in ("corpus", "graph"))
-        retriever = open_retriever(settings, corpus, graph, directory)
+        retriever = open_retriever(
+            settings.retrieval, settings.index, corpus, graph, directory,
+            cache_dir=settings.cache_dir,
+        )  # fmt: skip
         retriever.retrieve([Query("which models", ("are loaded",))])  # loads the models, or raises
         rows = read_manifest(directory)["counts"]
         literal = f"[{host}]" if ":" in host else host

@@ -44,11 +44,11 @@ from pipeline.index.embed import open_cache, open_embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.llm.engine import Engine
 from pipeline.llm.open_engine import open_engine
+from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.rollout.sampler import roll_out
 from pipeline.stages.corpus import write_chunks
-from pipeline.stages.policy import rollout_settings
-from pipeline.stages.resources import open_retriever
+from pipeline.stages.sample import rollout_settings
 from tasks.opened import policy_engine, retrieval
 from tasks.planning.memory import peak, searched
 from tasks.planning.sizes import published_count, sizes_of
@@ -82,7 +82,11 @@ def rollout(place: Place, figures: Figures, opened: Callable[..., Engine] = open
     with (
         _watched(place) as peak,
         closing(opened(settings.engine, directory, adapter=adapter, seed=0)) as engine,
-        closing(open_retriever(settings, *knowledge)) as retriever,
+        closing(
+            open_retriever(
+                settings.retrieval, settings.index, *knowledge, cache_dir=settings.cache_dir
+            )
+        ) as retriever,
     ):
         fill = _fill(place, settings)
         _sampled(engine, retriever, settings, "warm", max(1, count // 8))

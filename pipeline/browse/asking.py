@@ -1,7 +1,7 @@
 """Questions to the policies of a run, from the page *Ask*.
 
 Input: questions in words, from the web browser. Output: their answers as trajectories. The engine
-starts with the first question, in separate processes (`pipeline.stages.answering`), and a thread
+starts with the first question, in separate processes (`pipeline.rollout.answering`), and a thread
 waits for it, so that pages stay fast. One engine is open at a time. It ends when other policies are
 asked, after `IDLE` seconds without a question, or on demand, so that its GPUs are free for runs.
 """
@@ -25,7 +25,7 @@ from pipeline.core.errors import InputError, SteepError
 
 if TYPE_CHECKING:
     from pipeline.core.records import Question
-    from pipeline.stages.answering import Answered, PolicyProcess
+    from pipeline.rollout.answering import Answered, PolicyProcess
 
 IDLE = 600.0  # seconds
 _WAITING = 4  # questions that may wait; the engine answers one at a time

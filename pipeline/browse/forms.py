@@ -20,7 +20,7 @@ from starlette.requests import Request
 from pipeline.browse.asking import Asked, Desk
 from pipeline.browse.site import OpenRun
 from pipeline.core.errors import InputError
-from pipeline.stages.answering import question_record
+from pipeline.rollout.answering import question_record
 
 Form: TypeAlias = Mapping[str, str]
 TOKEN = "form_token"

@@ -35,15 +35,15 @@ from pipeline.browse.texts import (
 from pipeline.config.policy import Pairs
 from pipeline.core.errors import InputError, SteepError
 from pipeline.core.records import Pair, Trajectory
-from pipeline.evaluation.terminal_steps import answer_line, cost_line
+from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
 from pipeline.pairs.select import PAPER, Candidate
-from pipeline.stages.answering import LONGEST_QUESTION
+from pipeline.rollout.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
     from pipeline.browse.asking import Desk
-    from pipeline.stages.answering import Answered
+    from pipeline.rollout.answering import Answered
 
 Page = dict[str, Any]
 _CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}

@@ -17,7 +17,7 @@ from pipeline.core.records import Question, Step, Trajectory
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
-    from pipeline.stages.answering import Answered
+    from pipeline.rollout.answering import Answered
 
 Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
 
@@ -59,7 +59,7 @@ def ask(
     Nothing of the run is made or changed. The roll-out has the settings of the evaluation.
     """
     names = _names(policy, compare)
-    from pipeline.stages.answering import question_record
+    from pipeline.rollout.answering import question_record
 
     only = None if question is None else question_record(question)
     task = chosen.task("evaluate")
@@ -102,7 +102,7 @@ def _tell(line: str) -> None:
 
 def _questions() -> Iterator[Question]:
     """The questions that are typed, or the lines of standard input; empty lines are left out."""
-    from pipeline.stages.answering import question_record
+    from pipeline.rollout.answering import question_record
 
     typed = sys.stdin.isatty()
     for number, line in enumerate(_typed() if typed else sys.stdin.buffer, start=1):
@@ -157,7 +157,7 @@ def _answer_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 def _step_fields(step: Step) -> dict[str, Any]:
     """The search query of a step, its results, and the other fields that its grammar fills."""
-    from pipeline.evaluation.terminal_steps import query
+    from pipeline.evaluation.terminal import query
 
     fields = dataclasses.asdict(step)
     named = {name: value for name, value in fields.items() if value not in ("", None, [])}
@@ -169,8 +169,7 @@ def _print(question: Question, answers: Answers, whole: bool) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    from pipeline.evaluation.terminal import beside, printable
-    from pipeline.evaluation.terminal_steps import cost_line, steps_text
+    from pipeline.evaluation.terminal import beside, cost_line, printable, steps_text
 
     terminal = console(120)
     terminal.rule(Text(printable(question.question), style="bold"), align="left")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.browse.site import RunEntry, Site
     from pipeline.browse.sources import Stages
     from pipeline.config import Config
-    from pipeline.stages.answering import PolicyProcess
+    from pipeline.rollout.answering import PolicyProcess
     from tasks.base import StageTask
 
 PORT = 8766

@@ -172,15 +172,17 @@ def _open_tokenizer(name: Path) -> tuple[Tokenizer, int]:
 
 
 def _masked(view: TokensView, tokenizer: Tokenizer) -> Record:
-    from pipeline.evaluation.masks import decode_mask, mismatch, tokenize_spans
     from pipeline.grammars import grammar
+    from pipeline.grammars.tokens import decode_mask, mask_mismatch, tokenize_spans
 
     spans = view.spans or grammar(view.grammar).spans(view.output)
     ids, token_spans = view.token_ids, view.token_spans
     if not ids:
         ids, token_spans = tokenize_spans(view.output, spans, tokenizer)
     decoded = decode_mask(ids, token_spans, tokenizer)
-    problem = mismatch(ids, token_spans, tokenizer, view.output, spans) if view.output else None
+    problem = None
+    if view.output:
+        problem = mask_mismatch(ids, token_spans, tokenizer, view.output, spans)
     return {"trained": decoded.trained, "masked": decoded.masked, "mismatch": problem}
 
 

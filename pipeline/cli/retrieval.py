@@ -185,7 +185,7 @@ def recall(
     The default configuration is real-passages.
     """
     from pipeline.core.shipped import find_configuration
-    from pipeline.recall import run, table
+    from pipeline.recall import run
 
     documents = tuple(path.absolute() for path in corpus or ())
     files = run.InputFiles(documents, _absolute(questions), _absolute(triplets), dataset)
@@ -200,7 +200,7 @@ def recall(
     if as_json:
         print_json([measured.as_json()])
     else:
-        table.print_table([measured])
+        run.print_table([measured])
 
 
 def _absolute(path: Path | None) -> Path | None:

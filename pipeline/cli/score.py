@@ -94,11 +94,15 @@ def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
         return Rewards(), _SimilarityOnly(Lexical)
     from pipeline.config import load
     from pipeline.config.machine_choices import resolve_dtypes
-    from pipeline.stages.resources import open_similarity
+    from pipeline.retrieval.rerank import RerankerSimilarity, open_reranker
 
     config = resolve_dtypes(load(name)).settings
     reranker = config.rewards.reranker or config.retrieval.reranker
-    return config.rewards, _SimilarityOnly(lambda: open_similarity(config, reranker=reranker))
+
+    def opened() -> Similarity:
+        return RerankerSimilarity(open_reranker(reranker, config.index.embedder, config.cache_dir))
+
+    return config.rewards, _SimilarityOnly(opened)
 
 
 @dataclasses.dataclass(frozen=True)

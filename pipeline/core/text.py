@@ -11,7 +11,7 @@ different comparisons:
   (`graph.names`, `sft_data.mentions`).
 
 Three places tokenize differently on purpose. The answer metrics (`core.answer_metrics`) follow
-SQuAD: punctuation is deleted, not a separator. `evaluation.name_match` compares both readings. BM25
+SQuAD: punctuation is deleted, not a separator. `evaluation.gold_hops` compares both readings. BM25
 uses the tokenizer of bm25s, which drops stop words.
 
 `visible` is for text of documents, models and servers that a person reads: in a terminal, a log, an

@@ -3,12 +3,6 @@
 Input: one number per question and measure. Output: 95 % percentile intervals of means, and one test
 per pair of policies, data set and measure. TeaRAG (arXiv 2511.05385) 5.5.3: two-sided paired
 t-test, p < 0.05.
-
-Groups of runs are compared by a sign-flip test on the differences per question, averaged over seeds
-first, because seeds are not independent observations of a question: under the null hypothesis the
-two groups are exchangeable for every question. The test assumes no distribution, so it serves EM,
-F1, steps and tokens alike. If all differences have the same size, as for EM of a single seed, it is
-McNemar's exact test.
 """
 
 from __future__ import annotations
@@ -121,40 +115,3 @@ def compare(
                 row = {"before": first, "after": second, "dataset": dataset, "split": split}
                 result.append({**row, "measure": measure, "n": len(ids), **test})
     return result
-
-
-RESAMPLES = 9999  # random sign flips; fewer possible flips are all computed
-_BATCH_CELLS = 20_000_000
-
-
-def sign_flip_test(difference_Q: np.ndarray) -> float:
-    """Two-sided p of a mean difference of 0; exact with at most 13 differences other than 0."""
-    from scipy.stats import binomtest, permutation_test
-
-    nonzero = difference_Q[difference_Q != 0]
-    if not nonzero.size:
-        return 1.0
-    if np.ptp(np.abs(nonzero)) == 0:
-        return float(binomtest(int((nonzero > 0).sum()), nonzero.size).pvalue)
-    result = permutation_test(
-        (nonzero,),
-        lambda sample, axis: sample.mean(axis=axis),
-        permutation_type="samples",
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH_CELLS // nonzero.size),
-        vectorized=True,
-        rng=np.random.default_rng(0),
-    )
-    return float(result.pvalue)
-
-
-def compare_paired(difference_Q: np.ndarray) -> dict[str, Any]:
-    """Mean ``difference``, its 95 % ``interval`` (None for fewer than two questions) and ``p``."""
-    if difference_Q.size > 1 and not difference_Q.any():  # a policy that several runs share
-        return {"difference": 0.0, "interval": [0.0, 0.0], "p": 1.0}
-    bounds = bootstrap_interval([difference_Q[:, None]], resamples=RESAMPLES, seed=0)
-    return {
-        "difference": float(difference_Q.mean()),
-        "interval": None if bounds is None else [float(bound) for bound in bounds[0]],
-        "p": sign_flip_test(difference_Q),
-    }

@@ -13,28 +13,17 @@ from pipeline.core.errors import InputError
 from pipeline.evaluation.policy_names import in_order
 from pipeline.evaluation.run_comparison import Comparison
 
-_TITLES = {
-    "em": "EM",
-    "f1": "F1",
-    "cem": "CEM",
-    "format_ok": "well-formed",
-    "steps": "steps",
-    "searches": "searches",
-    "osr": "over-search rate",
-    "usr": "under-search rate",
-    "total": "tokens",
-}
-_SCALES = {
-    "em": (100, 1),
-    "f1": (100, 1),
-    "cem": (100, 1),
-    "format_ok": (100, 1),
-    "steps": (1, 2),
-    "searches": (1, 2),
-    "osr": (100, 1),
-    "usr": (100, 1),
-    "total": (1, 0),
-    "pairs": (1, 0),
+# For each measure its title, the factor of its values and their decimals.
+_SHOWN = {
+    "em": ("EM", 100, 1),
+    "f1": ("F1", 100, 1),
+    "cem": ("CEM", 100, 1),
+    "format_ok": ("well-formed", 100, 1),
+    "steps": ("steps", 1, 2),
+    "searches": ("searches", 1, 2),
+    "osr": ("over-search rate", 100, 1),
+    "usr": ("under-search rate", 100, 1),
+    "total": ("tokens", 1, 0),
 }
 
 
@@ -103,7 +92,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
     result = []
     by_measure = {
         measure: {(r["group"], r["policy"]): r for r in rows if r["measure"] == measure}
-        for measure in _TITLES
+        for measure in _SHOWN
     }
     shown = [measure for measure, cells in by_measure.items() if cells]
     if _texts(by_measure["searches"]) == _texts(by_measure["steps"]):
@@ -112,7 +101,7 @@ def measure_tables(comparison: Comparison, dataset: str) -> list[Table]:
         cells = by_measure[measure]
         result.append(
             Table(
-                f"{_TITLES[measure]}, {described(dataset)}",
+                f"{_SHOWN[measure][0]}, {described(dataset)}",
                 ["", *policies],
                 [
                     [label, *(_mean(cells.get((label, policy)), measure) for policy in policies)]
@@ -134,30 +123,14 @@ def _texts(cells: Mapping[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, s
 
 
 def pairs_table(comparison: Comparison) -> Table:
-    """Kinds of pairs by round, and the share of chosen trajectories shared with the first row."""
+    """Kinds of pairs by round."""
     kinds = list(dict.fromkeys(row["kind"] for row in comparison.pairs))
     cells = {(r["group"], r["round"], r["kind"]): r for r in comparison.pairs}
-    shared = {(r["after"], r["round"]): r["mean"] for r in comparison.shared}
-    first = comparison.groups[0]["label"]
     rows = []
-    for group, number in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs):
-        share = shared.get((group, number))
-        rows.append(
-            [
-                group, str(number), *(
-                    _mean(cells[group, number, k], "pairs") if (group, number, k) in cells else "0"
-                    for k in kinds
-                ),
-                *([] if not shared else ["" if share is None else f"{share:.0%}"]),
-            ]
-        )  # fmt: skip
-    return Table(
-        "Preference pairs by kind",
-        ["row", "round", "pairs", *kinds[1:], *([f"chosen as in {first}"] if shared else [])],
-        rows,
-        "the share of the first row's chosen trajectories that this row chooses too, in rounds "
-        "where both sampled the same trajectories" if shared else "",
-    )  # fmt: skip
+    for place in dict.fromkeys((r["group"], r["round"]) for r in comparison.pairs):
+        counts = [_number(cells.get((*place, kind)), 1, 0, "0") for kind in kinds]
+        rows.append([*map(str, place), *counts])
+    return Table("Preference pairs by kind", ["row", "round", "pairs", *kinds[1:]], rows)
 
 
 def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
@@ -170,7 +143,7 @@ def _tests(tests: Sequence[dict]) -> Table:  # type: ignore[type-arg]
     shown = [test for test in tests if (test["after"], test["policy"]) in differing]
     rows = [
         [
-            test["after"], test["before"], test["policy"], _TITLES[test["measure"]],
+            test["after"], test["before"], test["policy"], _SHOWN[test["measure"]][0],
             f"{test['n']:,}",
             _signed(test["difference"], test["measure"]),
             "" if test["interval"] is None else " to ".join(
@@ -202,15 +175,18 @@ def described(dataset: str) -> str:
 
 
 def _mean(row: dict | None, measure: str) -> str:  # type: ignore[type-arg]
+    return _number(row, *_SHOWN[measure][1:])
+
+
+def _number(row: dict | None, scale: int, digits: int, missing: str = "–") -> str:  # type: ignore[type-arg]
     if row is None:
-        return "–"
-    scale, digits = _SCALES[measure]
+        return missing
     spread = "" if row["spread"] is None else f" ± {scale * row['spread']:.{digits}f}"
     return f"{scale * row['mean']:.{digits}f}{spread}"
 
 
 def _signed(value: float, measure: str) -> str:
-    scale, digits = _SCALES[measure]
+    _, scale, digits = _SHOWN[measure]
     return f"{scale * value:+.{digits}f}"
 
 

@@ -20,7 +20,7 @@ trajectory gets exactly one failure mode, the first in this list that applies:
 - other: there are at least as many steps as hops, no hop failed, and the last hop cannot be
   checked.
 
-`gold_hops` derives the hops, and `name_match` matches names. Three terms describe a hop (see
+`gold_hops` derives the hops and matches names. Three terms describe a hop (see
 `GoldHop`):
 
 - *retrieved*: an item (title and text) contains one of ``answers`` and, where ``subjects`` are
@@ -48,8 +48,7 @@ from functools import lru_cache
 
 from pipeline.core.answer_metrics import exact_match, normalize
 from pipeline.core.records import Question, Step, Trajectory
-from pipeline.evaluation.gold_hops import GoldHop, gold_hops
-from pipeline.evaluation.name_match import SearchableText, distinctive_words
+from pipeline.evaluation.gold_hops import GoldHop, SearchableText, distinctive_words, gold_hops
 
 
 class FailureMode(str, Enum):

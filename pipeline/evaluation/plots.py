@@ -110,16 +110,8 @@ def learning_curve(
         axes.plot(positions, values, color=color, marker="o", markersize=4, linewidth=1.8)
         for x, value in zip(positions, values, strict=True):
             above = number == F1
-            axes.annotate(
-                f"{value:.1f}",
-                (x, value),
-                xytext=(0, 6 if above else -6),
-                textcoords="offset points",
-                ha="center",
-                va="bottom" if above else "top",
-                fontsize=7.5,
-                color=INK,
-            )
+            place: Any = {"va": "bottom" if above else "top", "ha": "center", "fontsize": 7.5}
+            _annotate(axes, f"{value:.1f}", (float(x), value), (0, 6 if above else -6), **place)
     axes.set_xticks(positions, _labels(policies))
     axes.set_xlim(-0.35, len(policies) - 0.65)
     if limits:
@@ -143,42 +135,45 @@ def grouped_bars(groups: Sequence[str], values: Sequence[Sequence[float]], label
 
 def stacked_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]], label: str) -> str:
     """Horizontal stacked bars of ``parts[series][bar]``, each labelled with its sum."""
-    figure, axes = _figure(4.2, 0.75 + 0.36 * len(names), left=0.75)
-    left = np.zeros(len(names))
-    positions = np.arange(len(names))[::-1]
-    for number, widths in parts.items():
-        axes.barh(positions, widths, 0.68, left=left, color=_placeholder(number))
-        left = left + np.asarray(widths)
-    for position, total in zip(positions, left, strict=True):
-        axes.annotate(
-            f"{total:,.0f}",
-            (total, position),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=INK,
-        )
-    axes.set_yticks(positions, _labels(names))
+    figure, axes, total_B = _stacked(names, parts, 4.2, 0.75 + 0.36 * len(names), bottom=0.42)
+    for position, total in zip(range(len(names))[::-1], total_B, strict=True):
+        _annotate(axes, f"{total:,.0f}", (total, position), (4, 0), va="center", fontsize=8)
     axes.set_xlabel(label)
-    axes.set_xlim(0, (left.max() or 1) * 1.14)
-    axes.grid(visible=False, axis="y")
+    axes.set_xlim(0, (total_B.max() or 1) * 1.14)
     axes.grid(visible=True, axis="x", color=LINE, linewidth=0.7)
     return _svg(figure, len(names))
 
 
 def share_bars(names: Sequence[str], parts: Mapping[int, Sequence[float]]) -> str:
     """Horizontal stacked bars of ``parts[series][bar]`` in percent, which add up to 100."""
-    figure, axes = _figure(3.5, 0.6 + 0.3 * len(names), left=0.75, bottom=0.25)
-    left = np.zeros(len(names))
+    figure, axes, _ = _stacked(names, parts, 3.5, 0.6 + 0.3 * len(names), bottom=0.25)
+    axes.set_xlim(0, 100)
+    return _svg(figure, len(names))
+
+
+def _stacked(
+    names: Sequence[str],
+    parts: Mapping[int, Sequence[float]],
+    width: float,
+    height: float,
+    bottom: float,
+) -> tuple[Figure, Axes, np.ndarray]:
+    """A figure of horizontal stacked bars without a grid, and the sum of each bar."""
+    figure, axes = _figure(width, height, left=0.75, bottom=bottom)
+    left_B = np.zeros(len(names))
     positions = np.arange(len(names))[::-1]
     for number, widths in parts.items():
-        axes.barh(positions, widths, 0.72, left=left, color=_placeholder(number))
-        left = left + np.asarray(widths)
+        axes.barh(positions, widths, 0.7, left=left_B, color=_placeholder(number))
+        left_B = left_B + np.asarray(widths)
     axes.set_yticks(positions, _labels(names))
-    axes.set_xlim(0, 100)
     axes.grid(visible=False)
-    return _svg(figure, len(names))
+    return figure, axes, left_B
+
+
+def _annotate(
+    axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **style: Any
+) -> None:
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", color=INK, **style)
 
 
 def histograms(counted: Mapping[int, tuple[np.ndarray, np.ndarray]], rounds: int) -> str:

@@ -1,15 +1,14 @@
 """Compare finished runs: means and spread over seeds, paired tests, and differences in settings.
 
 Input: the results of runs (`RunResults`). Output: a `Comparison` of plain values. Runs whose
-settings differ in seeds alone are one group; every other group is tested against the first. Pairs
-that runs train on are compared too: their kinds by round, and the chosen trajectories that runs
-have in common.
+settings differ in seeds alone are one group; every other group is tested against the first. The
+kinds of the pairs that runs train on are compared too, by round.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
@@ -25,11 +24,9 @@ from pipeline.evaluation.metrics import MEASURES, Outcome
 from pipeline.evaluation.policy_names import in_order
 
 COMPARED = ("em", "f1", "cem", "format_ok", "steps", "searches", "total")
-RATES = (
-    "osr",
-    "usr",
-)  # over- and under-search rate: over all steps of a data set, and only where judged
+RATES = ("osr", "usr")  # over all steps of a data set, and only where judged
 _HOPS = {name: hop for hop, name in HOP_AVERAGES.items()}
+PairsByRound = Mapping[int, Counter[str]]  # the number of pairs of each kind
 Unit = tuple[str, str]  # the questions that a run was evaluated on, and one of them
 
 
@@ -45,9 +42,7 @@ class RunResults:
         questions: a hash of the questions; equal for runs over the same questions.
         rows: rows as in ``metrics.json``.
         outcomes: the outcomes of every policy, by question id.
-        pairs: the preference pairs of every round that the policies were trained on.
-        configured: settings that decide results in the configuration that the run was last started
-            with; empty if that is unknown.
+        pairs: the kinds of the preference pairs of every round that the policies were trained on.
     """
 
     name: str
@@ -58,7 +53,6 @@ class RunResults:
     rows: Sequence[Mapping[str, Any]]
     outcomes: Mapping[str, Mapping[str, Outcome]]
     pairs: PairsByRound = field(default_factory=dict)
-    configured: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,6 @@ class Comparison:
             `COMPARED`.
         pairs: for each group, round and kind the ``mean``, ``spread`` and ``values`` of the number
             of pairs.
-        shared: for each further group and round the share of the first group's chosen trajectories
-            that the group chooses too, where both sampled the same trajectories.
     """
 
     groups: list[dict[str, Any]]
@@ -85,7 +77,6 @@ class Comparison:
     means: list[dict[str, Any]]
     tests: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
-    shared: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as a JSON object."""
@@ -118,10 +109,7 @@ def compare_runs(runs: Sequence[RunResults]) -> Comparison:
         settings=_differences([_without_seeds(group[0].settings) for group in groups]),
         means=[row for group in groups for row in _means(group)],
         tests=[row for group in groups[1:] for row in _tests(groups[0], group)],
-        pairs=[row for group in groups for row in pair_rows(*_pairs(group))],
-        shared=[
-            row for group in groups[1:] for row in shared_rows(_pairs(groups[0]), _pairs(group))
-        ],
+        pairs=[row for g in groups for row in pair_rows(_label(g), [run.pairs for run in g])],
     )
 
 
@@ -131,21 +119,10 @@ def _equal(first: RunResults, other: RunResults) -> str:
     A stage whose inputs have the same content as in another run is that run's output, with its
     settings. So the recorded settings may be equal although the configurations differ.
     """
-    names = {*first.configured, *other.configured} if first.configured and other.configured else ()
-    differing = [
-        name for name in sorted(names) if first.configured.get(name) != other.configured.get(name)
-    ]
-    runs = f"runs {first.name} and {other.name}"
-    if not differing:
-        return f"{runs} have the same settings and the same seed ({first.seed}); name one of them"
     return (
-        f"{runs} have the same outputs; their settings differ in {', '.join(differing)}, "
-        "which changed nothing"
+        f"runs {first.name} and {other.name} have the same settings and the same seed "
+        f"({first.seed}), or settings whose difference changed nothing; name one of them"
     )
-
-
-def _pairs(group: Sequence[RunResults]) -> tuple[str, list[PairsByRound]]:
-    return _label(group), [run.pairs for run in group]
 
 
 def _label(group: Sequence[RunResults]) -> str:
@@ -269,27 +246,6 @@ def _mean(outcomes: Sequence[Outcome], column: int) -> float:
 ALL_KINDS = "all"
 
 
-@dataclass(frozen=True)
-class RoundPairs:
-    """The pairs of one round of one run.
-
-    Attributes:
-        kinds: the number of pairs of each kind, such as "format".
-        chosen: the ids of the chosen trajectories.
-        samples: identifies the trajectories that were sampled, from which pairs were chosen; None
-            if that is unknown. The ids of trajectories do not identify them: an id has the policy
-            and the number of the sample, and neither the seed nor the settings of sampling and
-            retrieval.
-    """
-
-    kinds: Counter[str]
-    chosen: frozenset[str]
-    samples: str | None
-
-
-PairsByRound = Mapping[int, RoundPairs]
-
-
 def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, Any]]:
     """The numbers of pairs by round and kind: ``mean``, ``spread`` (None for one run), ``values``.
 
@@ -297,9 +253,9 @@ def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, An
     """
     rounds = set.intersection(*(set(run) for run in runs))
     for number in sorted(rounds):
-        kinds = dict.fromkeys(kind for run in runs for kind in sorted(run[number].kinds))
+        kinds = dict.fromkeys(kind for run in runs for kind in sorted(run[number]))
         for kind in (ALL_KINDS, *kinds):
-            values = [_count(run[number].kinds, kind) for run in runs]
+            values = [_count(run[number], kind) for run in runs]
             yield {
                 "group": label, "round": number, "kind": kind, "mean": fmean(values),
                 "spread": stdev(values) if len(values) > 1 else None, "values": values,
@@ -308,30 +264,3 @@ def pair_rows(label: str, runs: Sequence[PairsByRound]) -> Iterable[dict[str, An
 
 def _count(kinds: Counter[str], kind: str) -> int:
     return kinds.total() if kind == ALL_KINDS else kinds[kind]
-
-
-def shared_rows(
-    first: tuple[str, Sequence[PairsByRound]], other: tuple[str, Sequence[PairsByRound]]
-) -> Iterable[dict[str, Any]]:
-    """The share of the first group's chosen trajectories that both groups choose, by round.
-
-    Each run is compared with the runs of the other group that chose from the same sampled
-    trajectories. A round is left out if a run has no such counterpart. ``values`` holds the share
-    of each run, averaged over the runs that it is compared with, and ``mean`` their mean.
-    """
-    for number in sorted({number for run in first[1] for number in run}):
-        partners: defaultdict[str | None, list[RoundPairs]] = defaultdict(list)
-        for run in other[1]:
-            if number in run and run[number].samples is not None:
-                partners[run[number].samples].append(run[number])
-        pairs = [run[number] for run in first[1] if number in run and run[number].chosen]
-        if not pairs or not all(one.samples in partners for one in pairs):
-            continue
-        values = [
-            fmean(len(one.chosen & twin.chosen) / len(one.chosen) for twin in partners[one.samples])
-            for one in pairs
-        ]
-        yield {
-            "before": first[0], "after": other[0], "round": number, "mean": fmean(values),
-            "values": values,
-        }  # fmt: skip

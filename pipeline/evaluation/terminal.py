@@ -2,7 +2,9 @@
 
 Input: ``pairs.parquet`` or trajectories. Output: model text, which is trained on, in green, and
 observation text, which is masked, dimmed. The text of a pair is decoded from the token spans that
-training uses, so a mask that is shifted by one token is visible.
+training uses, so a mask that is shifted by one token is visible. `steps_text` shows the searches,
+scored results and answer of one trajectory. Text of documents and models cannot control the
+terminal.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet
-from pipeline.core.records import Message, Pair, Span, Trajectory
-from pipeline.core.text import visible
+from pipeline.core.records import ContextItem, Message, Pair, Span, Step, Trajectory
+from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, segments
 from pipeline.evaluation.selection import EVERYTHING, Selection, selected
 from pipeline.grammars.spans import cover_error
@@ -73,20 +75,14 @@ def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
     """
     sides = (
         (
-            f"chosen {pair.chosen_id}",
-            pair.chosen,
-            pair.chosen_ids,
-            pair.chosen_spans,
-            pair.chosen_rewards,
+            f"chosen {pair.chosen_id}", pair.chosen, pair.chosen_ids,
+            pair.chosen_spans, pair.chosen_rewards,
         ),
         (
-            f"rejected {pair.rejected_id}",
-            pair.rejected,
-            pair.rejected_ids,
-            pair.rejected_spans,
-            pair.rejected_rewards,
+            f"rejected {pair.rejected_id}", pair.rejected, pair.rejected_ids,
+            pair.rejected_spans, pair.rejected_rewards,
         ),
-    )
+    )  # fmt: skip
     return [
         _panel(title, _decode(tokenizer, ids, spans, where) or _as_written(messages), rewards)
         for title, messages, ids, spans, rewards in sides
@@ -225,3 +221,75 @@ def beside(console: Console, panels: Sequence[Any]) -> None:
         table.add_column(ratio=1)
     table.add_row(*panels)
     console.print(table)
+
+
+ITEM_CHARACTERS = 160  # of a retrieved item, unless whole texts are requested
+_STOPS = {
+    "max_steps": "it used all its steps without an answer",
+    "max_tokens": "it used all its tokens without an answer",
+    "malformed": "it broke the format before an answer",
+    "retrieval_error": "a search failed",
+    "answer": "it ended without an answer",
+}
+
+
+def query(step: Step) -> str | None:
+    """The search query of a step, in any grammar; None for a step without a search."""
+    return step.subquery or step.search or step.query if step.retrieved else None
+
+
+def steps_text(trajectory: Trajectory, *, whole: bool = False) -> Text:
+    """The steps of a trajectory, then `answer_line`; ``whole`` shows retrieved texts uncut."""
+    from rich.text import Text
+
+    text = Text(overflow="fold")
+    for number, step in enumerate(trajectory.steps, start=1):
+        _append_step(text, number, step, whole)
+    text.append(answer_line(trajectory), style="bold")
+    if trajectory.format_error is not None:
+        text.append(f"\nformat: {one_line(trajectory.format_error, 300)}", style="yellow")
+    return text
+
+
+def answer_line(trajectory: Trajectory) -> str:
+    """``answer: ...``, or why there is none."""
+    if trajectory.answer is None:
+        return f"no answer: {_STOPS[trajectory.stop]}"
+    return f"answer: {one_line(trajectory.answer, 500)}"
+
+
+def cost_line(trajectory: Trajectory, seconds: float | None = None) -> str:
+    """Searches and tokens of a trajectory, and the seconds that it took."""
+    tokens, searches = trajectory.tokens, len(trajectory.tokens.per_retrieval)
+    parts = [
+        f"{searches} {'search' if searches == 1 else 'searches'}",
+        f"{tokens.thinking:,} tokens written",
+        f"{tokens.retrieved:,} read",
+    ]
+    return ", ".join(parts if seconds is None else [*parts, f"{seconds:.1f} s"])
+
+
+def _append_step(text: Text, number: int, step: Step, whole: bool) -> None:
+    searched = query(step)
+    title = "no search" if searched is None else f"search: {one_line(searched, 500)}"
+    text.append(f"step {number}  {title}\n", style="bold")
+    if step.entities:
+        text.append(f"  entities: {one_line(', '.join(step.entities), 300)}\n")
+    for thought in (step.reasoning, step.think):
+        if thought.strip():
+            text.append(f"  {one_line(thought, 500)}\n", style="green")
+    for item in step.context:
+        text.append(f"  {_item(item, whole)}\n", style="dim")
+    if searched is not None and not step.context:
+        text.append("  nothing was found\n", style="dim")
+    for result in (step.summary, step.conclusion):
+        if result.strip():
+            text.append(f"  → {one_line(result, 500)}\n", style="green")
+
+
+def _item(item: ContextItem, whole: bool) -> str:
+    """One retrieved item: its score, kind, id, and text."""
+    title = f"{item.title}: " if item.title else ""
+    content = f"{title}{item.text}"
+    shown = visible(content) if whole else one_line(content, ITEM_CHARACTERS)
+    return f"{item.score:<8.3g} {item.kind:<9} {one_line(item.id, 60)}  {shown}"

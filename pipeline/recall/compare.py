@@ -8,6 +8,11 @@ of the embedder); and ``hyperedges``, ``graph-r1`` and ``prograph``, which use n
 bi-encoder with the same embedder does not change the order, so a configuration with it has one
 result per variant.
 
+`build_corpus` and `build_stages` write what the stages ``corpus`` to ``hyper-index`` write, without
+a run around them. Embeddings are read from the cache below ``cache_dir`` if it has them; everything
+else is rebuilt in seconds. The corpus is built separately, so that the questions can be checked
+against it before anything is embedded.
+
 A query is used as subquery and as key entity, as in Single-* (TeaRAG, arXiv 2511.05385, definition
 3.1). ``retrieval.named_entities`` finds better entities. Seconds are measured in a second pass with
 all vectors in memory, so they exclude the embedding of the query.
@@ -18,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
@@ -26,13 +32,15 @@ import numpy as np
 from pipeline.config import Config, Reranker
 from pipeline.core.columns import Columns
 from pipeline.core.errors import DependencyError
-from pipeline.core.records import ContextItem
+from pipeline.core.record_io import read_records
+from pipeline.core.records import ContextItem, Hyperedge, Triplet
 from pipeline.evaluation.compare import paired_test
 from pipeline.grammars.prograph import ProGraph
 from pipeline.grammars.tearag import TeaRag
+from pipeline.graph.entities import EntityTable
+from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import Embedder
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.recall.build import BuiltStages
 from pipeline.recall.questions import (
     DocumentOf,
     RecallQuery,
@@ -42,9 +50,14 @@ from pipeline.recall.questions import (
 )
 from pipeline.retrieval.base import ChunkRetriever, Query, ScoredChunk
 from pipeline.retrieval.bm25 import Bm25Retrieval, FusedRetrieval
+from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.rerank import BiEncoder
 from pipeline.retrieval.semantic import SemanticRetrieval
-from pipeline.stages.resources import open_retriever
+from pipeline.run.context import StageContext
+from pipeline.stages import corpus as corpus_stage
+from pipeline.stages import graph as graph_stage
+from pipeline.stages import hypergraph as hyper_stage
+from pipeline.stages import index as index_stage
 
 CUTS = (2, 5)
 VARIANTS = ("semantic", "graph", "concat", "ppr")
@@ -62,9 +75,9 @@ class RetrievalMetrics:
 
     Attributes:
         n: number of queries.
-        recall: mean recall@k over queries, by k.
-        all_gold: share of questions with recall@5 = 1 for each of their queries.
-        strict: recall@k and all_gold@5 with chunks only.
+        recall: mean ``recall@k`` over queries, and ``all_gold@5``: the share of questions with
+            recall@5 = 1 for each of their queries.
+        strict: the same with chunks only.
         tokens_per_retrieval: mean tokens of the observation text.
         items, triplets: mean number of retrieved items, and of triplets among them.
         seconds_per_query: retrieval time without the embedding of the query.
@@ -76,8 +89,7 @@ class RetrievalMetrics:
     retriever: str
     reranker: str | None
     n: int
-    recall: dict[int, float]
-    all_gold: float
+    recall: dict[str, float]
     strict: dict[str, float]
     tokens_per_retrieval: float
     items: float
@@ -88,10 +100,8 @@ class RetrievalMetrics:
     def as_json(self) -> dict[str, Any]:
         """A flat object with keys such as ``recall@5``, for ``--json``."""
         values = asdict(self)
-        recall = {f"recall@{k}": value for k, value in values.pop("recall").items()}
-        all_gold = {f"all_gold@{CUTS[-1]}": values.pop("all_gold")}
-        head = {name: values.pop(name) for name in ("dataset", "query", "retriever", "reranker")}
-        return {**head, "n": values.pop("n"), **recall, **all_gold, **values}
+        recall: dict[str, Any] = values.pop("recall")
+        return recall | values
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +213,8 @@ def _metrics(
         retriever=variant.retriever,
         reranker=variant.reranker,
         n=len(queries),
-        recall={k: float(values.mean()) for k, values in loose.items()},
-        all_gold=_all_gold(ids, loose[CUTS[-1]]),
-        strict={
-            **{f"recall@{k}": float(values.mean()) for k, values in strict.items()},
-            f"all_gold@{CUTS[-1]}": _all_gold(ids, strict[CUTS[-1]]),
-        },
+        recall=_means(ids, loose),
+        strict=_means(ids, strict),
         tokens_per_retrieval=float(np.mean(counts)),
         items=float(np.mean([len(items) for items in retrieved])),
         triplets=float(np.mean([sum(i.kind == "triplet" for i in items) for items in retrieved])),
@@ -235,6 +241,11 @@ def _recalls(
         )
         for k in CUTS
     }
+
+
+def _means(question_ids: Sequence[str], recalls: dict[int, np.ndarray]) -> dict[str, float]:
+    means = {f"recall@{k}": float(recall_Q.mean()) for k, recall_Q in recalls.items()}
+    return means | {f"all_gold@{CUTS[-1]}": _all_gold(question_ids, recalls[CUTS[-1]])}
 
 
 def _all_gold(question_ids: Sequence[str], recall_Q: np.ndarray) -> float:
@@ -281,7 +292,6 @@ def _variant(
 ) -> RetrieverVariant:
     changes = {"variant": name, "reranker": reranker}
     retrieval = config.retrieval.model_copy(update=changes)
-    variant_config = config.model_copy(update={"retrieval": retrieval})
 
     @contextmanager
     def open_variant() -> Iterator[Retrieve]:
@@ -290,7 +300,10 @@ def _variant(
         index = built.hyper_index if hyper else built.index
         assert graph is not None
         assert index is not None
-        retriever = open_retriever(variant_config, built.corpus, graph, index, embedder=embedder)
+        retriever = open_retriever(
+            retrieval, config.index, built.corpus, graph, index,
+            cache_dir=config.cache_dir, embedder=embedder,
+        )  # fmt: skip
         try:
             yield lambda queries: retriever.retrieve([Query(text, (text,)) for text in queries])
         finally:
@@ -309,3 +322,77 @@ def _rerankers(config: Config) -> list[tuple[str | None, Reranker]]:
 
 def _item(chunk: ScoredChunk) -> ContextItem:
     return ContextItem("chunk", chunk.id, chunk.title, chunk.text, chunk.score)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltStages:
+    """Output directories of the stages, with the triplets and hyperedges read from them.
+
+    Attributes:
+        hypergraph, hyper_index: None if there are no hyperedges.
+        entities: number of entities in the index.
+        faiss: kind and parameters of each FAISS index, by table.
+    """
+
+    corpus: Path
+    graph: Path
+    index: Path
+    hypergraph: Path | None
+    hyper_index: Path | None
+    triplets: list[Triplet]
+    hyperedges: list[Hyperedge]
+    entities: int
+    faiss: dict[str, dict[str, Any]]
+
+
+def build_corpus(config: Config, folder: Path) -> Path:
+    """Run the stage ``corpus`` below ``folder`` and return its directory.
+
+    Raises the errors of the stage.
+    """
+    context = _context(config, folder, "corpus")
+    corpus_stage.run(context)
+    return context.output
+
+
+def build_stages(config: Config, folder: Path, corpus: Path, *, with_graph: bool) -> BuiltStages:
+    """Run the stages after ``corpus`` below ``folder``; the graph is empty without ``with_graph``.
+
+    Raises the errors of the stages.
+    """
+    graph, index = folder / "graph", folder / "index"
+    hypergraph = hyper_index = None
+    hyperedges: list[Hyperedge] = []
+    graph_context = _context(config, folder, "graph", corpus=corpus)
+    triplets = 0
+    if with_graph:
+        triplets = graph_stage.run(graph_context)["triplets"]
+    else:
+        write_triplets(graph, [], EntityTable())
+    index_context = _context(config, folder, "index", corpus=corpus, graph=graph)
+    counts = index_stage.run(index_context)
+    faiss = dict(index_context.notes["faiss"])
+    if triplets:
+        hypergraph, hyper_index = folder / "hypergraph", folder / "hyper-index"
+        hyper_stage.run(_context(config, folder, "hypergraph", corpus=corpus, graph=graph))
+        hyper_index_context = _context(config, folder, "hyper-index", graph=hypergraph)
+        index_stage.run_hyper(hyper_index_context)
+        faiss["hyperedges"] = hyper_index_context.notes["faiss"]["hyperedges"]
+        hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
+    return BuiltStages(
+        corpus,
+        graph,
+        index,
+        hypergraph,
+        hyper_index,
+        read_records(graph / "triplets.parquet", Triplet),
+        hyperedges,
+        counts["entities"],
+        faiss,
+    )
+
+
+def _context(config: Config, folder: Path, stage: str, **inputs: Path) -> StageContext:
+    output = folder / stage
+    output.mkdir(parents=True)
+    return StageContext(config, stage, output, folder / f"{stage}-checkpoints", inputs)

@@ -22,7 +22,7 @@ from pipeline.corpus.questions.load import dataset_of, read_questions
 from pipeline.corpus.questions.passages import gold_passages, hop_passages
 from pipeline.corpus.raw_records import Document
 from pipeline.graph.locate import Locator
-from pipeline.sft_data.subquery import fill, fluent
+from pipeline.sft_data.templates import fill, fluent
 
 GoldPassage = frozenset[str]  # ids of the documents that match one gold passage
 

@@ -3,7 +3,7 @@
 Input: configurations that each name a corpus, questions and a graph, or one configuration with
 files from the command line. Output: a `RecallResult` per configuration, with metrics and notes.
 Only embeddings are written, to the cache. Messages of the stages go to standard error, because
-standard output is for the table or the JSON.
+standard output is for the table or the JSON (`print_table`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -25,10 +25,12 @@ from pipeline.core.records import Chunk, ContextItem
 from pipeline.corpus.questions.load import DATASETS
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.index.embed import Embedder, open_cache, open_embedder
-from pipeline.recall.build import BuiltStages, build_corpus, build_stages
 from pipeline.recall.compare import (
+    BuiltStages,
     CountTokens,
     RetrievalMetrics,
+    build_corpus,
+    build_stages,
     measure_retrievers,
     retriever_variants,
 )
@@ -71,14 +73,10 @@ class RecallResult:
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object, for ``--json``."""
-        return {
-            "config": self.config,
-            "sizes": self.sizes,
-            "faiss": self.faiss,
-            "embedding_seconds_per_query": self.embedding_seconds,
-            "rows": [row.as_json() for row in self.rows],
-            "notes": self.notes,
-        }
+        values = asdict(self)
+        seconds = values.pop("embedding_seconds")
+        rows = [row.as_json() for row in self.rows]
+        return values | {"embedding_seconds_per_query": seconds, "rows": rows}
 
 
 def silence_model_loading() -> None:
@@ -234,3 +232,72 @@ def _embedding_seconds(config: Config, questions: RecallQuestions) -> float:
     start = perf_counter()
     embedder.encode(queries, "query")
     return (perf_counter() - start) / len(queries)
+
+
+_SIGNIFICANT = 0.05
+
+
+def print_table(results: Sequence[RecallResult]) -> None:
+    """Print one table of all configurations, then sizes, indexes and notes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "data", "query", "n", "retriever", "reranker", "@2", "@5", "all@5", "strict @5",
+        "strict all@5", "@5 - semantic", "tokens", "ms",
+    )  # fmt: skip
+    for result in results:
+        previous = None
+        for row in result.rows:
+            if previous not in (None, row.query):
+                table.add_section()
+            previous = row.query
+            table.add_row(*_cells(row))
+        table.add_section()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    for result in results:
+        sizes = ", ".join(
+            f"{count:,} {name.replace('_', '-')}" for name, count in result.sizes.items()
+        )
+        embedding = f"{1000 * result.embedding_seconds:.1f} ms to embed a query"
+        console.print(f"{result.config}: {sizes}; {embedding}", highlight=False)
+        indexes = "; ".join(f"{name} {_index(facts)}" for name, facts in result.faiss.items())
+        console.print(f"{result.config}: index of {indexes}", highlight=False)
+        for note in result.notes:
+            console.print(f"{result.config}: {note}", highlight=False)
+    console.print(
+        "@k: recall, the share of gold passages among the first k documents; a triplet or "
+        "hyperedge counts for its source document; strict: chunks only; * p < 0.05, paired "
+        "t-test; ms: retrieval without embedding the query",
+        highlight=False,
+    )
+
+
+def _index(facts: dict[str, Any]) -> str:
+    """Format an index, such as ``hnsw (links 32, candidates 64, recall_at_20 0.97)``."""
+    parameters = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "kind")
+    return f"{facts['kind']} ({parameters})" if parameters else str(facts["kind"])
+
+
+def _cells(row: RetrievalMetrics) -> list[str]:
+    test = row.against_semantic
+    difference = ""
+    if test is not None and test["difference"] is not None:
+        star = "*" if test["p"] is not None and test["p"] < _SIGNIFICANT else ""
+        difference = f"{test['difference']:+.3f}{star}"
+    return [
+        row.dataset,
+        row.query,
+        str(row.n),
+        row.retriever,
+        row.reranker or "–",
+        f"{row.recall['recall@2']:.3f}",
+        f"{row.recall['recall@5']:.3f}",
+        f"{row.recall['all_gold@5']:.2f}",
+        f"{row.strict['recall@5']:.3f}",
+        f"{row.strict['all_gold@5']:.2f}",
+        difference,
+        f"{row.tokens_per_retrieval:.0f}",
+        f"{1000 * row.seconds_per_query:.1f}",
+    ]

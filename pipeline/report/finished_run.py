@@ -14,13 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import load
-from pipeline.config.writing import decides, entries
 from pipeline.core.content_cache import digest
-from pipeline.core.errors import InputError, SteepError, StoreError
+from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import iterate_parquet, leaves, read_json
 from pipeline.evaluation.policy_names import of_run
-from pipeline.evaluation.run_comparison import Comparison, RoundPairs, RunResults, compare_runs
+from pipeline.evaluation.run_comparison import Comparison, RunResults, compare_runs
 from pipeline.run.store import MANIFEST, Depth, problems, read_manifest
 from pipeline.stages.evaluate import read_outcomes
 
@@ -100,20 +98,7 @@ def read_run(directory: Path, name: str) -> RunResults:
         rows=read_json(evaluation / _METRICS, list),
         outcomes=outcomes,
         pairs=_pairs(manifests, outputs),
-        configured=_configured(directory),
     )
-
-
-def _configured(directory: Path) -> dict[str, Any]:
-    """The result-deciding settings of the run's configuration; empty if it is not readable."""
-    file = directory / "config.yaml"
-    if not file.is_file():
-        return {}
-    try:
-        found = entries(load(file), None)
-    except SteepError:
-        return {}
-    return {entry.key: entry.value for entry in found if decides(entry.key) and entry.key != "name"}
 
 
 def _evaluation(directory: Path) -> Path:
@@ -161,7 +146,7 @@ def _chain(output: Path, outputs: Mapping[str, Path]) -> Iterator[Mapping[str, A
 
 def _pairs(
     manifests: Sequence[Mapping[str, Any]], outputs: Mapping[str, Path]
-) -> dict[int, RoundPairs]:
+) -> dict[int, Counter[str]]:
     """The pairs of every round that were trained on."""
     pairs = {}
     for manifest in manifests:
@@ -172,26 +157,13 @@ def _pairs(
                 "and its configuration"
             )
             _check(output, remedy)
-            kinds, chosen = Counter[str](), set[str]()
             try:
-                for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id"]):
-                    kinds[pair["kind"]] += 1
-                    chosen.add(pair["chosen_id"])
+                pairs[number] = Counter(
+                    pair["kind"] for pair in iterate_parquet(output / _PAIRS, ["kind"])
+                )
             except InputError as error:
                 raise StoreError(f"{error}; {remedy}") from None
-            scored = outputs.get(_inputs(manifest).get("score", ""))
-            samples = None if scored is None else _samples(read_manifest(scored))
-            pairs[number] = RoundPairs(kinds, frozenset(chosen), samples)
     return dict(sorted(pairs.items()))
-
-
-def _samples(scored: Mapping[str, Any]) -> str | None:
-    """A hash of the scored trajectories, given the manifest of their rewards.
-
-    It covers their content, because two outputs may hold equal trajectories.
-    """
-    contents: Mapping[str, str] = scored.get("contents") or {}
-    return contents.get("sample")
 
 
 def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:

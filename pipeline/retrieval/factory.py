@@ -27,30 +27,29 @@ from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.retrieval.semantic import SemanticRetrieval
 
 if TYPE_CHECKING:
-    from pipeline.config.knowledge import Embedder as EmbedderSettings
-    from pipeline.config.knowledge import Retrieval
+    from pipeline.config.knowledge import Index, Retrieval
 
 
 def open_retriever(
     settings: Retrieval,
-    embedder_settings: EmbedderSettings,
+    index_settings: Index,
     corpus: Path,
     graph: Path,
     index: Path,
     *,
     cache_dir: Path | str,
-    gpu: bool = False,
     embedder: Embedder | None = None,
     work: MutableMapping[str, float] | None = None,
 ) -> VariantRetriever:
     """The retriever of a settings block.
 
     The hypergraph variants take the hypergraph stage's directory as ``graph`` and the hyper-index
-    stage's as ``index``. ``gpu`` copies the FAISS indexes to the GPU. ``embedder`` is an open
-    embedder with the same settings. ``work`` gets the number of pairs that the reranker scores.
+    stage's as ``index``. ``embedder`` is an open embedder with the same settings. ``work`` gets the
+    number of pairs that the reranker scores.
     Raises StoreError when a file of the index is missing or broken, or when the index was built by
     another embedder or over other tables; DependencyError when a model or device is missing.
     """
+    embedder_settings, gpu = index_settings.embedder, index_settings.gpu
     if settings.variant == "none":
         return VariantRetriever("none", None, None)
     embedder = embedder or open_embedder(embedder_settings, open_cache(cache_dir))

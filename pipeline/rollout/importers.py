@@ -60,23 +60,6 @@ class _ImportProblem(Exception):
     """Why a row cannot be imported; caught inside this module."""
 
 
-def import_outputs(
-    paths: Sequence[Path | str],
-    *,
-    grammar_name: GrammarName = DEFAULT_IMPORT,
-    hop: HopType | None = None,
-) -> tuple[list[Trajectory], list[SkippedLine]]:
-    """All trajectories and all skipped lines that `iterate_outputs` yields."""
-    imported: list[Trajectory] = []
-    skipped: list[SkippedLine] = []
-    for item in iterate_outputs(paths, grammar_name=grammar_name, hop=hop):
-        if isinstance(item, Trajectory):
-            imported.append(item)
-        else:
-            skipped.append(item)
-    return imported, skipped
-
-
 def iterate_outputs(
     paths: Sequence[Path | str],
     *,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
 from pipeline.core.errors import InputError
 from pipeline.core.progress import Progress
 from pipeline.run.progress import ProgressFile
 from pipeline.run.store import StageKey
+
+if TYPE_CHECKING:
+    from pipeline.llm.models import Models
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,14 @@ class StageContext:
     work: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress, compare=False)
+
+    @property
+    def models(self) -> Models:
+        """Opens the language models of the configuration."""
+        from pipeline.llm.models import Models
+
+        config = self.config
+        return Models(config.model, config.engine, config.cache_dir, config.hashes_file, self.seed)
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""

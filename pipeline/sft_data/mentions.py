@@ -16,25 +16,10 @@ from pipeline.core.text import WORD, fold
 Finder = Callable[[str, str], tuple[int, int] | None]
 
 # Words that precede a name in an answer without being part of it ("in London", "under Trajan").
-_LEADING = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "in",
-        "at",
-        "on",
-        "of",
-        "by",
-        "from",
-        "to",
-        "under",
-        "for",
-        "with",
-        "during",
-        "since",
-    ]
-)
+_LEADING = frozenset((
+    "a", "an", "the", "in", "at", "on", "of", "by", "from", "to", "under", "for", "with",
+    "during", "since",
+))  # fmt: skip
 
 
 def words(text: str) -> list[str]:

@@ -38,50 +38,12 @@ from pipeline.sft_data.templates import summary
 
 MAX_SUPPORTING = 2
 MAX_ENTITIES = 3
-_STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "in",
-        "is",
-        "it",
-        "of",
-        "on",
-        "or",
-        "s",
-        "that",
-        "the",
-        "their",
-        "this",
-        "to",
-        "was",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "how",
-        "with",
-    ]
-)
-
+_STOP_WORDS = frozenset((
+    "a", "an", "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from", "had",
+    "has", "have", "in", "is", "it", "of", "on", "or", "s", "that", "the", "their", "this",
+    "to", "was", "were", "what", "when", "where", "which", "who", "whom", "whose", "how",
+    "with",
+))  # fmt: skip
 
 Fact = Triplet | Hyperedge
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pipeline.config import CorpusFile
@@ -57,24 +58,14 @@ def write_chunks(folder: Path, chunks: Iterable[Chunk]) -> int:
         pa.OSFile(str(folder / "chunks.arrow"), "wb") as file,
         pa.ipc.new_file(file, schema) as plain,
     ):
-        for group in _groups(chunks, _ROWS):
+        remaining = iter(chunks)
+        while group := list(islice(remaining, _ROWS)):
             columns = {name: [getattr(chunk, name) for chunk in group] for name in names}
             table = pa.table(columns, schema=schema)
             packed.write_table(table)
             plain.write_table(table)
             total += len(group)
     return total
-
-
-def _groups(chunks: Iterable[Chunk], size: int) -> Iterator[list[Chunk]]:
-    group: list[Chunk] = []
-    for chunk in chunks:
-        group.append(chunk)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _documents(

@@ -103,7 +103,7 @@ def _evaluate(
     context: StageContext, questions: Sequence[Question], policy: Path | None, *, split: str
 ) -> dict[str, int]:
     # Imported here because it needs the engine's packages; `merge` and the report do not.
-    from pipeline.stages.policy_rollout import roll_out_policy
+    from pipeline.stages.sample import roll_out_policy
 
     questions = questions[context.shard :: context.shards]
     trajectories, seconds = roll_out_policy(

@@ -19,9 +19,9 @@ from pipeline.core.model_files import (
     model_hash,
 )
 from pipeline.llm.adapter_files import check_adapter
+from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.stages.policy_directory import checked_policy
-from pipeline.training.lineage import Lineage
+from pipeline.training.lineage import Lineage, checked_policy
 from pipeline.training.lora import check_shape, locate_base
 
 
@@ -31,7 +31,7 @@ def run(context: StageContext) -> dict[str, int]:
     Raises what `checked_policy` and `check_adapter` raise.
     """
     source, model = context.inputs.get("adapter"), context.config.model
-    policy = checked_policy(source, context.config)
+    policy = _policy(context)
     if source is not None and policy.adapter is not None:
         check_adapter(policy.adapter, locate_base(model.base))
         (context.output / "adapter").mkdir()
@@ -56,6 +56,11 @@ def run_start(context: StageContext) -> dict[str, int]:
     Raises ConfigError as well, for an adapter whose shape differs from the block ``lora``.
     """
     source = context.inputs.get("adapter")
-    if source is not None and checked_policy(source, context.config).adapter is not None:
+    if source is not None and _policy(context).adapter is not None:
         check_shape(adapter_directory(source), context.config.lora)
     return run(context)
+
+
+def _policy(context: StageContext) -> Policy:
+    config = context.config
+    return checked_policy(context.inputs.get("adapter"), config.model.base, config.hashes_file)

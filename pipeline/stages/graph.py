@@ -21,7 +21,7 @@ from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.sources import link_titles, read_annotated, read_openie
 from pipeline.graph.tables import write_triplets
 from pipeline.run.context import StageContext
-from pipeline.stages.extraction import (
+from pipeline.stages.files.extraction import (
     corpus_chunks,
     extract_by_model,
     extract_by_shards,

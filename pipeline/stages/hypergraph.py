@@ -21,7 +21,7 @@ from pipeline.graph.facts import FACTS, Facts
 from pipeline.graph.sources import group_triplets, read_annotated_facts
 from pipeline.graph.tables import write_hyperedges
 from pipeline.run.context import StageContext
-from pipeline.stages.extraction import (
+from pipeline.stages.files.extraction import (
     corpus_chunks,
     extract_by_model,
     extract_by_shards,

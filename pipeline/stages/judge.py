@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Judges
 from pipeline.core.atomic import write_json
@@ -24,15 +24,20 @@ from pipeline.core.errors import ConfigError, JudgeError
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import write_parquet
 from pipeline.core.verdicts import JudgedStep, Kind, Ruling, Verdict, steps_of
+from pipeline.grammars import grammar
 from pipeline.judges.cases import Case, Judge, JudgeCall, NoisyJudge
 from pipeline.judges.judge_steps import Answerer, JudgingResult, judge_steps
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.judges.search_errors import SearchErrors, constant_verdicts, count_search_errors
 from pipeline.llm.chat import Usage
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
+from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.files.shards import shard_directories
 from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
+
+if TYPE_CHECKING:
+    from pipeline.judges.opening import PolicyAnswers
 
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
 
@@ -98,13 +103,9 @@ def _replies(context: StageContext) -> ShardReplies:
 
 def _ask(context: StageContext, settings: Judges | None) -> dict[str, int]:
     """Judge the steps of one shard, and write the replies of all models."""
-    from pipeline.stages.judge_factory import PolicyAnswers, open_judges
-
-    settings = _required(settings)
     steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
     replies = ReplyLog()
-    answers = PolicyAnswers(context, settings, replies)
-    over, under = open_judges(context, settings, replies)
+    answers, over, under = _opened(context, _required(settings), replies)
     with over, under:
         judged = judge_steps(steps, answers, over, under, context.progress)
     _report_usages(context, answers.usage, over, under)
@@ -122,13 +123,9 @@ def _required(settings: Judges | None) -> Judges:
 def _judge(
     context: StageContext, settings: Judges | None, replies: ShardReplies | None = None
 ) -> dict[str, int]:
-    from pipeline.stages.judge_factory import PolicyAnswers, open_judges
-
     settings = _required(settings)
-    exchange = replies or ReplyExchange()
     steps = StepsOfFile(context.inputs["paths"] / FILE)
-    answers = PolicyAnswers(context, settings, exchange)
-    over, under = open_judges(context, settings, exchange)
+    answers, over, under = _opened(context, settings, replies or ReplyExchange())
     with over, under:
         counts = judge_to(
             context.output, context.checkpoint_dir, steps, answers, over, under,
@@ -144,17 +141,27 @@ def _judge(
     return counts
 
 
+def _opened(
+    context: StageContext, settings: Judges, replies: ReplyExchange
+) -> tuple[PolicyAnswers, Judge, Judge]:
+    from pipeline.judges.opening import Judging, PolicyAnswers
+
+    config, world = context.config, context.inputs.get("world")
+    judging = Judging(settings, context.models, replies, context.progress, world)
+    adapter = read_policy(context.inputs["policy"]).adapter
+    policy_grammar = grammar(config.grammar, max_steps=config.sampling.max_steps)
+    return PolicyAnswers(judging, adapter, policy_grammar), *judging.judges()
+
+
 def _report_usages(
     context: StageContext, policy: Usage, over: Judge, under: Judge, *, work: bool = True
 ) -> dict[str, Usage]:
     """Print the usage of each model, and count it as the stage's ``work``; returns them by name."""
-    from pipeline.stages.resources import add_usage
-
     usages = {"policy": policy, **_usages(over, under)}
     for name, usage in usages.items():
         print(f"{name}: {usage.line()}")
         if work:
-            add_usage(context.work, name, usage)
+            usage.add_to(context.work, name)
     return usages
 
 

@@ -3,22 +3,53 @@
 Input: the questions of stage ``questions-sampling``, and the policy that samples. Output:
 ``trajectories.parquet``, ``timing.json`` (seconds and generated tokens) and ``stops.json``
 (trajectories by stop reason).
+
+`roll_out_policy` serves the evaluation too, so that a policy is evaluated with the settings, prompt
+and stop rules it was sampled with, `PolicyContinuations` the Monte Carlo value estimates of
+ProGraph-R1 (eq. 11), and `open_answering` single questions. Finished questions are saved in batches
+of ``sampling.batch`` without emptying the engine. Every trajectory has a seed that depends on its
+question and sample only, so a rollout that was killed and continues gives the same trajectories in
+the same order.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from pipeline.config import Config
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError
+from pipeline.core.content_cache import digest
+from pipeline.core.errors import DependencyError, InputError, RetrievalUnavailable, StoreError
 from pipeline.core.input_files import read_json
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
+from pipeline.grammars.base import Grammar, grammar
+from pipeline.grammars.tokens import control_tokens
+from pipeline.llm.engine import Engine
+from pipeline.retrieval.fingerprint import RetrievalIdentity
+from pipeline.retrieval.rerank import RERANKED
+from pipeline.rollout.partial import PartialTrajectory
+from pipeline.rollout.policy import Policy, RolloutSettings, read_policy
+from pipeline.rollout.sampler import continue_trajectories, roll_out
 from pipeline.run.context import StageContext
+from pipeline.run.process import hold_devices
+from pipeline.run.store import StageKey
+from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.files.shards import added, joined_trajectories, shard_counts, shard_directories
 from pipeline.stages.files.trajectory_columns import FILE
-from pipeline.stages.policy_rollout import roll_out_policy
+from pipeline.training.lineage import policy_in
+
+if TYPE_CHECKING:
+    from pipeline.retrieval.base import Retriever
+    from pipeline.retrieval.remote.client import RemoteRetriever
 
 _STOPS, _TIMING = "stops.json", "timing.json"
 
@@ -70,3 +101,251 @@ def merge(context: StageContext) -> dict[str, int]:
     write_json(context.output / _STOPS, dict(sorted(stops.items())))
     write_json(context.output / _TIMING, added([read_json(shard / _TIMING) for shard in shards]))
     return shard_counts(context)
+
+
+def roll_out_policy(
+    context: StageContext,
+    questions: Sequence[Question],
+    policy_dir: Path | None,
+    *,
+    temperature: float,
+    samples: int,
+) -> tuple[Iterator[Trajectory], dict[str, float]]:
+    """Roll a policy out over questions: trajectories by question and sample, and seconds.
+
+    The trajectories are read from their checkpoints while they are consumed, with a check that each
+    question has each sample once. They are counted in ``context.work``.
+
+    ``policy_dir`` is as in `policy_in`; None is the base model. The seconds are engine_start,
+    generation, semantic, graph, ppr and total, and with a retrieval service the seconds of waiting
+    for it; generation and retrieval overlap. Checkpoints under ``context.checkpoint_dir`` are not
+    rolled out again. Raises InputError for repeated question ids, RetrievalError when retrieval
+    fails for every trajectory of a batch, RetrievalUnavailable when no query can be answered,
+    StoreError when checkpoints vanish or are damaged meanwhile, and what `open_rollout` raises.
+    """
+    question_ids = [question.question_id for question in questions]
+    repeated = [name for name, count in Counter(question_ids).items() if count > 1]
+    if repeated:
+        raise InputError(f"question {repeated[0]} occurs twice; ids must be unique within a split")
+    model = context.config.model.base
+    policy = policy_in(policy_dir, model, context.config.hashes_file)
+    settings = rollout_settings(context.config, temperature=temperature)
+    # A stage has one directory per fingerprint; callers of the Python interface choose theirs.
+    deciding = repr(replace(settings, in_flight=1))  # which does not change trajectories
+    rollout = digest(policy.fingerprint, deciding, str(context.seed), str(context.round))
+    checkpoints = RolloutCheckpoints(
+        context.checkpoint_dir / "paths" / rollout.hex(),
+        question_ids,
+        samples=samples,
+        batch=context.config.sampling.batch,
+    )
+    remaining = [questions[number] for number in checkpoints.remaining()]
+    total = len(questions) * samples
+    context.progress.start(total, "trajectories", done=total - len(remaining) * samples)
+    log = logging.getLogger(__name__)
+    log.info(
+        "policy %s: %d of %d questions to roll out, %d trajectories each",
+        policy.fingerprint,
+        len(remaining),
+        len(questions),
+        samples,
+    )
+    if remaining:
+        start = time.perf_counter()
+        with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
+            checkpoints.seconds["engine_start"] += time.perf_counter() - start
+            timer = RolloutTimer(start, engine, retriever, dict(checkpoints.seconds))
+            opened, generated = time.perf_counter(), 0
+            try:
+                for trajectory in roll_out(
+                    remaining,
+                    engine=engine,
+                    grammar=grammar,
+                    retriever=retriever,
+                    settings=settings,
+                    policy=policy.fingerprint,
+                    samples=samples,
+                    seed=context.seed,
+                    round_number=context.round or 0,
+                ):
+                    checkpoints.add(trajectory, timer)
+                    generated += trajectory.tokens.thinking
+                    seconds = max(time.perf_counter() - opened, 1e-3)
+                    context.progress.show(tokens_per_second=generated / seconds)
+                    context.progress.advance()
+                checkpoints.flush(timer)
+            except RetrievalUnavailable:
+                checkpoints.flush(timer)  # these questions finished before the outage
+                raise
+    seconds_spent = {name: round(value, 1) for name, value in checkpoints.seconds.items()}
+    log.info("seconds: %s", seconds_spent)
+    if len(remaining) < len(questions):  # the pairs of earlier attempts were not counted
+        context.work.pop(RERANKED, None)
+    context.work["start_seconds"] = round(checkpoints.seconds["engine_start"], 2)
+    return _counted(context, checkpoints.read()), checkpoints.seconds
+
+
+def _counted(context: StageContext, trajectories: Iterator[Trajectory]) -> Iterator[Trajectory]:
+    """The trajectories; their number, tokens and retrievals become the work of the stage."""
+    work = context.work
+    names = ("trajectories", "prompt_tokens", "generated_tokens", "retrieved_tokens", "retrievals")
+    work.update(dict.fromkeys(names, 0))
+    for trajectory in trajectories:
+        work["trajectories"] += 1
+        work["prompt_tokens"] += len(trajectory.prompt_ids)
+        work["generated_tokens"] += trajectory.tokens.thinking
+        work["retrieved_tokens"] += trajectory.tokens.retrieved
+        work["retrievals"] += len(trajectory.tokens.per_retrieval)
+        yield trajectory
+
+
+class PolicyContinuations:
+    """Continues partial trajectories with the policy, settings and prompt that sampled them.
+
+    Each call with at least one trajectory opens the engine and the retriever, and closes them after
+    it. ``policy`` is the policy's fingerprint.
+    """
+
+    def __init__(self, context: StageContext, policy_dir: Path) -> None:
+        self._context = context
+        policy = read_policy(policy_dir)
+        self._adapter, self.policy = policy.adapter, policy.fingerprint
+
+    def __call__(self, trajectories: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
+        """Trajectories as they finish; raises what engines and retrievers raise."""
+        remaining = iter(trajectories)
+        first = next(remaining, None)
+        if first is None:
+            return
+        config = self._context.config
+        with open_rollout(self._context, self._adapter) as (engine, retriever, grammar):
+            yield from continue_trajectories(
+                itertools.chain([first], remaining),
+                engine=engine,
+                grammar=grammar,
+                retriever=retriever,
+                settings=rollout_settings(config, temperature=config.sampling.temperature),
+                policy=self.policy,
+            )
+
+
+def rollout_settings(config: Config, *, temperature: float) -> RolloutSettings:
+    """The rollout settings of a configuration; sampling and evaluation differ in temperature."""
+    sampling = config.sampling
+    return RolloutSettings(
+        system=config.prompt.system,
+        temperature=temperature,
+        top_p=sampling.top_p,
+        max_steps=sampling.max_steps,
+        max_segment_tokens=sampling.max_segment_tokens,
+        max_total_tokens=sampling.max_total_tokens,
+        max_context_tokens=sampling.max_context_tokens,
+        in_flight=sampling.in_flight or 2 * config.engine.max_num_seqs,
+        single_retrieval=config.retrieval.rounds == "single",
+        prompt_retrieval=config.retrieval.rounds == "prompt",
+    )
+
+
+@contextmanager
+def open_rollout(
+    context: StageContext, adapter: Path | None
+) -> Iterator[tuple[Engine, Retriever | None, Grammar]]:
+    """The engine, the retriever (None for variant ``none``) and the grammar, closed on exit.
+
+    Raises what `open_engine`, `open_retriever` and `open_remote_retriever` raise.
+    """
+    with ExitStack() as stack:
+
+        def opened_retriever() -> Retriever | None:
+            retriever = _open_retriever(context)
+            if retriever is not None:
+                stack.callback(retriever.close)
+            return retriever
+
+        # Connecting to a retrieval service first reports an outage before the engine starts, which
+        # takes minutes. A local retriever is opened after the engine.
+        remote = context.config.retrieval.service is not None
+        retriever = opened_retriever() if remote else None
+        engine = context.models.policy_engine(adapter)
+        stack.callback(engine.close)
+        policy_grammar = grammar(
+            context.config.grammar,
+            max_steps=context.config.sampling.max_steps,
+            special_tokens=control_tokens(engine.tokenizer),
+        )
+        yield engine, retriever if remote else opened_retriever(), policy_grammar
+
+
+def _open_retriever(context: StageContext) -> Retriever | None:
+    config = context.config
+    if config.retrieval.variant == "none":
+        return None
+    if config.retrieval.service is not None:
+        return open_remote_retriever(config, context.key)
+    from pipeline.retrieval.factory import open_retriever
+
+    knowledge = [context.inputs[name] for name in ("corpus", "graph", "index")]
+    return open_retriever(
+        config.retrieval, config.index, *knowledge, cache_dir=config.cache_dir, work=context.work
+    )
+
+
+def open_remote_retriever(config: Config, key: StageKey | None) -> RemoteRetriever:
+    """The client of ``retrieval.service``.
+
+    ``key`` has the fingerprints of the expected corpus, graph and index. Raises
+    RetrievalUnavailable when the service is down or its identity differs, StoreError without
+    ``key``: a stage outside a store has no fingerprints. Raises DependencyError when a package of
+    the client is missing.
+    """
+    try:
+        from pipeline.retrieval.remote.client import RemoteRetriever
+    except ImportError as error:
+        raise DependencyError(
+            f"retrieval.service needs {error.name}; pip install 'steep[serve]'"
+        ) from None
+
+    settings = config.retrieval
+    if key is None or settings.service is None:
+        raise StoreError("retrieval.service needs the fingerprints of a store; use steep run")
+    identity = RetrievalIdentity.from_settings(settings, key.inputs, key.files.get("reranker"))
+    return RemoteRetriever(settings.service, identity, patience=settings.service_patience)
+
+
+@contextmanager
+def open_answering(
+    context: StageContext, policy: Policy
+) -> Iterator[Callable[[Question], Trajectory]]:
+    """A function that answers a question with ``policy``, closed on exit.
+
+    It gives the trajectory that the stage ``evaluate-policy`` gives for the same question.
+    ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
+    """
+    config = context.config
+    settings = rollout_settings(config, temperature=config.evaluation.temperature)
+    with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
+
+        def answer(question: Question) -> Trajectory:
+            [trajectory] = roll_out(
+                [question],
+                engine=engine,
+                grammar=grammar,
+                retriever=retriever,
+                settings=settings,
+                policy=policy.fingerprint,
+                samples=1,
+                seed=context.seed,
+            )
+            return trajectory
+
+        yield answer
+
+
+@contextmanager
+def open_in_process(
+    context: dict[str, Any], policy: Policy
+) -> Iterator[Callable[[Question], Trajectory]]:
+    """`open_answering` in a separate process, which holds the devices of this process's lease."""
+    hold_devices()
+    with open_answering(StageContext.from_json(context), policy) as answer:
+        yield answer

@@ -3,9 +3,12 @@
 Input: the sampled trajectories, and the verdicts of stage ``judge`` where the rewards count judged
 steps. Output: ``trajectories.parquet``, the trajectories with ``rewards`` filled, and
 ``statistics.json``, sums of the terms by data set. The method (`pipeline.methods`) gives the
-scorer. Finished batches are kept as checkpoints, so that a killed run loses at most one.
-Trajectories whose retrieval failed (stop "retrieval_error") keep ``rewards`` null: they say nothing
-about the policy.
+scorer, and `StageInputs` opens what the scorer asks for: TeaRAG's similarity model, and for
+ProGraph-R1 the entities of the graph and value estimates, which come from continuing trajectories
+with the policy that sampled them. Continuations are kept in ``<cache_dir>/progress.sqlite``;
+``progress.json`` counts the continued states and their tokens. Finished batches are kept as
+checkpoints, so that a killed run loses at most one. Trajectories whose retrieval failed (stop
+"retrieval_error") keep ``rewards`` null: they say nothing about the policy.
 """
 
 from __future__ import annotations
@@ -13,18 +16,27 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.atomic import write_json
+from pipeline.core.columns import Columns
+from pipeline.core.content_cache import ContentCache, digest
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import iterate_parquet, parse_json, read_json
 from pipeline.core.progress import Progress
 from pipeline.core.record_io import from_arrow, iterate_records, parse_record, write_parquet
 from pipeline.core.records import Trajectory
+from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
+from pipeline.graph.adjacency import Adjacency
 from pipeline.methods import Scorer, method
+from pipeline.retrieval.fingerprint import RetrievalIdentity
+from pipeline.rewards.progress import ValueEstimator
+from pipeline.rewards.structure import GraphEntities
+from pipeline.rollout.partial import PartialTrajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.files.checkpoints import (
     intact,
@@ -39,10 +51,15 @@ from pipeline.stages.files.shards import (
     shard_directories,
 )
 from pipeline.stages.files.trajectory_columns import FILE
-from pipeline.stages.score_inputs import COST, StageInputs
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+COST = "progress.json"
+_SAMPLING = {
+    "temperature", "top_p", "max_steps", "max_segment_tokens", "max_total_tokens",
+    "max_context_tokens",
+}  # fmt: skip
 
 
 _BATCH = 512  # trajectories scored at once, which a kill can lose
@@ -284,3 +301,86 @@ class _Statistics:
             logging.getLogger(__name__).info(
                 "%s: means over %d trajectories: %s", dataset, terms["n"], means
             )
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """`pipeline.methods.ScoreInputs` of one run of the stage."""
+
+    context: StageContext
+
+    def similarity(self) -> Similarity:
+        """The similarity model of ``rewards.reranker``, by default the retrieval's model."""
+        from pipeline.retrieval.rerank import RerankerSimilarity, open_reranker
+
+        config = self.context.config
+        reranker = config.rewards.reranker or config.retrieval.reranker
+        return RerankerSimilarity(
+            open_reranker(reranker, config.index.embedder, config.cache_dir, work=self.context.work)
+        )
+
+    def entities(self) -> GraphEntities:
+        """The entities of the graph that retrieval searched."""
+        return open_entities(self.context.inputs["graph"])
+
+    def state_values(
+        self, trajectories: Sequence[Trajectory], continuations: int
+    ) -> list[list[float]]:
+        """Monte Carlo value estimates of all states; writes their cost to ``progress.json``.
+
+        Raises the errors of engines and retrievers.
+        """
+        from pipeline.stages.sample import PolicyContinuations
+
+        context = self.context
+        resume = PolicyContinuations(context, context.inputs["policy"])
+
+        def shown(partial: Iterable[PartialTrajectory]) -> Iterator[Trajectory]:
+            for number, trajectory in enumerate(resume(partial), start=1):
+                context.progress.show(continuations=number)
+                yield trajectory
+
+        estimator = ValueEstimator(
+            shown,
+            ContentCache(Path(context.config.cache_dir) / "progress.sqlite"),
+            continuation_identity(context, resume.policy),
+            continuations,
+            context.seed,
+        )
+        values = estimator.values(trajectories)
+        cost = estimator.cost
+        print(f"{cost.known:,} of {cost.distinct:,} distinct states had been continued before")
+        # Cache hits are not recorded, because a rerun would have more.
+        counts = {name: n for name, n in asdict(cost).items() if name != "known"}
+        write_json(context.output / COST, counts)
+        context.work["continuations"] = estimator.cost.continuations
+        context.work["generated_tokens"] = estimator.cost.generated_tokens
+        return values
+
+
+def open_entities(graph: Path) -> GraphEntities:
+    """V(.) of the directory of a graph or hypergraph."""
+    names = Columns(graph / "entities.arrow", ("name",)).column(0)
+    if not (graph / "hyperedges.arrow").exists():
+        return GraphEntities(names)
+    ids = Columns(graph / "hyperedges.arrow", ("id",)).column(0)
+    rows = {name: row for row, name in enumerate(ids)}
+    return GraphEntities(names, rows, Adjacency.load(graph / "members"))
+
+
+def continuation_identity(context: StageContext, policy: str) -> str:
+    """The digest of all settings that decide a continuation besides its state.
+
+    ``policy`` is the policy's fingerprint.
+    """
+    config, key = context.config, context.key
+    retrieval = "outside a store"
+    if key is not None:
+        retrieval = RetrievalIdentity.from_settings(
+            config.retrieval, key.inputs, key.files.get("reranker")
+        ).fingerprint
+    fields = _SAMPLING & config.sampling.deciding().keys()  # as in fingerprints
+    sampling = config.sampling.model_dump_json(include=fields)
+    engine = config.engine.model_dump_json(include={"kind", "dtype", "max_model_len"})
+    grammar = f"{config.grammar} {config.retrieval.rounds}"
+    return digest(policy, retrieval, sampling, engine, grammar, str(context.round)).hex()

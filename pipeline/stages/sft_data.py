@@ -29,17 +29,25 @@ from pipeline.grammars.base import Grammar, grammar
 from pipeline.graph.entities import display
 from pipeline.graph.locate import Locator
 from pipeline.graph.tables import read_hyperedges
+from pipeline.judges.closed_book import closed_book_answers
 from pipeline.llm.replies import ReplyExchange, ReplyLog, ShardReplies
 from pipeline.methods import StepOptions, method
 from pipeline.run.context import StageContext
-from pipeline.sft_data.known_facts import KnownFacts
+from pipeline.sft_data.known_facts import KnownFacts, select_known_facts
 from pipeline.sft_data.paragraphs import Paragraphs
-from pipeline.sft_data.split import Example, SupervisedTrajectory, split, supply
+from pipeline.sft_data.split import (
+    Example,
+    SupervisedTrajectory,
+    check_examples,
+    check_supply,
+    split,
+    supply,
+)
 from pipeline.sft_data.steps import Fact, Hop, supporting_facts
-from pipeline.sft_data.subquery import fill, fluent
-from pipeline.sft_data.supply import check_examples, check_supply
+from pipeline.sft_data.templates import fill, fluent
 from pipeline.stages.files.shards import shard_directories
-from pipeline.stages.known_facts import ask_base_model, find_known_facts
+
+_CLOSED_BOOK_TOKENS = 32  # of an answer to a closed-book question
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -62,7 +70,7 @@ def run_shard(context: StageContext) -> dict[str, int]:
     replies = ReplyLog()
     _supporting(context, usable, Counter(), replies)
     if context.config.sft_data.memory is not None:
-        ask_base_model(context, usable, replies)
+        _ask_base_model(context, usable, replies)
     context.work["questions"] = len(hops[context.shard :: context.shards])
     return {"replies": replies.write(context.output)}
 
@@ -101,7 +109,7 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     supporting = _supporting(context, usable, faults, replies)
     known_facts = KnownFacts()
     if settings.memory is not None:
-        known_facts = find_known_facts(context, usable, replies)
+        known_facts = _find_known_facts(context, usable, replies)
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     policy_grammar = grammar(context.config.grammar)
@@ -247,9 +255,8 @@ def _supporting(
         faults["rejected triplets"] += _extract_as_graph(context, own, replies)
     if "llm" in (settings.triplets, settings.selector, settings.rewriter):
         from pipeline.sft_data.by_model import extract_triplets, rewrite, select_supporting
-        from pipeline.stages.resources import add_usage, open_chat
 
-        with open_chat(context.config, "sft_data", settings, seed=context.seed) as chat:
+        with context.models.chat("sft_data", settings) as chat:
             selected: dict[str, list[Fact]] | None = None
             chat.progress = context.progress
             replies.attach("chat", chat)
@@ -265,7 +272,7 @@ def _supporting(
         print(chat.usage.line())
         chat.usage.write(context.output)
         if not replies.replays:
-            add_usage(context.work, "chat", chat.usage)
+            chat.usage.add_to(context.work, "chat")
         if selected is not None:
             return {hop.id: selected.get(hop.id, []) for hop in hops}
     return {hop.id: supporting_facts(hop) for hop in hops}
@@ -279,14 +286,55 @@ def _extracts_from_own(config: Config) -> bool:
 def _extract_as_graph(context: StageContext, hops: Sequence[Hop], replies: ReplyExchange) -> int:
     """Extract the hops' triplets with the model of the graph; the number of rejected triplets."""
     from pipeline.sft_data.by_model import extract_triplets
-    from pipeline.stages.resources import open_chat
 
-    with open_chat(context.config, "graph", context.config.graph, seed=context.seed) as chat:
+    with context.models.chat("graph", context.config.graph) as chat:
         replies.attach("graph", chat)
         rejected = extract_triplets(hops, chat)
     print(chat.usage.line())
     write_json(context.output / "extraction_chat.json", chat.usage.total())
     return rejected
+
+
+def _find_known_facts(
+    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
+) -> KnownFacts:
+    """The hops that the base model knows, by the setting ``sft_data.memory``.
+
+    ``replies`` takes part in the requests. Raises the errors of the base model's engine.
+    """
+    settings = context.config.sft_data.memory
+    assert settings is not None
+    return select_known_facts(
+        hops,
+        _ask_base_model(context, hops, replies),
+        search_share=settings.searched,
+        num_closed_book=settings.rehearsed,
+        seed=context.seed,
+    )
+
+
+def _ask_base_model(
+    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
+) -> dict[str, str]:
+    """The base model's greedy closed-book answer to each hop's question, by question.
+
+    ``replies`` takes part in the requests, as "policy". Raises the errors of the base model's
+    engine.
+    """
+    context.progress.start(len({hop.question for hop in hops}), "closed-book answers")
+    with context.models.policy_chat(None) as chat:
+        chat.progress = context.progress
+        replies.attach("policy", chat)
+        answers = closed_book_answers(
+            [hop.question for hop in hops],
+            chat,
+            grammar(context.config.grammar),
+            max_tokens=_CLOSED_BOOK_TOKENS,
+        )
+        print(chat.usage.line())
+        if not replies.replays:
+            chat.usage.add_to(context.work, "policy")
+    return {question: answer.text for question, answer in answers.items()}
 
 
 def _sources(hops: Sequence[Hop]) -> dict[str, int]:

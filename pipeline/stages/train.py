@@ -18,7 +18,7 @@ from pipeline.config import for_round
 from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
-from pipeline.stages import preflight
+from pipeline.run.launch import launch, with_processes
 from pipeline.stages.files.training_data import (
     HELDOUT,
     TRAINING,
@@ -26,8 +26,9 @@ from pipeline.stages.files.training_data import (
     encode_pair_data,
     encode_sft_data,
     encode_trajectory_data,
+    report,
+    round_facts,
 )
-from pipeline.stages.launch import launch, with_processes
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.change import trained_weights, training_record
 from pipeline.training.dpo import dpo_trainer
@@ -86,7 +87,7 @@ def run_round(context: StageContext) -> dict[str, int]:
 
 
 def _check_data(context: StageContext) -> None:
-    """Check the data of a round (`pipeline.stages.preflight`).
+    """Check the data of a round (`pipeline.training.preflight`).
 
     Raises TrainingError for data beyond a limit if the configuration refuses it.
     """
@@ -94,7 +95,7 @@ def _check_data(context: StageContext) -> None:
         name: path for name, path in context.inputs.items() if name.startswith("questions-")
     }
     data = context.inputs["score" if context.config.objective == "grpo" else "pair"]
-    preflight.report(context, preflight.round_facts(context.config, data, questions))
+    report(context, round_facts(context.config, data, questions))
 
 
 def _note_work(context: StageContext, started: float, tokens: float) -> None:

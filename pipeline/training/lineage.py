@@ -1,10 +1,15 @@
-"""The origin of a policy: ``lineage.json`` beside every adapter.
+"""The origin of a policy: ``lineage.json`` beside every adapter; policies in directories.
 
 A policy's name is a fingerprint of its *content* (adapter tensors, their scale, and the base
 model's files). Entries keyed by it therefore stay valid when a directory is overwritten, and
 engines can load several policies under distinct names. The file also records base, parent,
 reference, round, method, settings, seed and counts, so it tells which policy was the reference of
 each round.
+
+A policy directory holds ``adapter/`` and ``lineage.json``. A bare adapter is a directory with
+``adapter_config.json`` and ``adapter_model.safetensors``, such as PEFT writes. Its fingerprint is
+computed as the training stages compute theirs, so an adapter has the same name in every directory.
+Without a directory the policy is the base model, whose fingerprint is the hash of its files.
 """
 
 from __future__ import annotations
@@ -16,10 +21,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import TrainingError
-from pipeline.core.model_files import LINEAGE, lineage_fields
+from pipeline.core.content_hashes import ContentHashes
+from pipeline.core.errors import InputError, TrainingError
+from pipeline.core.model_files import (
+    ADAPTER_SETTINGS,
+    ADAPTER_WEIGHTS,
+    LINEAGE,
+    UNTRAINED,
+    adapter_directory,
+    lineage_fields,
+)
 from pipeline.core.record_io import parse_record
-from pipeline.llm.adapter_files import Tensor, adapter_settings, adapter_tensors
+from pipeline.core.shipped import find_model
+from pipeline.llm.adapter_files import Tensor, adapter_settings, adapter_tensors, check_effect
+from pipeline.rollout.policy import Policy, read_policy
 
 # Settings of adapters from elsewhere that change the output; the stages never set them.
 _SCALING = ("rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
@@ -84,3 +99,94 @@ def policy_fingerprint(
         digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
         digest.update(tensor.data)
     return digest.hexdigest()[:16]
+
+
+def policy_in(directory: Path | None, base: str, hashes_file: Path) -> Policy:
+    """The policy in a directory; None is the base model ``base``.
+
+    ``hashes_file`` stores content hashes of local models.
+
+    Raises InputError when the directory holds no policy, DependencyError when the base model is
+    needed and missing.
+    """
+    if directory is None:
+        return Policy(None, _base_sha(base, hashes_file))
+    if _bare(directory):
+        return Policy(directory, policy_fingerprint(directory, _base_sha(base, hashes_file)))
+    return read_policy(directory)
+
+
+def checked_policy(directory: Path | None, base: str, hashes_file: Path) -> Policy:
+    """`policy_in`, after a check of the files; `check_adapter` compares them to the base model.
+
+    Raises InputError for a directory without a policy, and for an adapter that is damaged, is
+    untrained, is not LoRA, has other tensors than its lineage says, or was trained over another
+    base.
+    """
+    if directory is None:
+        return policy_in(None, base, hashes_file)
+    if not (directory / LINEAGE).is_file() and not _bare(directory):
+        raise InputError(
+            f"{directory} holds no policy; expected {LINEAGE} with adapter/, as the stages sft and "
+            f"train write them, or {ADAPTER_SETTINGS} with {ADAPTER_WEIGHTS}"
+        )
+    adapter = adapter_directory(directory)
+    sha = _base_sha(base, hashes_file)
+    if not _bare(directory) and lineage_fields(directory).get("method") == UNTRAINED:
+        policy = Policy(None, sha)
+    else:
+        policy = Policy(adapter, _checked_fingerprint(adapter, base, sha, hashes_file))
+    if _bare(directory):
+        return policy
+    lineage = read_lineage(directory)
+    if lineage.base_sha != sha:
+        raise InputError(
+            f"{directory}: the policy was trained over base model {lineage.base} with content "
+            f"{lineage.base_sha}, and model.base ({base}) has content {sha}; set model.base to "
+            "that model"
+        )
+    if lineage.policy != policy.fingerprint:
+        raise InputError(
+            f"{adapter} differs from {directory / LINEAGE}, which names policy {lineage.policy}, "
+            f"and the adapter is {policy.fingerprint}; copy the directory again, or name the "
+            "adapter alone"
+        )
+    return policy
+
+
+def _bare(directory: Path) -> bool:
+    return (directory / ADAPTER_SETTINGS).is_file()
+
+
+def _base_sha(base: str, hashes_file: Path) -> str:
+    """The hash of the files of the base model."""
+    from pipeline.training.lora import locate_base
+
+    hashes = ContentHashes(hashes_file)
+    sha = hashes.of(locate_base(base))
+    hashes.save()
+    return sha
+
+
+def _checked_fingerprint(adapter: Path, base: str, sha: str, hashes_file: Path) -> str:
+    """The fingerprint of an adapter that names the base model, and is trained.
+
+    Raises InputError when the base model that it names is another one. Local models are compared by
+    content. Otherwise the last parts of the names decide, so that ``Qwen/Qwen2.5-3B`` fits a copy
+    in ``/models/Qwen2.5-3B``.
+    """
+    named = adapter_settings(adapter).get("base_model_name_or_path")
+    if isinstance(named, str) and named not in ("", base):
+        directory = Path(find_model(named))
+        if directory.is_dir():
+            same = ContentHashes(hashes_file).of(directory) == sha
+        else:
+            same = directory.name == Path(base).name
+        if not same:
+            raise InputError(
+                f"{adapter} was trained over base model {named} (base_model_name_or_path), and "
+                f"model.base is {base}; set model.base to that model"
+            )
+    tensors = adapter_tensors(adapter)
+    check_effect(adapter, tensors)
+    return policy_fingerprint(adapter, sha, tensors)

@@ -27,11 +27,11 @@ from pipeline.core.errors import StoreError
 from pipeline.core.process_variables import VARIABLES, thread_variables
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
+from pipeline.run.launch import ENDED, Machines
 from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
-from pipeline.stages.launch import ENDED, Machines
 from tasks.execution.stage_run import StageRun
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -252,7 +252,7 @@ def visible(path: Path, seconds: float = _VISIBLE_SECONDS) -> bool:
 
 def _follow(environment: Mapping[str, str], where: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", process.MODULE, "pipeline.stages.launch", "--follow"],
+        [sys.executable, "-m", process.MODULE, "pipeline.run.launch", "--follow"],
         env={**environment, **process.child_environment()},
         check=False,
     )

@@ -19,7 +19,7 @@ from pipeline.browse.forms import LONGEST
 from pipeline.browse.site import RunEntry, Site
 from pipeline.cli.browse import RunPolicies, open_site
 from pipeline.core.errors import EngineError
-from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
+from pipeline.rollout.answering import LONGEST_QUESTION, PolicyProcess, question_record
 from tasks.resolved import write_resolved
 from tasks.run import task_for
 from tests.browse.stored_run import HOSTILE, NAME, write_stored_run

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,9 +19,10 @@ import pytest
 
 from pipeline.api import Run
 from pipeline.core.errors import EngineError, InputError
+from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess, question_record
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.stages.answering import LONGEST_QUESTION, PolicyProcess, question_record
+from pipeline.stages.sample import open_in_process
 from tasks.asking import asked_policies, opened
 from tasks.base import StageTask
 from tasks.execution.leases import LOCK_DIR, Request, held
@@ -29,6 +31,10 @@ from tests.cli.malformed_inputs import steep
 from tests.llm.small_models import small_model
 from tests.tasks.small_run import finished_run, settings
 from tests.waiting import LIMIT, ending, wait_until
+
+
+def opening(context: StageContext, policy: Policy) -> Opening:
+    return partial(open_in_process, context.to_json(), policy)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +145,7 @@ def test_a_process_that_dies_is_an_error_with_its_status(
     run: StageTask, capfd: pytest.CaptureFixture[str]
 ) -> None:
     [asked] = asked_policies(run, ["base"])
-    process = PolicyProcess("base", asked.context, asked.policy)
+    process = PolicyProcess("base", opening(asked.context, asked.policy))
     try:
         os.kill(process._process.pid or 0, signal.SIGKILL)
         with pytest.raises(EngineError, match="the process of policy base ended with status -9"):
@@ -156,7 +162,7 @@ def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_p
     config = asked.context.config
     broken = config.model_copy(update={"model": config.model.model_copy(update={"base": "a/b/c"})})
     context = StageContext(broken, "ask", tmp_path, tmp_path)
-    process = PolicyProcess("broken", context, Policy(None, "p"))
+    process = PolicyProcess("broken", opening(context, Policy(None, "p")))
     try:
         with pytest.raises(
             InputError, match=r"a/b/c: no such model directory; correct model\.base"
@@ -203,7 +209,9 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
 @pytest.mark.slow
 def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: StageTask) -> None:
     [asked] = asked_policies(run, ["base"])
-    process = PolicyProcess("base", asked.context, asked.policy, {"STEEP_TEST_THREADS": "3"})
+    process = PolicyProcess(
+        "base", opening(asked.context, asked.policy), {"STEEP_TEST_THREADS": "3"}
+    )
     try:
         process.wait_until_ready()  # before exec, the variables are those of this process
         variables = psutil.Process(process._process.pid).environ()

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from pipeline import compare_runs
-from pipeline.config import load
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question
 from pipeline.stages.evaluate import merge_policies
-from tasks.resolved import write_resolved
 from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
 from tests.report.test_report_page import Page
@@ -97,31 +95,6 @@ def test_tables_have_a_row_for_each_configuration_and_a_column_for_each_policy(
     assert em.endswith("| 0.093 |")
     assert not [line for line in lines if line.startswith("| few | all | sft |")]
     assert "policies that answer every question alike are left out" in "\n".join(lines)
-
-
-def test_chosen_trajectories_are_compared_where_both_runs_chose_from_the_same_samples(
-    runs: list[str], tmp_path: Path
-) -> None:
-    """Of 5 and 4 chosen trajectories, 2 are chosen by the run of each seed whose pairs are fewer.
-
-    All trajectories have the same ids, whatever their seed and temperature.
-    """
-    finish("few-1", 2, "seed=1", "evaluation.retrieval.top_k=3")
-    finish("warm", 2, "sampling.temperature=0.9")
-    finish("warm-1", 2, "seed=1", "sampling.temperature=0.9")
-    found = compare_runs([*runs, "few-1", "warm", "warm-1"])
-    assert [(row["after"], row["values"]) for row in found["shared"]] == [("few", [0.4, 0.5])]
-    assert steep(["compare", *runs, "few-1", "-o", "table.md"])[0] == 0
-    lines = (tmp_path / "table.md").read_text().splitlines()
-    assert "| row | round | pairs | easy | format | chosen as in all |" in lines
-    assert "| few | 1 | 2 ± 0 | 1 ± 0 | 1 ± 0 | 45% |" in lines
-
-
-def test_equal_samples_of_other_outputs_are_the_same_samples(runs: list[str]) -> None:
-    for run in (runs[0], "few"):
-        edit_manifest(run, "score", lambda value: value | {"contents": {"sample": "equal"}})
-    edit_manifest("few", "score", lambda value: value | {"made_from": {"sample": "another"}})
-    assert [row["values"] for row in compare_runs(["all", "few"])["shared"]] == [[0.4]]
 
 
 def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
@@ -207,7 +180,7 @@ def test_runs_are_read_without_their_configuration_or_data(
     ("arguments", "problem"),
     [
         (["missing"], "there is no run 'missing': neither missing nor runs/missing has a store"),
-        (["all", "runs/all"], "have the same settings and the same seed (0); name one of them"),
+        (["all", "runs/all"], "have the same settings and the same seed (0)"),
         (["all", "--dataset", "nq"], "--dataset is 'nq'; the runs have musique, all"),
     ],
 )
@@ -247,13 +220,3 @@ def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_pa
     status, _, complaint = steep(["compare", "all", "few"])
     assert status == 2
     assert "few has no complete evaluation" in complaint
-
-
-def test_runs_with_equal_outputs_are_told_apart_by_their_configurations(runs: list[str]) -> None:
-    """A reward weight that changes no reward leaves the outputs, and the settings that they record."""
-    shutil.copytree("runs/all", "runs/twin")
-    for name, overrides in (("all", ()), ("twin", ("rewards.tearag.summary=0.4",))):
-        write_resolved(load("embedded", (f"name={name}", "rounds=1", *overrides)))
-    status, _, complaint = steep(["compare", "all", "twin"])
-    assert status == 2
-    assert "have the same outputs; their settings differ in rewards.tearag.summary" in complaint

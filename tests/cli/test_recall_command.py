@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.recall.run import InputFiles, run_recall
-from pipeline.recall.table import print_table
+from pipeline.recall.run import InputFiles, print_table, run_recall
 from tests.cli.test_cli import refused, steep
 from tests.corpus.test_gold_passages import MUSIQUE
 from tests.retrieval.small_encoders import write_bi_encoder, write_cross_encoder
@@ -53,18 +52,23 @@ def test_every_retriever_is_measured_on_questions_and_sub_questions(
     rows = {(row.query, row.retriever): row for row in result.rows}
     # The corpus has three documents, so the first five include every gold passage.
     semantic = rows["question", "semantic"]
-    assert semantic.recall[5] == semantic.all_gold == semantic.strict["recall@5"] == 1
+    assert (
+        semantic.recall["recall@5"]
+        == semantic.recall["all_gold@5"]
+        == semantic.strict["recall@5"]
+        == 1
+    )
     graph = rows["question", "graph"]
-    assert graph.strict["recall@5"] == 0 < graph.recall[5]
+    assert graph.strict["recall@5"] == 0 < graph.recall["recall@5"]
     assert graph.items == graph.triplets > 0
     assert (
-        rows["sub-question", "bm25"].recall[5] == 1
+        rows["sub-question", "bm25"].recall["recall@5"] == 1
     )  # each query contains the title of its passage
     assert rows["question", "concat"].tokens_per_retrieval > semantic.tokens_per_retrieval
     assert result.sizes["triplets"] == 2  # by Ann, and met Ann
     assert result.sizes["hyperedges"] == 2
     hyper = rows["question", "prograph"]
-    assert hyper.strict["recall@5"] == 0 < hyper.recall[5]  # counted by provenance only
+    assert hyper.strict["recall@5"] == 0 < hyper.recall["recall@5"]  # counted by provenance only
     assert not capsys.readouterr().out  # standard output is for the table or the JSON
     print_table([result])
     assert "index of chunks flat; entities flat; hyperedges flat" in capsys.readouterr().out
@@ -87,7 +91,7 @@ def test_graph_retrievers_are_left_out_with_a_note_if_there_are_no_triplets(
 def test_questions_are_checked_before_anything_is_embedded(tmp_path, files):
     """A wrong file is refused at once, not after an hour of embedding."""
     files.questions.write_text(json.dumps([{"question": "Who?", "answer": "Ann"}]))
-    with pytest.raises(InputError, match="match no data set with gold passages"):
+    with pytest.raises(InputError, match="the data set cannot be told from the first record"):
         run_recall(REAL, files, overrides=("index.embedder.model=absent",))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tests.cli.malformed_inputs import steep
 from tests.training.test_preflight import PAIR
 
 SETTINGS = ("rounds=2",)
-FOUND = Check("length", 0.0, 0.0, True, "0 of 3 examples (0.0%) are longer")
+FOUND = Check("length", 0.0, 0.0, True, "0 of 3 examples (0.0%) are longer", "")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageTask:
             count = task.round_number or 0
             write_parquet(written / "pairs.parquet", [replace(PAIR)] * count, Pair)
         if task.stage == "sft":
-            figures = {"data": "examples", "records": 3, "kinds": {}, "checks": [FOUND.as_json()]}
+            figures = {"data": "examples", "records": 3, "checks": [asdict(FOUND)]}
             write_json(written / "preflight.json", figures)
         task.directory.parent.mkdir(parents=True, exist_ok=True)
         task.store.commit(task.key, written, {"counts": {"rows": 1}})

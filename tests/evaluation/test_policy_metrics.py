@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import StoreError
-from pipeline.evaluation.compare import bootstrap_interval, paired_test
+from pipeline.evaluation.compare import paired_test
 from pipeline.evaluation.failures import FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.run.context import StageContext
@@ -68,12 +68,6 @@ def test_single_hop_and_multi_hop_rows_are_averages_over_the_data_sets_of_each_k
     assert [row["seconds"] for row in rows[-3:]] == [None, None, {"total": 3.0}]
 
 
-def test_questions_of_one_kind_have_no_rows_of_their_own() -> None:
-    outcomes = [replace(outcome("q", "nq", 1.0), hop="single")]
-    rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
-    assert [row["dataset"] for row in rows] == ["nq", "all"]
-
-
 def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weight() -> None:
     """Two hops: nq 1/1 and musique 1/3, so 2/3; three hops: musique alone, 0."""
     outcomes = [
@@ -91,13 +85,6 @@ def test_questions_by_number_of_hops_are_averaged_over_data_sets_with_equal_weig
     assert found["3-hop"] == (1, 0.0)
     assert rows[-1]["split"] == "test/unseen"
     assert {row["dataset"] for row in rows if row["split"] != "test"} == {"nq", "musique", "all"}
-
-
-def test_questions_with_one_number_of_hops_or_none_recorded_have_no_rows_by_hops() -> None:
-    for hops in (2, None):
-        outcomes = [replace(outcome(f"q{n}", "nq", 1.0), hops=hops) for n in range(2)]
-        rows = metrics_rows("sft", "test", outcomes, {}, resamples=9, seed=0)
-        assert [row["dataset"] for row in rows] == ["nq", "all"]
 
 
 def test_further_policies_come_first_and_are_tested_against_the_last(tmp_path: Path) -> None:
@@ -161,27 +148,6 @@ def test_parts_of_a_split_have_separate_rows() -> None:
     ]
 
 
-def test_the_interval_has_the_width_of_a_binomial_mean() -> None:
-    """400 answers, half right: standard error 0.025, so 95 % lie within 0.5 ± 0.049."""
-    answers = np.array([[0.0], [1.0]] * 200)
-    ((low, high),) = bootstrap_interval([answers], resamples=2000, seed=1)  # type: ignore[misc]
-    assert low == pytest.approx(0.451, abs=0.006)
-    assert high == pytest.approx(0.549, abs=0.006)
-
-
-def test_a_constant_data_set_halves_the_interval_of_the_average() -> None:
-    """Each of the two data sets has weight 1/2, so the average varies half as much."""
-    varies, constant = np.array([[0.0], [1.0]] * 200), np.ones((5000, 1))
-    ((low, high),) = bootstrap_interval([varies, constant], resamples=2000, seed=1)  # type: ignore[misc]
-    assert high - low == pytest.approx(0.049, abs=0.006)
-
-
-def test_the_interval_is_the_same_for_the_same_seed() -> None:
-    answers = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]])
-    first = bootstrap_interval([answers], resamples=50, seed=3)
-    assert np.array_equal(first, bootstrap_interval([answers], resamples=50, seed=3))  # type: ignore[arg-type]
-
-
 def test_the_paired_test_agrees_with_a_hand_calculation() -> None:
     """Differences 1, 1, 0, 1: mean 0.75, sd 0.5, t = 0.75 / (0.5 / 2) = 3, 3 degrees of freedom.
 
@@ -227,22 +193,6 @@ def test_merge_tests_consecutive_policies_and_the_last_against_the_first(tmp_pat
         ("round-1", 0.5),
         ("round-2", 1.0),
     ]
-
-
-def test_the_stage_merges_policies_in_order_of_training(tmp_path: Path) -> None:
-    names = ["round-10", "round-2", "sft"]  # in alphabetical order
-    shards = {name: write_evaluation(tmp_path / name, [trajectory("q", "Ostar")]) for name in names}
-    output = tmp_path / "merged"
-    context = StageContext(
-        config=configuration(),
-        stage="evaluate",
-        output=output,
-        checkpoint_dir=tmp_path / "partial",
-        inputs=shards,
-    )
-    assert merge(context) == {"rows": 6, "tests": 3 * 2 * 9, "examples": 0}
-    metrics = json.loads((output / "metrics.json").read_text())
-    assert [row["policy"] for row in metrics[::2]] == ["sft", "round-2", "round-10"]
 
 
 def test_policies_evaluated_on_different_questions_are_refused(tmp_path: Path) -> None:

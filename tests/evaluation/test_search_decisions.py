@@ -53,11 +53,6 @@ def test_rates_are_over_steps_within_a_data_set_and_averaged_over_data_sets(tmp_
     assert rates["all"] == pytest.approx((2 / 3, 1.0, 0.25))
 
 
-def test_rates_are_none_without_verdicts(tmp_path: Path):
-    for row in evaluated(tmp_path):
-        assert row["osr"] is row["usr"] is row["unknown"] is None
-
-
 def test_the_page_shows_the_rates_if_there_are_verdicts(tmp_path: Path):
     context = write_run(tmp_path)
     run(context)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.evaluation.term_counts import TermCounts
@@ -14,11 +13,6 @@ def counted(right: list[float], wrong: list[float]) -> TermCounts:
     counts = TermCounts()
     counts.add_question([(value, True) for value in right] + [(value, False) for value in wrong])
     return counts
-
-
-def test_auc_is_the_share_of_pairs_in_which_the_right_answer_has_more() -> None:
-    """Right 0.5 and 0.9, wrong 0.1, 0.5 and 0.7: 1 + 1/2 + 0 and 3 of six pairs, so 4.5 / 6."""
-    assert counted([0.5, 0.9], [0.1, 0.5, 0.7]).auc() == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(
@@ -42,28 +36,6 @@ def test_auc_equals_that_of_scikit_learn(right: list[int], wrong: list[int]) -> 
     expected = roc_auc_score([1] * len(right) + [0] * len(wrong), values)
     found = counted([value / 10 for value in right], [value / 10 for value in wrong]).auc()
     assert found == pytest.approx(expected)
-
-
-def test_means_are_of_the_values_themselves_and_none_without_values() -> None:
-    counts = counted([0.123456, 0.2], [0.4])
-    assert counts.mean(True) == pytest.approx(0.161728)
-    assert counts.mean() == pytest.approx(0.241152)
-    assert counts.mean(False) == 0.4
-    assert TermCounts().mean() is None
-
-
-def test_the_distribution_has_each_value_once_in_order() -> None:
-    values, numbers = counted([0.5, 0.25], [0.5]).distribution()
-    assert values.tolist() == [0.25, 0.5]
-    assert numbers.tolist() == [1.0, 2.0]
-
-
-def test_memory_does_not_grow_with_the_number_of_trajectories() -> None:
-    counts = TermCounts()
-    for number in range(200_000):
-        counts.add_question([((number % 1000) / 1000, number % 3 == 0)])
-    assert counts.total == 200_000
-    assert len(counts.distribution()[0]) == 1000
 
 
 def test_answers_to_one_question_can_compare_as_answers_to_all_do_not() -> None:
@@ -90,37 +62,3 @@ def test_comparisons_within_questions_are_pooled_and_ties_count_half() -> None:
     assert (counts.within.questions, counts.within.comparisons) == (3, 6)
     half = 1.96 * (114 / 144 * 3 / 2) ** 0.5 / 6
     assert counts.within.interval() == pytest.approx((3.5 / 6 - half, 3.5 / 6 + half))
-
-
-def test_there_is_no_interval_without_two_questions_that_have_right_and_wrong_answers() -> None:
-    assert counted([0.5], [0.2]).within.interval() is None
-    assert counted([0.5], []).within.auc() is None
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**31))
-def test_the_interval_holds_the_share_of_a_bootstrap_over_questions(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    groups = [
-        (chance.integers(0, 4, chance.integers(1, 5)), chance.integers(0, 4, chance.integers(1, 5)))
-        for _ in range(60)
-    ]
-    counts = TermCounts()
-    for right, wrong in groups:
-        counts.add_question([(v / 10, True) for v in right] + [(v / 10, False) for v in wrong])
-    rows = np.array(
-        [
-            [(np.sign(np.subtract.outer(right, wrong)) + 1).sum() / 2, len(right) * len(wrong)]
-            for right, wrong in groups
-        ]
-    )
-    drawn = rows[chance.integers(0, 60, (2000, 60))].sum(axis=1)
-    expected = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
-    assert counts.within.interval() == pytest.approx(tuple(expected), abs=0.03)
-
-
-def test_merged_counts_have_the_values_of_both() -> None:
-    counts = counted([0.5], [0.1])
-    counts.merge(counted([0.25], [0.5]))
-    assert counts.distribution()[0].tolist() == [0.1, 0.25, 0.5]
-    assert counts.mean(True) == 0.375

@@ -15,8 +15,8 @@ from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, Trajectory
 from pipeline.core.text import visible
-from pipeline.evaluation.excerpts import Segment, read_trajectories, segments
-from pipeline.evaluation.terminal import printable, view_pairs, view_trajectories
+from pipeline.evaluation.excerpts import read_trajectories
+from pipeline.evaluation.terminal import view_pairs, view_trajectories
 from tests.stages.fabricated_run import trajectory
 
 GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
@@ -77,13 +77,6 @@ def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
         view_pairs(path, 5, tokenizer=tmp_path, console=colored(80)[0])
 
 
-def test_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
-    path = pair_file(tmp_path, [(0, 3, "model")])
-    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        view_pairs(path, 5, tokenizer=tmp_path, console=colored(80)[0])
-
-
 def test_control_characters_of_a_document_are_not_printed(tmp_path: Path) -> None:
     hostile = trajectory("q", "Ostar", document="\x1b[2Jgone\x9b31m[red]markup[/red]")
     write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
@@ -102,24 +95,6 @@ def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     view_trajectories(tmp_path, 1, console=console)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
-
-
-def test_printable_keeps_lines_and_letters() -> None:
-    assert printable("é\n漢\tx\x00\u202e") == "é\n漢    x␀\\u202e"
-
-
-def test_segments_follow_the_spans() -> None:
-    spans = [(0, 2, "model"), (2, 2, "observation"), (2, 5, "observation")]
-    assert segments("abcde", spans) == [  # type: ignore[arg-type]
-        Segment("ab", "model"),
-        Segment("cde", "observation"),
-    ]
-    assert segments("abc", []) == [Segment("abc", "unknown")]
-
-
-def test_spans_that_do_not_cover_the_text_are_refused() -> None:
-    with pytest.raises(InputError, match="spans end at 2, expected 5"):
-        segments("abcde", [(0, 2, "model")])
 
 
 def test_only_the_requested_trajectories_are_read(tmp_path: Path) -> None:

@@ -82,12 +82,6 @@ def test_at_the_step_budget_the_answer_tag_is_an_observation() -> None:
     assert two_steps.spans(OUTPUT) == spans
 
 
-def test_whitespace_between_the_parts_is_allowed() -> None:
-    packed = OUTPUT.replace(">\n<", "><").replace("<step>", "<step>\n\n")
-    assert GRAMMAR.parse("\n" + packed + "\n").steps == STEPS
-    assert GRAMMAR.parse("\n" + packed + "\n").format_ok
-
-
 STEP = "<step><reasoning>r</reasoning><conclusion>c</conclusion></step>"
 SEARCH = (
     "<step><reasoning>r</reasoning><search>q</search><context>d</context>"
@@ -144,10 +138,6 @@ def test_the_first_format_error_is_reported_with_its_offset(text, error, steps, 
     assert (len(parsed.steps), parsed.answer) == (steps, answer)
 
 
-def test_reasoning_may_be_empty() -> None:
-    assert GRAMMAR.parse(whole(STEP.replace(">r<", "><"))).format_ok
-
-
 def test_a_context_written_by_the_model_is_malformed() -> None:
     forged = spans_of([(OPENING, "observation"), (OUTPUT[len(OPENING) :], "model")])
     parsed = GRAMMAR.parse(OUTPUT, forged)
@@ -202,14 +192,6 @@ def test_the_actions_are_those_of_algorithm_1() -> None:
         CLOSE_STEP + "</think>\n<answer>"
     )
     assert next_action(*PARTS, searches=1) == Finish("answer")
-
-
-def test_a_newline_sampled_with_the_tag_is_not_doubled() -> None:
-    searching, conclusion = (SEARCHING + "\n", "model"), (CONCLUSION + "\n", "model")
-    assert next_action(PARTS[0], searching) == Retrieve("director of Silver Lantern", ())
-    assert GRAMMAR.observation(STEPS[0].context, OPENING + SEARCHING + "\n") == CONTEXT.lstrip("\n")
-    action = next_action(PARTS[0], searching, PARTS[2], conclusion, searches=1)
-    assert action == Insert("</step>\n")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.records import Message, SftExample
-from pipeline.grammars.sanitize import escape_tokens, sanitize
+from pipeline.grammars.sanitize import escape_tokens
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import (
     control_ids,
-    control_tokens,
     decode,
     observation_ids,
     prompt_ids,
-    prompt_text,
 )
-from pipeline.llm.endpoint import without_control
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
@@ -81,20 +77,6 @@ def test_no_text_of_a_question_becomes_an_added_token_of_the_prompt(tokenizer: T
         assert added_in_prompt(f"Who {text}?") == plain, text
 
 
-def test_escaped_text_says_the_same(tokenizer: Tokenizer) -> None:
-    tokens = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
-    for text in hostile_texts(tokenizer, 1000):
-        assert unescaped(escape_tokens(text, tokens)) == unescaped(text)
-        sanitized = sanitize(text, control_tokens(tokenizer))
-        assert unescaped(sanitized) == unescaped(" ".join(text.split()))
-
-
-def unescaped(text: str) -> str:
-    for reference, character in {"&lt;": "<", "&gt;": ">", "&#91;": "[", "&#93;": "]"}.items():
-        text = text.replace(reference, character)
-    return text
-
-
 def test_observations_of_supervised_examples_hold_no_added_token(tokenizer: Tokenizer) -> None:
     """Their documents were sanitized without the tokenizer."""
     document = "x ".join(token.content for token in tokenizer.added_tokens_decoder.values())
@@ -119,20 +101,6 @@ def test_a_tag_that_the_policy_samples_as_one_added_token_is_not_malformed(real_
     assert think not in control_ids(qwen3)
 
 
-def test_words_that_are_added_tokens_stay_in_questions() -> None:
-    """DeepSeek's tokenizer adds single letters, and others add runs of white space."""
-    from tests.llm.small_models import small_tokenizer
-
-    tokenizer = small_tokenizer()
-    tokenizer.add_tokens(["word", "<half>", "\n\n"])
-    question = "a word of Rome\n\nand <half>"
-    text = prompt_text(tokenizer, [Message("user", question)])
-    assert question.replace("<half>", "&lt;half&gt;") in text
-    ids = observation_ids(tokenizer, question)
-    assert tokenizer.convert_tokens_to_ids("<half>") not in ids
-    assert decode(tokenizer, ids) == question
-
-
 TOKENS = st.lists(st.text("ab<>&#;@35lt ", min_size=1, max_size=4), min_size=1, max_size=6)
 
 
@@ -148,21 +116,3 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
 
 
 # Each takes hours where the time grows with the square of the length.
-LONG = 1_000_000
-NESTED = {
-    "tags in tags": "<think" * (LONG // 6) + ">" * (LONG // 6),
-    "tokens in tokens": "<|a" * (LONG // 4) + "|>" * (LONG // 4),
-    "open tags": "<think " * (LONG // 7),
-    "line breaks": "\n" * LONG,
-    "step markers without a number": "\nStep  " * (LONG // 7),
-    "brackets": "[ /" * (LONG // 3),
-    "bars": "<|" + "| " * (LONG // 2),
-}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("text", NESTED.values(), ids=NESTED.keys())
-def test_the_time_to_sanitize_grows_linearly(text: str) -> None:
-    sanitized = sanitize(text, ("<|im_end|>", "@@ROLE@@"))
-    assert not re.search(r"<think|<\|", sanitized)
-    assert not re.search(r"<\|", without_control(text))

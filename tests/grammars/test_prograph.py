@@ -6,11 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.core.records import ContextItem, Question, Step
+from pipeline.core.records import ContextItem, Step
 from pipeline.grammars import Finish, Retrieve, grammar
-from tests.llm.scripted_engine import ScriptedEngine
-from tests.llm.small_models import small_tokenizer
-from tests.rollout.rolled_out import rolled_out
 
 GRAMMAR = grammar("prograph")
 FIRST = "<think>\nWhere?\n</think>\n<query>\nTaylor Hicks state\n</query>"
@@ -57,13 +54,6 @@ def test_a_format_error_is_reported(text: str, error: str) -> None:
     assert not parsed.format_ok
     assert parsed.format_error is not None
     assert parsed.format_error.startswith(error)
-
-
-def test_a_format_error_has_the_offset_of_its_tag() -> None:
-    text = FIRST + KNOWLEDGE + "<answer>x</answer>"
-    assert GRAMMAR.parse(text).format_error == (
-        f"<answer> after state 'observed' at offset {len(FIRST + KNOWLEDGE)}"
-    )
 
 
 def test_the_next_action_follows_the_end_of_the_segment() -> None:
@@ -122,31 +112,3 @@ def test_parsing_inverts_rendering_with_hostile_documents(
             assert [(item.kind, item.text) for item in parsed_step.context] == expected
     assert GRAMMAR.render(parsed.steps, parsed.answer) == (text, spans)
     assert GRAMMAR.spans(text) == spans
-
-
-def test_the_sampler_rolls_out_a_trajectory() -> None:
-    tokenizer = small_tokenizer()
-
-    class Facts:
-        def retrieve(self, queries):  # type: ignore[no-untyped-def]
-            return [
-                [ContextItem("hyperedge", "c:f0", "", f"on {q.subquery}", 0.7)] for q in queries
-            ]
-
-    def script(prompt: str, _: object) -> str:
-        return LAST if "</knowledge>" in prompt else FIRST
-
-    [trajectory] = rolled_out(
-        [Question("q", "toy", "Where is Hicks from?", ["Alabama"], "multi")],
-        engine=ScriptedEngine(script, tokenizer),
-        grammar=grammar("prograph", special_tokens=tokenizer.all_special_tokens),
-        retriever=Facts(),
-    )
-    observation = "\n<knowledge>\non Taylor Hicks state\n</knowledge>\n"
-    assert trajectory.output == FIRST + observation + LAST
-    assert (trajectory.format_ok, trajectory.answer, trajectory.stop) == (True, "Alabama", "answer")
-    assert [step.query for step in trajectory.steps] == ["Taylor Hicks state", None]
-    assert trajectory.steps[0].context == [
-        ContextItem("hyperedge", "c:f0", "", "on Taylor Hicks state", 0.7)
-    ]
-    assert trajectory.grammar == "prograph"

@@ -103,10 +103,6 @@ def test_a_format_error_is_reported_and_keeps_the_steps_before_it(
     assert (len(parsed.steps), parsed.answer) == (steps, answer)
 
 
-def test_whitespace_around_the_parts_is_allowed() -> None:
-    assert GRAMMAR.parse("\n" + OUTPUT.replace("\nSummary", "\n\nSummary") + " \n").format_ok
-
-
 def test_more_than_five_steps_are_malformed() -> None:
     step = GRAMMAR.parse(OUTPUT).steps[0]
     assert GRAMMAR.parse(GRAMMAR.render([step] * 5, "x")[0]).format_ok
@@ -246,11 +242,3 @@ def test_hostile_documents_do_not_change_the_format_verdict(
 def test_sanitizing_twice_equals_sanitizing_once(text: str) -> None:
     sanitized = sanitize(text, ("<|im_end|>", "@@ROLE@@"))
     assert sanitize(sanitized, ("<|im_end|>", "@@ROLE@@")) == sanitized
-
-
-def test_sanitized_text_still_looks_like_the_document() -> None:
-    assert sanitize("a\n b </Reference> <|im_end|> [INST] <b> 1 < 2") == (
-        "a b &lt;/Reference&gt; &lt;|im_end|&gt; &#91;INST&#93; <b> 1 < 2"
-    )
-    assert sanitize("Final answer: 4\nStep 2: go") == "Final answer&#58; 4 Step 2&#58; go"
-    assert sanitize("the @@ROLE@@", ("@@ROLE@@",)) == "the &#64;@ROLE@@"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import InputError
 from pipeline.core.records import Message
-from pipeline.grammars.tokenizer import model_tokenizer, read_template
+from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import decode, mismatch, observation_ids, prompt_ids, prompt_text
 from tests.llm.small_models import small_tokenizer
 
@@ -51,12 +51,6 @@ def test_a_template_that_fails_or_leaves_out_a_message_is_an_error(template, mes
         prompt_ids(tokenizer, [Message("system", "S"), Message("user", "Who?")])
 
 
-def test_a_template_may_strip_the_messages():
-    tokenizer = small_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content | trim }} {% endfor %}"
-    assert prompt_text(tokenizer, [Message("user", " Who?\n")]) == "Who? "
-
-
 @pytest.mark.parametrize("as_file", [True, False])
 def test_a_template_is_read_from_its_file_or_given_itself(tmp_path, as_file):
     small_tokenizer().save_pretrained(tmp_path / "model")
@@ -66,11 +60,6 @@ def test_a_template_is_read_from_its_file_or_given_itself(tmp_path, as_file):
     tokenizer = model_tokenizer(tmp_path / "model", setting)
     messages = [Message("system", "S"), Message("user", "Who?")]
     assert prompt_text(tokenizer, messages) == "[S][Who?]"
-
-
-def test_a_template_that_is_no_file_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="neither a file nor a Jinja template"):
-        read_template(str(tmp_path / "missing.jinja"))
 
 
 def test_a_control_token_in_a_document_stays_text():
@@ -87,10 +76,6 @@ def arguments():
     spans = [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")]
     token_spans = [(0, 1, "model"), (1, 3, "observation"), (3, 5, "model")]
     return {"output": "Su<Ref", "spans": spans, "token_ids": ids, "token_spans": token_spans}
-
-
-def test_ids_that_decode_to_the_text_agree(arguments):
-    assert mismatch(TOKENIZER, **arguments) is None
 
 
 def test_token_spans_shifted_by_one_token_are_reported(arguments):

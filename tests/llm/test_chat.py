@@ -12,7 +12,7 @@ from pipeline.core.records import Message
 from pipeline.llm.chat import Chat, EngineChat, chat_cache
 from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.stages.resources import open_chat
+from pipeline.llm.models import Models
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.scripted_engine import ScriptedEngine
 
@@ -125,9 +125,13 @@ def settings(tmp_path: Path) -> Config:
     return load(EMBEDDED, (f"runs_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"))
 
 
+def models(settings: Config) -> Models:
+    return Models(settings.model, settings.engine, settings.cache_dir, settings.hashes_file)
+
+
 def engine_chat(settings: Config, model: str, **engine: object) -> Chat:
     block = Graph.model_validate({"source": "llm", "model": model, "engine": engine})
-    return open_chat(settings, "graph", block)
+    return models(settings).chat("graph", block)
 
 
 def test_the_identity_of_a_model_is_its_content(settings: Config, tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_only_its_owner_can_read_the_cache_of_prompts(tmp_path: Path) -> None:
 
 def test_an_endpoint_is_opened_without_a_key_or_a_connection(settings: Config) -> None:
     endpoint = Endpoint(base_url="http://localhost:9/v1", model="m", api_key_env="NOT_SET")
-    with open_chat(settings, "graph", Graph(source="llm", endpoint=endpoint)) as chat:
+    with models(settings).chat("graph", Graph(source="llm", endpoint=endpoint)) as chat:
         assert isinstance(chat, EndpointChat)
         assert chat.identity["model"] == "m"
         assert "api_key_env" not in chat.identity

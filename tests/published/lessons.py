@@ -18,7 +18,7 @@ from pipeline.core.records import ContextItem, Message, Step
 from pipeline.grammars import grammar
 from pipeline.graph.extract import TRIPLETS, ExtractionPrompt
 from pipeline.sft_data import by_model
-from pipeline.sft_data.subquery import fill, fluent
+from pipeline.sft_data.templates import fill, fluent
 
 TRAJECTORIES = 48  # lessons of a policy
 REWRITTEN = ", exactly?"  # ends every rewritten question

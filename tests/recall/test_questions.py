@@ -21,10 +21,10 @@ CORPUS = [
 CHUNKS = list(chunk_documents(CORPUS, 100))
 
 
-def read(tmp_path, *records, **options):
+def read(tmp_path, *records, dataset=None, **options):
     path = tmp_path / "questions.json"
     path.write_text(json.dumps(list(records)))
-    return read_recall_questions(path, None, CHUNKS, **options)
+    return read_recall_questions(path, dataset, CHUNKS, **options)
 
 
 def gold(*names):
@@ -46,14 +46,10 @@ def test_a_gold_passage_with_only_a_title_matches_all_documents_of_that_title(tm
 
 def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_counted(tmp_path):
     with pytest.raises(InputError, match="lacks gold passages of all 1 questions"):
-        read(tmp_path, HOTPOTQA)
+        read(tmp_path, HOTPOTQA, dataset="hotpotqa")
     other = {**EVIDENCE, "id": "z", "evidence": [["Nobody", "mother", "Ann"]]}
     result = read(tmp_path, other, EVIDENCE)
     assert (len(result.questions), result.skipped) == (1, 1)
-
-
-def test_limit_reads_only_the_first_questions(tmp_path):
-    assert len(read(tmp_path, EVIDENCE, {**EVIDENCE, "id": "z"}, limit=1).questions) == 1
 
 
 def test_a_question_without_gold_passages_is_an_error_with_file_and_line(tmp_path):

@@ -18,8 +18,7 @@ from pipeline.rewards.prograph import ProGraphWeights, step_rewards
 from pipeline.rewards.structure import Structure, structure
 from pipeline.rollout.turns import turns_of
 from pipeline.run.context import StageContext
-from pipeline.stages.score import run
-from pipeline.stages.score_inputs import continuation_identity, open_entities
+from pipeline.stages.score import continuation_identity, open_entities, run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 GRAMMAR = grammar("prograph")

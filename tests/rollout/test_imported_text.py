@@ -199,13 +199,3 @@ def test_nothing_of_a_document_is_trained(tmp_path: Path) -> None:
         assert EVIL in "".join(record["masked"])
         assert EVIL not in "".join(record["trained"])
         assert "poet" in record["trained"][-1]
-
-
-def test_real_outputs_in_parquet_are_imported_like_jsonl(tmp_path: Path, real_data: Path) -> None:
-    import pyarrow.json
-    import pyarrow.parquet
-
-    source = real_data / "trajectories" / "searchr1_sft_100_51.jsonl"
-    file = tmp_path / "searchr1_sft_100_51.parquet"
-    pyarrow.parquet.write_table(pyarrow.json.read_json(source), file)
-    assert list(iterate_outputs([file])) == list(iterate_outputs([source]))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import ContextItem
+from pipeline.core.records import ContextItem, Trajectory
 from pipeline.grammars.spans import cover_error
-from pipeline.rollout.importers import import_outputs
+from pipeline.rollout.importers import SkippedLine, iterate_outputs
 from tests.grammars.test_prograph import FIRST as PROGRAPH_QUERY
-from tests.grammars.test_prograph import KNOWLEDGE
 from tests.grammars.test_prograph import LAST as PROGRAPH_ANSWER
 from tests.grammars.test_search_r1 import OUTPUT as SEARCH_R1_OUTPUT
 
@@ -21,6 +20,12 @@ from tests.grammars.test_search_r1 import OUTPUT as SEARCH_R1_OUTPUT
 def _write(path: Path, *rows: dict[str, object]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def import_outputs(paths: list[Path], **options: str) -> tuple[list[Trajectory], list[SkippedLine]]:
+    items = list(iterate_outputs(paths, **options))
+    trajectories = [item for item in items if isinstance(item, Trajectory)]
+    return trajectories, [item for item in items if isinstance(item, SkippedLine)]
 
 
 ROW = {"dataset": "NQ", "question": "who?", "golden": ["Röntgen"], "full_output": SEARCH_R1_OUTPUT}
@@ -112,9 +117,3 @@ def test_knowledge_in_a_separate_chat_turn_is_imported_as_an_observation(tmp_pat
     assert trajectory.steps[0].context == [
         ContextItem("hyperedge", "", "", "Hicks is from Alabama.", 1.5)
     ]
-
-
-def test_an_output_that_ends_in_knowledge_has_stop_max_steps(tmp_path: Path) -> None:
-    trajectory = _import_graph_r1(tmp_path, PROGRAPH_QUERY + KNOWLEDGE)
-    assert (trajectory.stop, trajectory.format_ok) == ("max_steps", False)
-    assert [step.query for step in trajectory.steps] == ["Taylor Hicks state"]

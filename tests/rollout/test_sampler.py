@@ -121,15 +121,6 @@ def test_sampled_ids_are_kept_where_tokenizing_the_text_would_merge_tokens():
     assert trajectory.format_ok
 
 
-def test_steps_hold_the_ids_and_scores_of_retrieved_items():
-    [trajectory] = rolled()
-    assert [[item.id for item in step.context] for step in trajectory.steps] == [
-        ["c-who?", "t-who?"],
-        ["c-where?", "t-where?"],
-    ]
-    assert trajectory.steps[0].context[0].score == 0.5
-
-
 def test_an_empty_retrieval_does_not_shift_the_contexts_of_later_steps():
     class NothingFirst(Documents):
         def retrieve(self, queries):
@@ -226,11 +217,6 @@ def test_spans_cover_text_and_ids_exactly(seed):
         )
 
 
-def test_seeds_differ_between_rounds():
-    [first], [second] = rolled(round_number=1), rolled(round_number=2)
-    assert first.seed != second.seed
-
-
 def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
     class Counting(ScriptedEngine):
         maximum = 0
@@ -252,13 +238,6 @@ def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
     assert sorted((p.question_id, p.sample) for p in trajectories) == [
         (f"q{n}", sample) for n in range(5) for sample in range(2)
     ]
-
-
-def test_queued_queries_are_retrieved_in_one_batch():
-    documents = Documents()
-    rolled(questions=[question(n) for n in range(6)], retriever=documents)
-    assert sum(len(batch) for batch in documents.batches) == 12
-    assert [query.entities for query in documents.batches[0]] == [("Ada", "Bob")] * 6
 
 
 def test_the_engine_generates_while_documents_are_retrieved():
@@ -324,22 +303,6 @@ def test_a_spent_budget_ends_the_trajectory(budget, stop):
     assert len(trajectory.output) > 0
 
 
-def test_a_prompt_as_long_as_the_model_gives_an_empty_trajectory():
-    [trajectory] = rolled(max_model_len=5)
-    assert (trajectory.output, trajectory.token_ids, trajectory.spans, trajectory.stop) == (
-        "",
-        [],
-        [],
-        "max_tokens",
-    )
-
-
-def test_text_outside_the_grammar_is_recorded_as_malformed():
-    [trajectory] = rolled({"<|assistant|>": "I do not know."})
-    assert (trajectory.stop, trajectory.format_ok, trajectory.answer) == ("malformed", False, None)
-    assert "offset 0" in trajectory.format_error
-
-
 def test_single_retrieval_retrieves_the_question_before_the_model_writes():
     documents = Documents()
     [trajectory] = rolled({"</Reference>\n": ANSWER}, retriever=documents, single_retrieval=True)
@@ -402,15 +365,6 @@ def test_a_hostile_document_in_the_prompt_cannot_switch_the_role():
     rolled(answer, retriever=Hostile(), prompt_retrieval=True)
     assert prompts[0].count("<|assistant|>") == 1
     assert "<|im_end|>" not in prompts[0]
-
-
-def test_records_are_equal_after_writing_and_reading(tmp_path):
-    from pipeline.core.record_io import read_records, write_parquet
-    from pipeline.core.records import Trajectory
-
-    trajectories = rolled(random_policy, [question(n) for n in range(3)], samples=3)
-    write_parquet(tmp_path / "trajectories.parquet", trajectories, Trajectory)
-    assert read_records(tmp_path / "trajectories.parquet", Trajectory) == trajectories
 
 
 def test_an_unavailable_retrieval_stops_the_rollout():

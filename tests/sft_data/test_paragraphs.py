@@ -57,12 +57,6 @@ def test_blocks_without_the_answer_of_the_paragraph_are_refused() -> None:
     assert (placed.source, placed.chunks) == ("overlap", [without])
 
 
-def test_other_passages_of_the_article_are_not_the_paragraph() -> None:
-    other = Chunk("c", "Emma", "Emma is a comedy film of the nineties and of a play.", "d")
-    assert paragraphs(other, own=False).place("Emma", PARAGRAPH, "Rome") is None
-    assert paragraphs(*blocks("Oslo", ARTICLE), own=False).place("Emma", PARAGRAPH, "Rome") is None
-
-
 def test_own_paragraph_is_cut_as_the_corpus_is_and_named_by_its_content() -> None:
     chunks = own_chunks("Emma", PARAGRAPH, 8)
     assert [chunk.text for chunk in chunks] == [

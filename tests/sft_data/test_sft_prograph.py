@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
 from pipeline import config
 from pipeline.closed_world.write import write_closed_world
 from pipeline.core.record_io import read_records
@@ -17,9 +15,8 @@ from pipeline.sft_data.prograph import build_step, turns
 from pipeline.sft_data.steps import Hop, supporting_facts
 from pipeline.stages import corpus, sft_data
 from pipeline.stages import hypergraph as hyper_stage
-from tasks.run import task_for
 from tests.stages.question_stages import run_questions
-from tests.stages.test_sft_data import CONFIGS, run
+from tests.stages.test_sft_data import CONFIGS
 
 PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
 FACTS = [
@@ -105,24 +102,3 @@ def test_the_stage_writes_trajectories_over_the_closed_worlds_hyperedges(tmp_pat
         assert {item.text for item in items} <= facts
         masked = "".join(text[s:e] for s, e, writer in spans if writer == "observation")
         assert masked.count("<knowledge>") == text.count("<knowledge>") == example.hops
-
-
-def test_the_context_holds_passages_when_the_retrieval_returns_passages(tmp_path: Path) -> None:
-    _, output = run(tmp_path, *PROGRAPH, "retrieval.variant=semantic")
-    for example in read_records(output / "train.parquet", SftExample):
-        parsed = grammar("prograph").parse(example.completion, example.spans)
-        kinds = {item.kind for step in parsed.steps for item in step.context}
-        assert (parsed.format_ok, kinds) == (True, {"chunk"})
-
-
-@pytest.mark.parametrize(
-    ("variant", "same"), [("graph-r1", True), ("hyperedges", True), ("semantic", False)]
-)
-def test_the_fingerprint_depends_on_the_kinds_of_items_not_on_the_retrieval_method(
-    variant: str, same: bool
-) -> None:
-    def key(retrieval: str) -> object:
-        overrides = (*PROGRAPH, f"retrieval.variant={retrieval}")
-        return task_for("sft-data", str(CONFIGS / "embedded.yaml"), overrides).key
-
-    assert (key(variant) == key("prograph")) is same

@@ -30,12 +30,6 @@ def test_a_step_searches_for_the_hops_question_and_is_shown_passages_only() -> N
     assert "Ann Lee" in step.summary
 
 
-def test_a_hop_without_a_supporting_fact_gives_no_step_and_says_why() -> None:
-    faulty = hop()
-    assert build_step(faulty, [], random.Random(0)) is None
-    assert faulty.fault == "no supporting fact"
-
-
 def test_the_reasoning_before_a_further_search_follows_the_summary_before_it() -> None:
     steps = [
         Step(subquery="a?", think="Find a.", summary="It is A."),

@@ -32,11 +32,6 @@ def test_sizes_are_met_when_enough_trajectories_exist() -> None:
     assert by_hops(test) == {1: 4, 2: 3, 3: 2}
 
 
-def test_too_few_trajectories_are_divided_in_proportion() -> None:
-    train, test = split(TRAJECTORIES, {2: 90}, {2: 10}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({2: 18}, {2: 2})
-
-
 @pytest.mark.parametrize(
     ("available", "size", "test_size", "train", "test"),
     [
@@ -52,13 +47,6 @@ def test_the_test_never_takes_the_last_trajectory_from_training(
 ) -> None:
     parts = split(TRAJECTORIES[:available], {2: size}, {2: test_size}, seed=0)
     assert tuple(map(len, parts)) == (train, test)
-
-
-def test_a_question_is_not_held_out_when_training_needs_its_steps() -> None:
-    train, test = split(TRAJECTORIES[:1], {1: 5}, {2: 1}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({1: 2}, {})
-    train, test = split(TRAJECTORIES[:2], {1: 5}, {2: 2}, seed=0)
-    assert (by_hops(train), by_hops(test)) == ({1: 2}, {2: 1})
 
 
 def test_supply_counts_complete_trajectories_and_distinct_steps() -> None:

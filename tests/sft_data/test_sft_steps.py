@@ -60,12 +60,6 @@ def test_earlier_answers_and_the_title_replace_entities_that_the_subquery_does_n
     assert key_entities(part, supporting_facts(part)) == ["Hayek"]
 
 
-def test_a_subquery_without_an_entity_gives_no_step() -> None:
-    unnamed = hop("which of them directed it?", "Ann Lee", ("Emma", "directed by", "Ann Lee"))
-    assert build_step(unnamed, supporting_facts(unnamed), random.Random(0)) is None
-    assert unnamed.fault == "no key entity in the subquery"
-
-
 def test_the_context_holds_the_gold_chunk_and_triplets_at_random_positions_only() -> None:
     supporting = supporting_facts(DIRECTOR)
     orders = set()

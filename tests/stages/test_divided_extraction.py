@@ -6,20 +6,20 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import EngineError, InputError, StoreError
+from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
-from pipeline.stages import extraction, graph, hypergraph
+from pipeline.stages import graph, hypergraph
 from pipeline.stages.corpus import write_chunks
+from pipeline.stages.files import extraction
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
-from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
+from tests.stages.divided import content, run_divided, run_shard, run_whole
 
 # The first and the last chunk have the same text, and are in different shards.
 CHUNKS = [Chunk(f"c{n}", f"T{n % 7}", f"Person {n % 7} sings.", "d") for n in range(8)]
@@ -140,18 +140,3 @@ def test_a_model_whose_answers_cannot_be_read_is_not_asked_about_all_chunks(
     monkeypatch.setattr(extraction, "MIN_READABLE", 0.3)
     run_shard(module.run_shard, context, tmp_path / "shard", 0, 1)
     assert server.request_counts.total() == 7  # the first and the last chunk have the same text
-
-
-def test_answers_on_other_chunks_are_refused(tmp_path: Path, server: FakeEndpoint) -> None:
-    context = context_of(tmp_path, server, "graph")
-    shards = {
-        f"shard-00{number}": run_shard(graph.run_shard, context, tmp_path / str(number), number, 2)
-        for number in range(2)
-    }
-    swapped = {"shard-000": shards["shard-001"], "shard-001": shards["shard-000"]}
-    joined = in_directory(context, tmp_path / "j", inputs={**context.inputs, **swapped})
-    with pytest.raises(StoreError, match="expected chunk c0, and they go on with c4"):
-        graph.merge(joined)
-    missing = {"shard-000": shards["shard-000"]}
-    with pytest.raises(StoreError, match="expected chunk c4, and they end"):
-        graph.merge(replace(joined, inputs={**context.inputs, **missing}))

@@ -1,10 +1,8 @@
 """Embedding in one piece and in three shards: the same vectors and indexes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pipeline.core.errors import StoreError
@@ -60,17 +58,6 @@ def test_the_bytes_do_not_depend_on_the_division(tmp_path, model, count):
     assert content(joined) == content(whole)
 
 
-def test_a_compressed_index_is_trained_on_the_same_sample(tmp_path, model):
-    whole_context = context_of(tmp_path / "a", model, NAMES, faiss="ivf-pq")
-    divided_context = context_of(tmp_path / "b", model, NAMES, faiss="ivf-pq")
-    _, whole = run_whole(whole_context, tmp_path / "a", index.run)
-    _, joined = run_divided(
-        divided_context, tmp_path / "b", 3, shard=index.run_shard, merge=index.merge
-    )
-    assert content(joined) == content(whole)
-    assert json.loads((joined / "index.json").read_text())["faiss"]["chunks"]["kind"] == "ivf-pq"
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_an_interrupted_build_of_a_compressed_index_continues(
     tmp_path, model, monkeypatch, damaged: bool
@@ -95,37 +82,6 @@ def test_an_interrupted_build_of_a_compressed_index_continues(
         name for name, made in files.items() if (checkpoints / name).stat().st_mtime_ns != made
     }
     assert made_again == ({codes[0].name} if damaged else set())
-
-
-def test_the_hypergraph_is_embedded_in_shards_too(tmp_path, model):
-    context = context_of(tmp_path, model)
-    inputs = {"corpus": tmp_path / "corpus", "graph": tmp_path / "hypergraph"}
-    context = replace(context, stage="hyper-index", inputs=inputs)
-    _, whole = run_whole(context, tmp_path / "a", index.run_hyper)
-    _, joined = run_divided(
-        context, tmp_path / "b", 3, shard=index.run_hyper_shard, merge=index.merge_hyper
-    )
-    assert content(joined) == content(whole)
-    assert np.load(joined / "hyperedges.npy").shape == (7, 32)
-
-
-def test_a_shard_that_failed_continues_with_other_execution_settings(tmp_path, model, monkeypatch):
-    """As after an error for want of memory: its finished blocks are not embedded again."""
-    monkeypatch.setattr(index, "CACHED_TEXTS", 0)
-    context = context_of(tmp_path, model, gpu=True)
-    shard = in_directory(context, tmp_path / "shard", shard=1, shards=2)
-    index.run_shard(shard)
-    before = content(shard.output)
-    changed = context.config.index.model_copy(update={"gpu": False})
-    embedder = changed.embedder.model_copy(update={"batch_size": 1})
-    settings = context.config.model_copy(
-        update={"index": changed.model_copy(update={"embedder": embedder})}
-    )
-    next(shard.checkpoint_dir.glob("triplets-*.npy")).unlink()
-    again = run_shard(index.run_shard, replace(context, config=settings), tmp_path / "shard", 1, 2)
-    manifest = json.loads((again / "manifest.json").read_text())
-    assert manifest["work"]["embedded_texts"] == manifest["counts"]["triplets"] == 4
-    assert content(again) == before
 
 
 def test_vectors_of_other_tables_are_refused(tmp_path, model):

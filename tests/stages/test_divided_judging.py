@@ -51,7 +51,7 @@ def policy_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(*_: Any, **__: Any) -> ScriptedEngine:
         return ScriptedEngine(lambda prompt, request: prompt[-20:], CharacterTokenizer())
 
-    monkeypatch.setattr("pipeline.stages.policy.open_engine", opened)
+    monkeypatch.setattr("pipeline.llm.models.open_engine", opened)
 
 
 def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContext:

@@ -100,7 +100,7 @@ def base_model_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(*_: Any, **__: Any) -> ScriptedEngine:
         return ScriptedEngine(lambda prompt, request: "Rome", CharacterTokenizer())
 
-    monkeypatch.setattr("pipeline.stages.policy.open_engine", opened)
+    monkeypatch.setattr("pipeline.llm.models.open_engine", opened)
 
 
 def test_the_bytes_do_not_depend_on_the_division(tmp_path: Path) -> None:

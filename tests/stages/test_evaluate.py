@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import StoreError
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
@@ -95,11 +95,6 @@ def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> Non
     sha = model_hash(base)
     assert list(tokens) == [sha, policy_fingerprint(adapter, sha)]
     assert tokens[sha] != tokens[policy_fingerprint(adapter, sha)]
-
-
-def test_a_split_without_questions_is_refused_before_a_model_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no questions to evaluate on; add files to data\.test"):
-        run(context(tmp_path, [], configuration()))
 
 
 def test_verdicts_on_other_trajectories_and_incomplete_rows_are_refused(tmp_path: Path) -> None:

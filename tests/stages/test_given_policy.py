@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError
 from pipeline.core.model_files import model_hash
 from pipeline.rollout.policy import read_policy
 from pipeline.run.context import StageContext
 from pipeline.stages.given_policy import run, run_start
-from pipeline.stages.policy_directory import checked_policy
 from pipeline.stages.train import run_round
-from pipeline.training.lineage import read_lineage
+from pipeline.training.lineage import checked_policy, read_lineage
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration
 from tests.training.tiny_policy import Run, write_base
@@ -49,17 +48,20 @@ def test_the_base_model_is_a_policy_without_an_adapter(tmp_path: Path, base: Pat
     assert run_start(stage) == {"adapters": 0}
     policy = read_policy(stage.output)
     assert (policy.adapter, policy.fingerprint) == (None, model_hash(base))
-    assert checked_policy(stage.output, stage.config) == policy
+    assert checked_policy(stage.output, stage.config.model.base, stage.config.hashes_file) == policy
 
 
 def test_an_adapter_is_copied_so_that_its_origin_may_disappear(tmp_path: Path, base: Path) -> None:
     origin = small_adapter(base, tmp_path / "origin")
     stage = context(tmp_path, base, origin)
-    named = checked_policy(origin, stage.config).fingerprint
+    named = checked_policy(origin, stage.config.model.base, stage.config.hashes_file).fingerprint
     assert run(stage) == {"adapters": 1}
     shutil.rmtree(origin)
     assert read_policy(stage.output).fingerprint == named
-    assert checked_policy(stage.output, stage.config).fingerprint == named
+    assert (
+        checked_policy(stage.output, stage.config.model.base, stage.config.hashes_file).fingerprint
+        == named
+    )
 
 
 def test_a_policy_of_a_run_keeps_its_lineage(tmp_path: Path, base: Path) -> None:
@@ -77,12 +79,6 @@ def test_an_adapter_of_another_shape_than_lora_is_refused_as_a_start(
     origin = small_adapter(base, tmp_path / "origin")
     with pytest.raises(ConfigError, match=r"r, alpha, targets \(3, .* set lora to them"):
         run_start(context(tmp_path, base, origin, r=3))
-
-
-def test_a_directory_without_a_policy_is_refused(tmp_path: Path, base: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no policy"):
-        run(context(tmp_path, base, tmp_path / "empty"))
 
 
 def test_round_1_from_the_base_model_trains_a_new_adapter(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.raw_records import Document
-from pipeline.graph.names import NameIndex
 from pipeline.run.context import StageContext
 from pipeline.stages import corpus, graph, hypergraph, index
 
@@ -97,10 +96,3 @@ def test_no_document_can_take_the_place_of_another() -> None:
     assert [chunk.text for chunk in chunks] == ["c", "squatter", "b\0c", "v"]
     assert len({chunk.id for chunk in chunks}) == 4
     assert len({chunk.doc_id for chunk in chunks}) == 4
-
-
-@pytest.mark.timeout(120)
-def test_texts_that_took_quadratic_time_are_read() -> None:
-    titles = NameIndex(["Emma", "The " * 50_000])
-    assert len(list(titles.find("Emma, " * 5_000))) == 5_000
-    assert list(titles.find("The quick The brown The fox " * 20)) == []

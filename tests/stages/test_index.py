@@ -1,6 +1,6 @@
 import json
 import shutil
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +12,12 @@ from pipeline.graph.build import Extracted, Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges, write_triplets
 from pipeline.index.embed import open_cache, open_embedder
+from pipeline.retrieval import factory
 from pipeline.retrieval.base import Query
+from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.run.context import StageContext
-from pipeline.stages import graph as graph_stage
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.index import run, run_hyper
-from pipeline.stages.resources import open_retriever
-from tests.recorded_progress import RecordedProgress
 from tests.retrieval.small_encoders import write_bi_encoder
 
 CHUNKS = [
@@ -29,6 +28,12 @@ TRIPLETS = [
     Triplet("c0:0", "Alba", "directed", "The Tide", "c0"),
     Triplet("c1:0", "Corte", "crossed by", "the Nera", "c1"),
 ]
+
+
+def open_retriever(settings: Config, *directories: Path) -> VariantRetriever:
+    return factory.open_retriever(
+        settings.retrieval, settings.index, *directories, cache_dir=settings.cache_dir
+    )
 
 
 @pytest.fixture(scope="module")
@@ -165,20 +170,6 @@ def test_semantic_retrieval_uses_the_configured_sizes(model, tmp_path, upstream)
     assert [item.score for item in items] == pytest.approx(expected, rel=1e-3)
 
 
-def test_variant_none_needs_no_index(model, tmp_path):
-    nothing = tmp_path / "nowhere"
-    retriever = open_retriever(config(model, tmp_path, variant="none"), nothing, nothing, nothing)
-    assert retriever.retrieve([Query("who")]) == [[]]
-
-
-def test_finished_blocks_are_not_embedded_again_after_an_interruption(model, tmp_path, upstream):
-    stage = context(model, tmp_path, upstream)
-    run(stage)
-    shutil.rmtree(tmp_path / "cache")
-    run(stage)
-    assert stage.work["embedded_texts"] == 0
-
-
 @pytest.mark.parametrize("cached_texts", [1_000_000, 3])
 def test_only_new_texts_of_a_grown_corpus_are_embedded(
     model, tmp_path, upstream, cached_texts, monkeypatch
@@ -209,39 +200,6 @@ def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, 
     write_chunks(upstream["corpus"], CHUNKS[:1])
     with pytest.raises(StoreError, match="chunks has 2 rows, its table has 1"):
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
-
-
-def test_chunks_can_be_indexed_and_retrieved_without_a_graph(model, tmp_path):
-    corpus, graph = tmp_path / "corpus", tmp_path / "graph"
-    write_chunks(corpus, CHUNKS)
-    graph.mkdir()
-    settings = config(model, tmp_path, variant="semantic")
-    none = settings.graph.model_copy(update={"source": "none", "path": None})
-    settings = settings.model_copy(update={"graph": none})
-    inputs = {"corpus": corpus}
-    stage = StageContext(settings, "graph", graph, tmp_path / "checkpoints", inputs)
-    assert graph_stage.run(stage) == {"triplets": 0, "entities": 0, "rejects": 0}
-    inputs["graph"] = graph
-    output = tmp_path / "index"
-    output.mkdir()
-    counts = run(StageContext(settings, "index", output, tmp_path / "checkpoints", inputs))
-    assert counts == {"chunks": 2, "entities": 0, "triplets": 0}
-    retriever = open_retriever(settings, corpus, graph, output)
-    [items] = retriever.retrieve([Query("Who directed The Tide?")])
-    assert {item.id for item in items} == {"c0", "c1"}
-
-
-def test_the_texts_of_all_tables_are_counted_from_cache_and_checkpoint_too(
-    model, tmp_path, upstream
-):
-    stage = context(model, tmp_path, upstream)
-    for kept in ("nothing", "cache and checkpoints", "cache"):
-        if kept == "cache":
-            shutil.rmtree(stage.checkpoint_dir)
-        progress = RecordedProgress()
-        run(replace(stage, progress=progress))
-        assert progress.starts == [(8, "texts", 0)], kept
-        assert progress.done == 8, kept
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.closed_world.world import generate_world
 from pipeline.core.errors import JudgeError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import JudgedStep, Verdict
-from pipeline.judges.closed_world import ClosedWorldJudge
 from pipeline.judges.judge_steps import judge_steps
 from pipeline.run.store import read_manifest
-from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, StepsOfFile, judge_to
+from pipeline.stages.judge import CALLS, VERDICTS, CallRecord, judge_to
 from tasks.judge import Judge
 from tasks.run import RunFailed, run, task_for
 from tests.judges.known_judges import KnownJudge, KnownPolicy, trajectory
 from tests.llm.fake_endpoint import FakeEndpoint, refusal
 from tests.llm.small_models import small_adapter, small_model
-from tests.recorded_progress import RecordedProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
@@ -36,16 +33,6 @@ def judged(folder: Path, ceiling: float) -> dict[str, int]:
         folder / "out", folder / "checkpoints", STEPS, KnownPolicy(), KnownJudge(), KnownJudge(),
         ceiling=ceiling,
     )  # fmt: skip
-
-
-def test_the_total_counts_answers_and_distinct_cases(tmp_path: Path) -> None:
-    """One question, two conclusions on it and one step without search; the world's judge counts."""
-    progress = RecordedProgress()
-    judge = ClosedWorldJudge(generate_world(0, documents=300))
-    judge.progress = progress
-    result = judge_steps(STEPS, KnownPolicy(), judge, judge, progress)
-    assert progress.starts == [(4, "answers and cases", 0)]
-    assert progress.done == len(result.calls) == 3  # the policy of this test reports nothing
 
 
 def test_verdicts_calls_and_counts_are_written(tmp_path: Path):
@@ -92,20 +79,6 @@ def test_too_many_unknown_verdicts_fail_and_the_files_are_kept(tmp_path: Path):
     assert "expected at most 24.0% (judges.unknown_ceiling)" in str(error.value)
     assert len(read_records(tmp_path / "checkpoints" / VERDICTS, Verdict)) == 4
     assert not (tmp_path / "out").exists()
-
-
-def test_trajectories_without_steps_need_no_judge(tmp_path: Path):
-    search = Step(reasoning="r", search="Who?", conclusion="Ann")
-    trajectories = [trajectory("a", "hiprag"), trajectory("b", "hiprag", search)]
-    trajectories[1].stop = "retrieval_error"
-    write_parquet(tmp_path / "trajectories.parquet", trajectories, Trajectory)
-    judge = KnownJudge()
-    counts = judge_to(
-        tmp_path, tmp_path / "checkpoints", StepsOfFile(tmp_path / "trajectories.parquet"),
-        KnownPolicy(), judge, judge, ceiling=0,
-    )  # fmt: skip
-    assert counts == {"steps": 0, "calls": 0, "unknown": 0}
-    assert judge.cases == []
 
 
 @pytest.fixture(scope="module")
@@ -206,17 +179,3 @@ def test_the_stage_runs_the_policy_and_both_backends_and_requests_nothing_twice(
         by_model = {chat: manifest["work"][f"{chat}.{name}"] for chat in chats}
         assert by_model == {chat: usage[name] for chat, usage in chats.items()}
         assert manifest["work"][name] == sum(by_model.values())
-
-
-def test_judge_settings_do_not_change_the_fingerprints_of_sampling_and_unjudged_scores(
-    tmp_path: Path, model: Path, server: FakeEndpoint
-):
-    plain, other = (task(tmp_path, model, server, unknown_ceiling=n) for n in (0.8, 0.9))
-    assert plain.key.fingerprint != other.key.fingerprint
-    assert plain.upstream()["paths"].key == other.upstream()["paths"].key
-    judge = {"backend": "openai", "endpoint": {"base_url": server.url, "model": "judge-1"}}
-    slower = {**judge, "endpoint": {**judge["endpoint"], "concurrency": 1, "timeout": 9}}
-    same = [task(tmp_path, model, server, over=settings).key for settings in (judge, slower)]
-    assert same[0].fingerprint == same[1].fingerprint
-    score = task_for("score", str(ROOT / "configs/embedded.yaml"))
-    assert "judge" not in score.upstream()

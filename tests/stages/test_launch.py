@@ -20,16 +20,11 @@ import pytest
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.progress import ProgressFile, read_progress
-from pipeline.stages.launch import (
+from pipeline.run.launch import (
     ENDED,
     Machines,
-    Plan,
-    command,
-    follow,
-    with_processes,
-    write_accelerate_config,
 )
+from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import pick_device
@@ -68,11 +63,11 @@ def command_lines(word: str) -> dict[int, list[str]]:
 
 
 def training_processes(job: str) -> list[int]:
-    """The processes of `pipeline.stages.launch`, without their launcher."""
+    """The processes of `pipeline.run.launch`, without their launcher."""
     return [
         pid
         for pid, words in command_lines(job).items()
-        if "pipeline.stages.launch" in words and "--num_processes" not in words
+        if "pipeline.run.launch" in words and "--num_processes" not in words
     ]
 
 
@@ -171,7 +166,7 @@ def second_machine(
     for name, value in first.as_environment().items():
         monkeypatch.setenv(name, value)
     with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.stages.launch", "--follow"],
+        [sys.executable, "-m", "pipeline.run.launch", "--follow"],
         cwd=ROOT,
         env={**os.environ, **second.as_environment()},
     ) as other:
@@ -183,26 +178,6 @@ def test_machines_that_no_executor_gave_are_refused(run: Run) -> None:
     context = run.context("sft", "lonely", sft={"processes": 2, "machines": 2})
     with pytest.raises(ConfigError, match=r"sft.machines is 2, .*set execution to ray or slurm"):
         run_sft(context)
-
-
-def test_a_machine_ends_with_a_stage_that_did_not_train(tmp_path: Path) -> None:
-    (tmp_path / ENDED).touch()
-    assert follow(Machines(2, 1, str(tmp_path), "127.0.0.1")) == 0
-
-
-def test_each_machine_launches_data_parallel_training() -> None:
-    words = command(Plan("job.json", 8, "bf16", "own.yaml", machines=2, address="a", port=7), 1)
-    assert words[words.index("--config_file") + 1] == "own.yaml"
-    assert words[words.index("--machine_rank") + 1] == "1"
-
-
-@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
-def test_sharded_training_by_the_environment_is_refused(
-    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "true")
-    with pytest.raises(ConfigError, match=f"{name} is set .*; unset it, .* shard_base: true"):
-        run_sft(run.context("sft", name))
 
 
 @pytest.mark.slow
@@ -219,18 +194,6 @@ def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     monkeypatch.setenv("HF_HOME", str(run.root / "home"))
     context = run.context("sft", "own-configuration", sft={"processes": 2})
     assert run_sft(context)["examples"] == 8
-
-
-def test_accelerate_starts_what_the_settings_say(run: Run) -> None:
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-
-    words = command(Plan("job.json", 2, "bf16", str(write_accelerate_config(run.root))))
-    arguments = words[words.index("accelerate.commands.launch") + 1 :]
-    found, *_ = _validate_launch_command(launch_command_parser().parse_args(arguments))
-    assert found.multi_gpu
-    assert (found.use_fsdp, found.use_deepspeed) == (False, False)
-    assert (found.gpu_ids, found.num_processes, found.num_machines) == ("all", 2, 1)
-    assert found.mixed_precision == "bf16"
 
 
 def weights(context: StageContext) -> Any:
@@ -256,19 +219,6 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     assert fewer.notes["processes"] == {"set": 2, "started": 1}
     assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays 4" in capfd.readouterr().out
     assert "processes" not in alone.notes
-
-
-def test_a_single_process_sees_one_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With several, Trainer would wrap the model in nn.DataParallel, which TRL refuses."""
-    import torch
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    two = run.context("sft", "both", sft={"processes": 2})
-    assert with_processes(two, "sft") is two
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
-    with_processes(run.context("sft", "first"), "sft")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_each_machine_needs_the_gpus_of_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,16 +119,6 @@ def test_the_funnel_counts_every_trajectory_by_data_set(tmp_path: Path) -> None:
     }
 
 
-def test_the_directory_loads_with_datasets(tmp_path: Path) -> None:
-    import datasets
-
-    output = run_stage(tmp_path, TWO)
-    loaded = datasets.load_dataset(str(output), split="train", cache_dir=str(tmp_path / "cache"))
-    assert loaded.num_rows == 1
-    assert set(loaded.column_names) == set(Pair.__dataclass_fields__)
-    assert loaded[0]["chosen"] == [{"role": "assistant", "content": "0 1"}]
-
-
 def test_search_r1s_pairs_differ_in_the_answer_or_the_format(tmp_path: Path) -> None:
     def sampled(sample: int, answer: float, well_formed: float) -> Trajectory:
         total = 0.8 * answer + 0.2 * well_formed
@@ -155,17 +145,6 @@ def test_trajectories_without_rewards_and_repeated_ids_are_refused(tmp_path: Pat
         run_stage(tmp_path, [scored(0, 0, good=True, rewards=None)])
     with pytest.raises(InputError, match="two trajectories are called q0/0"):
         run_stage(tmp_path, [scored(0, 0, good=True)] * 2)
-
-
-def test_trajectories_of_a_question_that_are_apart_are_refused(tmp_path: Path) -> None:
-    apart = [scored(0, 0, good=False), scored(1, 0, good=True), scored(0, 1, good=True)]
-    with pytest.raises(InputError, match=r"trajectories.parquet:3: question q0 occurs again"):
-        run_stage(tmp_path, apart)
-
-
-def test_one_id_in_two_questions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="two trajectories are called same"):
-        run_stage(tmp_path, [scored(q, 0, good=True, trajectory_id="same") for q in range(2)])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "1", True])

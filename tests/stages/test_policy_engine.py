@@ -10,7 +10,6 @@ from pipeline.config import Config
 from pipeline.core.records import Message
 from pipeline.grammars.tokens import prompt_text
 from pipeline.run.context import StageContext
-from pipeline.stages.policy import open_policy_chat, open_policy_engine
 from tasks.report import Report
 from tests.llm.small_models import small_model
 from tests.stages.fabricated_run import configuration
@@ -40,7 +39,7 @@ def context(tmp_path: Path) -> StageContext:
 
 
 def test_a_policy_reads_the_question_in_the_template_of_the_file(context: StageContext) -> None:
-    engine = open_policy_engine(context, None)
+    engine = context.models.policy_engine(None)
     messages = [Message("system", "Search."), Message("user", "Who founded it?")]
     try:
         assert prompt_text(engine.tokenizer, messages) == "[Search.][Who founded it?]"
@@ -52,7 +51,7 @@ def test_cached_answers_of_a_policy_belong_to_the_content_of_the_template(
     context: StageContext, tmp_path: Path
 ) -> None:
     def answered() -> int:
-        with open_policy_chat(context, None) as chat:
+        with context.models.policy_chat(None) as chat:
             list(chat.ask([("q", [Message("user", "Who?")])], max_tokens=2))
             return chat.usage.reused
 
@@ -61,7 +60,7 @@ def test_cached_answers_of_a_policy_belong_to_the_content_of_the_template(
     assert answered() == 0
 
 
-@pytest.mark.parametrize("name", ["embedded", "embedded-hiprag"])
+@pytest.mark.parametrize("name", ["embedded-hiprag"])
 def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
     name: str, tmp_path: Path
 ) -> None:

@@ -47,14 +47,6 @@ def test_overlapping_question_is_dropped_from_sampling_and_reported(
     assert (dropped["kind"], dropped["heldout"]) == ("exact", "who painted Guernica?")
 
 
-def test_a_question_that_two_held_out_splits_repeat_is_reported_for_both(tmp_path: Path) -> None:
-    both = (SAMPLING, TEST, TEST.replace("test=", "validation="))
-    stage, counts = run_questions(settings(tmp_path, *both), tmp_path, "sampling")
-    assert counts == {"questions": 3, "overlaps": 2}
-    report = json.loads((stage.output / "overlap.json").read_text())
-    assert [row["heldout_split"] for row in report["dropped"]] == ["validation", "test"]
-
-
 def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path: Path) -> None:
     """Byte for byte, unless they repeat a training question."""
     written = []
@@ -66,26 +58,6 @@ def test_other_test_questions_leave_the_training_questions_as_they_are(tmp_path:
         stage, _ = run_questions(values, folder, "sampling")
         written.append((stage.output / "questions.parquet").read_bytes())
     assert written[0] == written[1] != written[2]
-
-
-def test_held_out_questions_are_kept_whatever_trains(tmp_path: Path) -> None:
-    stage, counts = run_questions(settings(tmp_path, SAMPLING, TEST), tmp_path, "test")
-    assert counts == {"questions": 1}
-    assert [path.name for path in stage.output.iterdir()] == ["questions.parquet"]
-    assert [row.question for row in read(stage.output)] == ["who painted Guernica?"]
-
-
-@pytest.mark.parametrize("split", ["sft", "sampling", "validation", "test"])
-def test_a_split_without_files_has_no_questions(tmp_path: Path, split: str) -> None:
-    stage, counts = run_questions(settings(tmp_path), tmp_path, split)
-    assert counts["questions"] == 0
-    assert read(stage.output) == []
-
-
-def test_random_part_of_a_file_can_be_held_out(tmp_path: Path) -> None:
-    held = "data.test=[{dataset: nq, path: nq.jsonl, limit: 2, select: random}]"
-    _, counts = run_questions(settings(tmp_path, SAMPLING, held), tmp_path, "sampling")
-    assert counts == {"questions": 2, "overlaps": 2}
 
 
 def test_training_on_the_test_questions_raises_input_error(tmp_path: Path) -> None:
@@ -131,21 +103,6 @@ def test_question_without_evidence_is_counted_and_left_out_of_training(
     assert "whose supporting facts names a sentence; left out" in capsys.readouterr().out
 
 
-def test_question_without_evidence_is_kept_for_evaluation_and_counted(tmp_path: Path) -> None:
-    file = hotpotqa(tmp_path, [["Nobody", 0]], [["Emma", 0]])
-    stage, counts = run_questions(settings(tmp_path, f"data.test={file}"), tmp_path, "test")
-    assert counts == {"questions": 2}
-    assert stage.notes["questions"]["multi-hop questions without golden evidence"] == 1
-
-
-def test_training_file_without_any_evidence_raises_input_error(tmp_path: Path) -> None:
-    values = settings(tmp_path, f"data.sampling={hotpotqa(tmp_path, [['Nobody', 0]])}")
-    with pytest.raises(
-        InputError, match=r"hotpotqa\.json: supporting_facts: 1 questions, and none"
-    ):
-        run_questions(values, tmp_path, "sampling")
-
-
 def with_answers(tmp_path: Path, *answers: list[str], name: str = "nq.jsonl") -> None:
     rows = [{"question": TEXTS[n], "answer": gold} for n, gold in enumerate(answers)]
     (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -176,35 +133,6 @@ def test_a_question_without_an_answer_that_can_score_is_named_and_not_trained_on
     assert capsys.readouterr().out == f"data.sampling: {said}\n"
 
 
-def test_a_held_out_question_without_an_answer_that_can_score_is_kept_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = settings(tmp_path, TEST)
-    with_answers(tmp_path, ["Ann"], ["..."], name="test.jsonl")
-    _, counts = run_questions(values, tmp_path, "test")
-    assert counts == {"questions": 2}
-    reason = "questions whose answers are articles and punctuation alone"
-    place = f'{tmp_path / "test.jsonl"}:2: ["..."]'
-    said = f"data.test: 1 {reason}; every prediction scores 0; the first: {place}\n"
-    assert capsys.readouterr().out == said
-
-
-def test_only_chosen_held_out_questions_are_named(tmp_path: Path) -> None:
-    values = settings(tmp_path, TEST.replace("}", ", limit: 1}"))
-    with_answers(tmp_path, ["Ann"], ["..."], name="test.jsonl")
-    stage, _ = run_questions(values, tmp_path, "test")
-    assert stage.notes["questions"] == {}
-
-
-def test_a_training_file_without_any_answer_that_can_score_raises_input_error(
-    tmp_path: Path,
-) -> None:
-    values = settings(tmp_path, SAMPLING)
-    with_answers(tmp_path, ["The"], ["..."])
-    with pytest.raises(InputError, match=r'nq\.jsonl:1: \["The"\]: questions whose answers are'):
-        run_questions(values, tmp_path, "sampling")
-
-
 def test_repeated_questions_of_a_split_are_counted_named_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,16 +148,3 @@ def test_repeated_questions_of_a_split_are_counted_named_and_kept(
     assert stage.notes["questions"] == {reason: 1}
     said = f"data.test: 1 {reason}; all are kept; the first: r, as p\n"
     assert capsys.readouterr().out == said
-
-
-@pytest.mark.parametrize(("split", "kept"), [("test", 1802), ("sampling", 1800)])
-def test_real_questions_hold_answers_that_cannot_score(
-    tmp_path: Path, real_data: Path, capsys: pytest.CaptureFixture[str], split: str, kept: int
-) -> None:
-    file = f"data.{split}=[{{dataset: nq, path: {real_data / 'single-hop/nq_search_1802.jsonl'}}}]"
-    _, counts = run_questions(settings(tmp_path, file), tmp_path, split)
-    assert counts["questions"] == kept
-    out = capsys.readouterr().out
-    assert f"data.{split}: 1 answers of articles and punctuation alone, beside others\n" in out
-    assert "2 questions whose answers are articles and punctuation alone; " in out
-    assert 'nq_search_1802.jsonl:342: [")"]' in out

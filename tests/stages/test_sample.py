@@ -21,9 +21,7 @@ from pipeline.graph.tables import write_hyperedges
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.run.context import StageContext
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
-from pipeline.stages.policy import rollout_settings
-from pipeline.stages.policy_rollout import roll_out_policy
-from pipeline.stages.sample import run
+from pipeline.stages.sample import roll_out_policy, rollout_settings, run
 from pipeline.stages.score import run as score
 from tests.llm.small_models import small_adapter, small_model
 from tests.recorded_progress import RecordedProgress
@@ -121,24 +119,6 @@ def test_the_work_of_the_stage_is_counted(context: StageContext):
     assert context.work["generated_tokens"] > 0
 
 
-def outputs(context: StageContext) -> dict[str, str]:
-    return {trajectory.trajectory_id: trajectory.output for trajectory in trajectories(context)}
-
-
-def test_the_shards_together_give_the_trajectories_of_one_run(context: StageContext):
-    run(context)
-    expected = outputs(context)
-    union: dict[str, str] = {}
-    for number in range(3):
-        shard = replace(
-            context, shard=number, shards=3, checkpoint_dir=context.checkpoint_dir / f"{number}"
-        )
-        run(shard)
-        assert not union.keys() & outputs(shard).keys()
-        union.update(outputs(shard))
-    assert union == expected
-
-
 def checkpoints(context: StageContext) -> list[Path]:
     """The checkpoint files, in the order of the questions that they hold."""
     files = context.checkpoint_dir.glob("paths/*/paths-*.parquet")
@@ -222,15 +202,6 @@ def with_sampling(context: StageContext, **settings: int) -> StageContext:
     return replace(context, config=config.Config.model_validate(values))
 
 
-def test_bytes_do_not_depend_on_the_batches_of_the_checkpoints(context: StageContext):
-    run(context)
-    expected = output_bytes(context)
-    for batch in (1, 3, 100):
-        shutil.rmtree(context.checkpoint_dir)
-        run(with_sampling(context, batch=batch))
-        assert output_bytes(context) == expected
-
-
 def test_checkpoints_with_another_number_of_samples_are_not_used(
     context: StageContext, caplog: pytest.LogCaptureFixture
 ):
@@ -251,13 +222,6 @@ def test_checkpoints_of_another_temperature_are_not_used(context: StageContext):
         for temperature in (0.0, 5.0)
     ]
     assert [t.token_ids for t in sampled[0]] != [t.token_ids for t in sampled[1]]
-
-
-def test_checkpoints_made_with_more_trajectories_in_flight_are_used(context: StageContext):
-    run(context)
-    made = checkpoints(context)
-    run(with_sampling(context, in_flight=1))
-    assert checkpoints(context) == made
 
 
 def test_a_checkpoint_holds_finite_log_probabilities(tmp_path: Path):
@@ -287,11 +251,6 @@ def test_rollout_settings_are_those_of_the_configuration(context: StageContext):
 def test_a_repeated_question_id_is_an_error(context: StageContext):
     with pytest.raises(InputError, match="q0 occurs twice"):
         roll_out_policy(context, [*QUESTIONS, QUESTIONS[0]], None, temperature=0.0, samples=1)
-
-
-def test_a_policy_without_lineage_is_an_error(context: StageContext, tmp_path: Path):
-    with pytest.raises(InputError, match="train it again"):
-        roll_out_policy(context, QUESTIONS, tmp_path, temperature=0.0, samples=1)
 
 
 def test_value_estimates_continue_the_sampled_trajectories_with_the_same_policy(

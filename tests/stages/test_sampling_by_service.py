@@ -3,18 +3,17 @@
 The policy is a random model; ``retrieval.rounds: single`` retrieves once per trajectory.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline import config
-from pipeline.core.errors import RetrievalUnavailable, StoreError
+from pipeline.core.errors import RetrievalUnavailable
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
+from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
-from pipeline.stages.resources import retrieval_identity
 from pipeline.stages.sample import run
 from tests.llm.small_models import small_adapter, small_model
 from tests.retrieval.served import FakeRetriever, served
@@ -84,7 +83,9 @@ def trajectories(context: StageContext) -> list[Trajectory]:
 
 
 def test_a_service_outage_stops_the_stage_and_a_rerun_continues(inputs, tmp_path):
-    identity = retrieval_identity(context(inputs, tmp_path, "http://x").config, STAGES, None)
+    identity = RetrievalIdentity.from_settings(
+        context(inputs, tmp_path, "http://x").config.retrieval, STAGES, None
+    )
     with served(FakeRetriever(), identity) as running:
         uninterrupted = context(inputs, tmp_path / "uninterrupted", running.url)
         run(uninterrupted)
@@ -116,8 +117,3 @@ def test_a_service_with_another_index_is_refused_before_the_engine_starts(inputs
         with pytest.raises(RetrievalUnavailable, match="its retrieval differs"):
             run(stage)
     assert not list(stage.checkpoint_dir.rglob("*.parquet"))
-
-
-def test_a_service_needs_a_stage_of_a_store(inputs, tmp_path):
-    with pytest.raises(StoreError, match="needs the fingerprints of a store"):
-        run(replace(context(inputs, tmp_path, "http://x"), key=None))

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
 from pipeline.config import Rewards, TeaRagReward
 from pipeline.core.errors import InputError
-from pipeline.core.record_io import ROWS_PER_GROUP, read_records, write_parquet
+from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.core.verdicts import Verdict
@@ -24,7 +23,6 @@ from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
-from tests.recorded_progress import RecordedProgress
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
@@ -118,16 +116,6 @@ def _bytes(output: Path) -> bytes:
     return (output / "trajectories.parquet").read_bytes()
 
 
-def test_bytes_do_not_depend_on_the_batch_size(tmp_path: Path) -> None:
-    """With more rows than a row group has, and checkpoints of other batch sizes at hand."""
-    _sampled(tmp_path / "sampled.parquet", count=2 * ROWS_PER_GROUP + 7)
-    outputs = [_run(tmp_path, Lexical(), f"{size}", batch=size) for size in (700, 1000, 5000)]
-    assert len({_bytes(output) for output in outputs}) == 1
-    file = pq.ParquetFile(outputs[0] / "trajectories.parquet")
-    groups = [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)]
-    assert groups == [ROWS_PER_GROUP, ROWS_PER_GROUP, 7]
-
-
 def test_a_damaged_or_foreign_checkpoint_is_scored_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,32 +147,6 @@ def test_trajectories_that_all_lack_retrieval_have_no_rewards(tmp_path: Path) ->
     assert json.loads((output / "statistics.json").read_text()) == {
         "trajectories": 4, "retrieval_error": 4, "datasets": {},
     }  # fmt: skip
-
-
-def test_shards_cover_all_rows_in_order(tmp_path: Path) -> None:
-    rows = []
-    for number in range(3):
-        output = _run(tmp_path, Lexical(), f"shard{number}", shard=(number, 3))
-        rows += read_records(output / "trajectories.parquet", Trajectory)
-    assert [trajectory.trajectory_id for trajectory in rows] == [
-        f"t{number}" for number in range(7)
-    ]
-
-
-def test_a_trajectory_with_a_failed_retrieval_has_no_reward(tmp_path: Path) -> None:
-    output = _run(tmp_path, Lexical(), "out")
-    rows = read_records(output / "trajectories.parquet", Trajectory)
-    assert [row.trajectory_id for row in rows if row.rewards is None] == ["t3"]
-    statistics = json.loads((output / "statistics.json").read_text())
-    assert (statistics["trajectories"], statistics["retrieval_error"]) == (7, 1)
-    assert statistics["datasets"]["musique"]["n"] == 4
-    assert statistics["datasets"]["musique"]["subquery"] == pytest.approx(4.0)
-
-
-def test_no_trajectories_give_an_empty_table(tmp_path: Path) -> None:
-    _sampled(tmp_path / "sampled.parquet", count=0)
-    output = _run(tmp_path, Lexical(), "out")
-    assert read_records(output / "trajectories.parquet", Trajectory) == []
 
 
 def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
@@ -220,22 +182,3 @@ def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:
         scored([over, over], "twice")
     with pytest.raises(InputError, match="a has 2 steps and 0 verdicts"):
         scored([other], "none")
-
-
-def test_scoring_reports_the_trajectories_of_its_shard_checkpointed_ones_too(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    whole = RecordedProgress()
-    output = _run(tmp_path, Lexical(), "whole", progress=whole)
-    total = pq.read_metadata(output / "trajectories.parquet").num_rows
-    assert (whole.starts, whole.done) == ([(total, "trajectories", 0)], total)
-    assert "means over" in caplog.text
-    again = RecordedProgress()
-    _run(tmp_path, DyingSimilarity(0), "again", progress=again)
-    assert again.done == total
-    shards = [RecordedProgress(), RecordedProgress()]
-    for number, shard in enumerate(shards):  # a shard has whole questions
-        _run(tmp_path, Lexical(), f"shard-{number}", shard=(number, 2), progress=shard)
-        assert shard.starts == [(shard.done, "trajectories", 0)]
-    assert sum(shard.done for shard in shards) == total

@@ -47,7 +47,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(settings: Any, *_: object, **__: object) -> ScriptedEngine:
         return ScriptedEngine(answers, byte_tokenizer(), max_num_seqs=settings.max_num_seqs)
 
-    monkeypatch.setattr("pipeline.stages.policy.open_engine", opened)
+    monkeypatch.setattr("pipeline.llm.models.open_engine", opened)
 
 
 def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: int) -> StageContext:
@@ -64,7 +64,6 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
         "prompt": {"system": "S"},
         "grammar": method,
         "rewards": {"kind": method},
-        "pairs": {"limit": 5},
         "sft_data": {"sizes": {1: 1}},
         "sft": {"learning_rate": 0.1, "batch_size": 1},
         "dpo": {"learning_rate": 0.1, "batch_size": 1, "over_long": "drop"},
@@ -120,7 +119,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(
 ) -> None:
     whole = round_of(tmp_path / "whole", base, 1)
     pairs = read_records(tmp_path / "whole/pair/whole/output/pairs.parquet", Pair)
-    assert len(pairs) == 5
+    assert len(pairs) == 7
     assert {"sample/trajectories.parquet", "score/trajectories.parquet", TRAINING} < whole.keys()
     assert round_of(tmp_path / "divided", base, count, **sampling) == whole
 

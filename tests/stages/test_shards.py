@@ -63,13 +63,6 @@ def test_the_bytes_are_those_of_one_shard(tmp_path: Path, count: int) -> None:
     assert json.loads((output / "stops.json").read_text()) == {"answer": 14}
 
 
-def test_consecutive_parts_of_the_stage_score_stay_in_their_order(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "expected.parquet", SAMPLED, Trajectory)
-    output = merged(tmp_path, [SAMPLED[:5], SAMPLED[5:]], "score")
-    expected = (tmp_path / "expected.parquet").read_bytes()
-    assert (output / "trajectories.parquet").read_bytes() == expected
-
-
 def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
     first, second = in_turns(2)
     with pytest.raises(StoreError, match=r"q1 has the samples \[1\]; expected 0 to 1"):
@@ -80,15 +73,3 @@ def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
         merged(tmp_path, [first, first])
     with pytest.raises(StoreError, match="q1/0 twice"):
         merged(tmp_path, [SAMPLED[:3], SAMPLED[2:]], "score")
-
-
-def test_another_number_of_rows_than_the_manifest_counts_is_refused(tmp_path: Path) -> None:
-    merged(tmp_path, in_turns(2))
-    shards = {path.name: path for path in tmp_path.glob("shard-*")}
-    write_parquet(shards["shard-001"] / "trajectories.parquet", in_turns(2)[1][:-2], Trajectory)
-    write_parquet(shards["shard-000"] / "trajectories.parquet", in_turns(2)[0][:-2], Trajectory)
-    context = StageContext(
-        configuration(), "score", tmp_path / "output", tmp_path / "checkpoints", shards
-    )
-    with pytest.raises(StoreError, match="hold 10 trajectories, and their manifests count 14"):
-        score.merge(context)

@@ -18,8 +18,9 @@ from pipeline import config
 from pipeline.core.errors import ConfigError, RetrievalUnavailable
 from pipeline.index.embed import open_cache, open_embedder
 from pipeline.retrieval.base import Query
+from pipeline.retrieval.factory import open_retriever
 from pipeline.retrieval.graph import entity_query
-from pipeline.stages.resources import open_remote_retriever, open_retriever
+from pipeline.stages.sample import open_remote_retriever
 from tasks.run import task_for
 from tasks.serve import serve_retrieval
 from tests.retrieval.small_encoders import BagOfWords
@@ -102,7 +103,10 @@ def test_the_command_builds_the_index_serves_it_and_stops_at_a_signal(configurat
 
         client = open_remote_retriever(served.settings, served.key)
         directories = [local.upstream()[name].directory for name in ("corpus", "graph", "index")]
-        retriever = open_retriever(local.settings, *directories)
+        retriever = open_retriever(
+            local.settings.retrieval, local.settings.index, *directories,
+            cache_dir=local.settings.cache_dir,
+        )  # fmt: skip
         assert client.retrieve(QUERIES) == retriever.retrieve(QUERIES)
         assert {item.kind for items in client.retrieve(QUERIES) for item in items} == {
             "chunk",

@@ -12,9 +12,10 @@ import pytest
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.run.context import StageContext
-from pipeline.stages.preflight import FILE, SftFacts, pair_facts, report, trajectory_facts
+from pipeline.stages.files.training_data import PREFLIGHT as FILE
+from pipeline.stages.files.training_data import report
 from pipeline.training.encode import IGNORED, EncodedSft
-from pipeline.training.preflight import Check, DataFacts
+from pipeline.training.preflight import Check, DataFacts, SftFacts, pair_facts, trajectory_facts
 from tests.stages.fabricated_run import configuration, trajectory
 
 PAIR = Pair(

@@ -4,6 +4,7 @@ Input: ``sft-data`` (SftExample), ``pair`` (Pair) or ``score`` (Trajectory), rea
 records at a time. Output, in the stage's checkpoint directory: ``training.arrow`` and for ``sft``
 ``heldout.arrow`` (`pipeline.training.encoded_file`), and ``training_data.json`` with counts and the
 policies that sampled the data. The training processes share these files and read nothing else.
+`report` checks the data before it is trained on and writes ``preflight.json``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from pipeline.config import Config
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import read_json
@@ -22,7 +24,6 @@ from pipeline.core.progress import Progress, counted
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Pair, SftExample, Trajectory
 from pipeline.run.context import StageContext
-from pipeline.stages import preflight
 from pipeline.training.advantages import (
     EncodedTrajectory,
     encode_trajectories,
@@ -39,10 +40,19 @@ from pipeline.training.encode import (
 from pipeline.training.encoded_file import write_encoded
 from pipeline.training.lineage import check_base, read_lineage
 from pipeline.training.lora import load_tokenizer, locate_base, vocabulary_size
+from pipeline.training.preflight import (
+    Check,
+    DataFacts,
+    SftFacts,
+    pair_facts,
+    table,
+    trajectory_facts,
+)
 
 R = TypeVar("R")
 S = TypeVar("S", Pair, Trajectory)
 TRAINING, HELDOUT = "training.arrow", "heldout.arrow"
+PREFLIGHT = "preflight.json"
 _FACTS = "training_data.json"
 _BATCH = 256  # records in memory
 
@@ -83,7 +93,7 @@ def encode_sft_data(context: StageContext) -> None:
 
     short = WithinLength(settings.max_length, settings.over_long, "sft")
     target = context.checkpoint_dir / TRAINING
-    seen = preflight.SftFacts(settings.max_length)
+    seen = SftFacts(settings.max_length)
     counts = write_encoded(target, EncodedSft, short(seen(encoded("train.parquet"))))
     if not counts.records:
         raise TrainingError(
@@ -94,7 +104,7 @@ def encode_sft_data(context: StageContext) -> None:
         example for example in encoded("test.parquet") if example.length <= settings.max_length
     )
     write_encoded(context.checkpoint_dir / HELDOUT, EncodedSft, short_enough)
-    preflight.report(context, seen.facts)
+    report(context, seen.facts)
     TrainingData(
         {
             "examples": counts.records,
@@ -215,3 +225,38 @@ def _checked_base(context: StageContext) -> Path:
     base = locate_base(context.config.model.base)
     check_base(read_lineage(context.inputs["policy"]), model_hash(base))
     return base
+
+
+def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataFacts:
+    """The facts of a round's data with its configuration: pairs, or trajectories for ``grpo``.
+
+    ``data`` is the output of the stage ``pair`` or ``score``.
+    """
+    length = config.trainer.max_length
+    if config.objective == "grpo":
+        return trajectory_facts(data / "trajectories.parquet", length, questions)
+    return pair_facts(data / "pairs.parquet", length, questions)
+
+
+def report(context: StageContext, facts: DataFacts) -> list[Check]:
+    """Write ``preflight.json`` and the table, and note the faults in the manifest."""
+    checks = facts.checks()
+    write_json(context.output / PREFLIGHT, as_json(facts, checks))
+    print("checks of the training data:")
+    for line in table(checks):
+        print(line)
+    faults = [check.fault for check in checks if check.verdict == "FAULT"]
+    verdict = f"{len(faults)} of {len(checks)} are beyond a limit" if faults else "no faults"
+    print(f"verdict: {verdict}", flush=True)
+    if faults:
+        context.notes["preflight"] = faults
+    return checks
+
+
+def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
+    """The figures and checks as JSON values."""
+    return {
+        "data": facts.unit,
+        "records": facts.records,
+        "checks": [asdict(check) for check in checks],
+    }

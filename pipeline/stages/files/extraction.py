@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from pipeline.config import Graph, Hypergraph
+from pipeline.config.base import AskedModel
 from pipeline.core.columns import Records
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.errors import InputError, StoreError
@@ -36,7 +36,6 @@ from pipeline.stages.files.checkpoints import (
     write_tables,
 )
 from pipeline.stages.files.shards import first_and_last, shard_directories
-from pipeline.stages.resources import add_usage, open_chat
 
 ANSWERS = "answers.parquet"
 CACHED_CHUNKS = 1_000_000  # of a larger corpus the answers are kept in checkpoints alone
@@ -52,7 +51,7 @@ def corpus_chunks(context: StageContext) -> Records[Chunk]:
 def extract_by_model(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
 ) -> Iterator[Extracted]:
@@ -68,7 +67,7 @@ def extract_by_model(
 
 
 def extract_by_shards(
-    context: StageContext, settings: Graph | Hypergraph, chunks: Sequence[Chunk]
+    context: StageContext, settings: AskedModel, chunks: Sequence[Chunk]
 ) -> Iterator[Extracted]:
     """Like `extract_by_model`, from the answers that the shards have written.
 
@@ -83,7 +82,7 @@ def extract_by_shards(
 def write_answers(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
 ) -> dict[str, int]:
@@ -98,7 +97,7 @@ def write_answers(
 def _ask(
     context: StageContext,
     block: str,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     prompt: ExtractionPrompt,
     rows: tuple[int, int],
@@ -110,7 +109,7 @@ def _ask(
     if len(chunks) > CACHED_CHUNKS:
         unfinished = ContentCache(context.checkpoint_dir / _UNFINISHED, private=True)
     context.progress.start(last - first, "chunks")
-    with open_chat(context.config, block, settings, seed=context.seed, cache=unfinished) as chat:
+    with context.models.chat(block, settings, unfinished) as chat:
         chat.progress = context.progress
         chat.stores_prompts = unfinished is None
         for start in range(first, last, BLOCK):
@@ -129,7 +128,7 @@ def _ask(
             if start == first and end < last:
                 _check_readable(files[0], block)
     print(chat.usage.line())
-    add_usage(context.work, "chat", chat.usage)
+    chat.usage.add_to(context.work, "chat")
     return files
 
 
@@ -167,7 +166,7 @@ def _distinct(records: Iterable[ReplyRecord]) -> Iterable[Reply]:
 
 def _extracted(
     context: StageContext,
-    settings: Graph | Hypergraph,
+    settings: AskedModel,
     chunks: Sequence[Chunk],
     files: Iterable[Path],
     *,
@@ -201,7 +200,7 @@ def _extracted(
     usage.write(context.output)
 
 
-def _usage(settings: Graph | Hypergraph) -> Usage:
+def _usage(settings: AskedModel) -> Usage:
     if settings.endpoint is None:
         return Usage()
     prices = settings.endpoint.prices

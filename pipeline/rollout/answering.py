@@ -1,10 +1,9 @@
-"""Answer single questions with a policy, as `steep ask` does.
+"""Answer single questions with a policy in a separate process, as `steep ask` does.
 
-Input: a question in words, and a policy whose engine, retriever and grammar stay open. Output: the
-trajectory that the stage ``evaluate-policy`` gives for the same question: the settings, the prompt,
-the stop rules and the sampler are the same. `PolicyProcess` does this in a separate process.
-Several policies can then be open at once, an interrupted start leaves nothing behind, and the
-output of engines does not mix with answers.
+Input: a question in words, and a function that opens a policy. Output: the trajectory of the
+question. The engine, retriever and grammar of a `PolicyProcess` stay open. Several policies can be
+open at once, an interrupted start leaves nothing behind, and the output of engines does not mix
+with answers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,12 +26,9 @@ from typing import Any
 from pipeline.core.errors import EngineError, InputError, SteepError
 from pipeline.core.records import Question, Trajectory
 from pipeline.llm.engine_processes import end_with
-from pipeline.rollout.policy import Policy
-from pipeline.rollout.sampler import roll_out
-from pipeline.run.context import StageContext
-from pipeline.run.process import hold_devices
-from pipeline.stages.policy import open_rollout, rollout_settings
 
+Answer = Callable[[Question], Trajectory]
+Opening = Callable[[], AbstractContextManager[Answer]]  # pickled for the process
 LONGEST_QUESTION = 20_000  # characters
 _PATIENCE = 10.0  # seconds in which a process may end by itself
 _starting = threading.Lock()  # only one thread changes the environment
@@ -66,48 +62,16 @@ def question_record(text: str) -> Question:
     return Question(name, "ask", text, answers=[], hop="multi")
 
 
-@contextmanager
-def open_answering(
-    context: StageContext, policy: Policy
-) -> Iterator[Callable[[Question], Trajectory]]:
-    """A function that answers a question with ``policy``, closed on exit.
-
-    ``context.inputs`` holds corpus, graph and index. Raises what `open_rollout` raises.
-    """
-    config = context.config
-    settings = rollout_settings(config, temperature=config.evaluation.temperature)
-    with open_rollout(context, policy.adapter) as (engine, retriever, grammar):
-
-        def answer(question: Question) -> Trajectory:
-            [trajectory] = roll_out(
-                [question],
-                engine=engine,
-                grammar=grammar,
-                retriever=retriever,
-                settings=settings,
-                policy=policy.fingerprint,
-                samples=1,
-                seed=context.seed,
-            )
-            return trajectory
-
-        yield answer
-
-
 class PolicyProcess:
     """A policy that answers questions in a separate process, until `close`.
 
     The process starts with the object, with ``environment`` added to the variables of this process,
-    and holds the devices that are leased there (`pipeline.run.process`). It ends with the process
-    that made it, however that ends.
+    and calls ``opening`` there, whose context gives the answering function. It ends with the
+    process that made it, however that ends.
     """
 
     def __init__(
-        self,
-        name: str,
-        context: StageContext,
-        policy: Policy,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, opening: Opening, environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
         descriptor, log = tempfile.mkstemp(prefix="steep-ask-", suffix=".log")
@@ -117,7 +81,7 @@ class PolicyProcess:
         self._connection, others = spawn.Pipe()
         self._process = spawn.Process(
             target=_serve,
-            args=(others, context.to_json(), policy, log, os.getpid()),
+            args=(others, opening, log, os.getpid()),
             name=f"steep-ask-{name}",
         )
         with _variables(environment or {}):
@@ -183,21 +147,16 @@ def _variables(added: Mapping[str, str]) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def _serve(
-    connection: Connection, context: dict[str, Any], policy: Policy, log: str, parent: int
-) -> None:
+def _serve(connection: Connection, opening: Opening, log: str, parent: int) -> None:
     """Answer the questions that come over ``connection`` until it is closed."""
     end_with(parent)
-    hold_devices()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the parent, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process at Ctrl-C
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        with open_answering(StageContext.from_json(context), policy) as answer:
+        with opening() as answer:
             connection.send(None)  # ready
             while True:
                 question = connection.recv()

@@ -1,7 +1,7 @@
 """Training over several GPUs and machines: one stage function in several processes.
 
 Input: a stage context whose training block sets ``processes`` above 1. Output: the stage's files,
-its counts, its notes and its work. One process per GPU runs ``python -m pipeline.stages.launch
+its counts, its notes and its work. One process per GPU runs ``python -m pipeline.run.launch
 JOB.json``; the job file holds the stage function and the context as JSON. A SteepError of a worker
 is raised again here as TrainingError. The launcher and its processes start through
 `pipeline.run.process`, because the launcher gives each process a separate session: a signal to the
@@ -114,7 +114,7 @@ def command(plan: Plan, rank: int = 0) -> list[str]:
         words += ["--machine_rank", str(rank), "--main_process_ip", str(plan.address)]
         words += ["--rdzv_backend", "static"]
     words += ["--main_process_port", str(plan.port)]
-    return [*words, "-m", process.MODULE, "pipeline.stages.launch", plan.job]
+    return [*words, "-m", process.MODULE, "pipeline.run.launch", plan.job]
 
 
 def with_processes(context: StageContext, block: str) -> StageContext:
@@ -208,7 +208,7 @@ def _fork_ranks(server: ForkServer, job: Path, settings: Trainer) -> int:
         running = [
             stack.enter_context(
                 server.start(
-                    "pipeline.stages.launch:forked",
+                    "pipeline.run.launch:forked",
                     [str(job)],
                     environment=_rank_environment(rank, settings, store.port),
                     output=1,

@@ -1,0 +1,89 @@
+"""Open the judges of a configuration, and the policy that gives the closed-book answers.
+
+Models are loaded and requests are sent only for cases without a cached answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pipeline.config.evaluation import JudgeModel, Judges
+from pipeline.core.progress import Progress
+from pipeline.grammars import Grammar
+from pipeline.judges.cases import Judge, NoisyJudge
+from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
+from pipeline.judges.llm_judge import LlmJudge
+from pipeline.llm.chat import Usage
+from pipeline.llm.models import Models
+from pipeline.llm.replies import ReplyExchange
+
+_TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Opens what the settings ``judges`` name.
+
+    ``world`` is the directory of the closed world, if there is one. ``replies`` takes part in the
+    requests to the models: "over", "under" and "policy".
+    """
+
+    settings: Judges
+    models: Models
+    replies: ReplyExchange
+    progress: Progress
+    world: Path | None = None
+
+    def judges(self) -> tuple[Judge, Judge]:
+        """The judges of over-search and under-search: one for both if their settings are equal."""
+        over = self._judge("over", self.settings.over)
+        if self.settings.under == self.settings.over:
+            return over, over
+        return over, self._judge("under", self.settings.under)
+
+    def _judge(self, kind: str, model: JudgeModel) -> Judge:
+        judge = self._noiseless_judge(kind, model)
+        if model.noisy is None:
+            return judge
+        return NoisyJudge(judge, model.noisy.share)
+
+    def _noiseless_judge(self, kind: str, model: JudgeModel) -> Judge:
+        if model.backend == "closed-world":
+            from pipeline.judges.closed_world import ClosedWorldJudge
+
+            assert self.world is not None  # checked by the configuration
+            judge = ClosedWorldJudge.of(self.world)
+            judge.progress = self.progress
+            return judge
+        chat = self.models.chat(f"judges.{kind}", model)
+        chat.progress = self.progress
+        self.replies.attach(kind, chat)
+        if model.endpoint is not None:
+            return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
+        # A second try is useless here: greedy decoding repeats its answer.
+        return LlmJudge(chat, model=str(model.model), in_process=True)
+
+
+@dataclass
+class PolicyAnswers:
+    """Closed-book answers of the policy with ``adapter``; ``usage`` counts its requests."""
+
+    judging: Judging
+    adapter: Path | None
+    grammar: Grammar
+    usage: Usage = field(default_factory=Usage)
+
+    def __call__(self, queries: Sequence[str]) -> Mapping[str, ClosedBookAnswer]:
+        """The policy's answer to each query.
+
+        The model is loaded only when an answer is not cached, and freed before returning.
+        """
+        judging = self.judging
+        with judging.models.policy_chat(self.adapter) as chat:
+            chat.progress = judging.progress
+            judging.replies.attach("policy", chat)
+            answers = closed_book_answers(queries, chat, self.grammar)
+        self.usage = replace(chat.usage)
+        return answers
