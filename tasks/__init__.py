@@ -9,12 +9,12 @@
 from tasks.world import World
 from tasks.corpus import Corpus
 from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph
+from tasks.graph import Hypergraph
 from tasks.index import HyperIndex, Index
 from tasks.questions import QuestionsSampling, QuestionsSft, QuestionsTest, QuestionsValidation
 from tasks.sft_data import SftData
 from tasks.sft import Sft
-from tasks.given_policy import GivenPolicy, Start
+from tasks.policy import GivenPolicy, Start
 from tasks.sample import Sample
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.judge import Judge, JudgePolicy

@@ -24,7 +24,7 @@ from tasks.base import StageTask
 from tasks.build import check_needs
 from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
 from tasks.execution.leases import Capacity, held
-from tasks.knowledge import searched
+from tasks.index import searched
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
 from tasks.needs import needs
 

@@ -33,11 +33,11 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.store import Depth, StageKey, Store, problems
 from pipeline.run.supervisor import StageFailed
 from pipeline.run.worker import StageJob
+from tasks.execution.cluster import StageRun
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
-from tasks.execution.stage_run import Resources, StageRun
 from tasks.execution.start import start_stage
 from tasks.fingerprint import content_hashes, select, select_execution
-from tasks.opened import Opened, Work
+from tasks.opened import Needs, Opened, Work
 from tasks.outputs import Output, Outputs
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Reso
     return resolve_dtypes(configuration.load(path, overrides, data))
 
 
+TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
 STAGES: dict[str, type[StageTask]] = {}  # every declared stage by its name, in the order of a run
 
 
@@ -80,7 +81,7 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked = Resources()  # its needs, set by `tasks.build`
+    asked = Needs()  # its needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # its devices and threads while it runs
     fork_server: ForkServer | None = None  # set by `tasks.preloading`
@@ -370,6 +371,20 @@ class StageTask(luigi.Task):
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
+
+
+class RoundTask(StageTask):
+    """A stage of one round of training; rounds count from 1."""
+
+    round = luigi.IntParameter(default=1, description="round of training, from 1")
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.of_round(int(self.round))
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.round)
 
 
 class LightTask(StageTask):

@@ -3,26 +3,34 @@
 The scheduler counts the run's GPUs and CPU threads that running stages use (Luigi's resources).
 Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
 threads that only later stages hold reserves them, so that others do not take them one by one.
+
+On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the
+stages of the run need, while the first stages run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import luigi
 
 from pipeline.config.machine_choices import fewer_processes
 from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.gpus import machine_gpus
 from pipeline.run.failures import explain_os_error
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.progress import FailureRecord
 from tasks.base import StageTask, aligned, say
 from tasks.execution.leases import Capacity
-from tasks.execution.stage_run import Resources
-from tasks.needs import Needs, needs
-from tasks.opened import Training
+from tasks.needs import imports_of, needs
+from tasks.opened import Needs, Training
 
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
@@ -88,7 +96,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked = Resources(asked.gpus, asked.threads)
+        task.asked = asked
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue
@@ -153,3 +161,28 @@ def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:
         where = f" ({'log' if len(logs) == 1 else 'logs'}: {', '.join(logs)})" if logs else ""
         lines.append(f"{', '.join(label for label, _ in same)}: {message}{where}")
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
+    """Run a fork server for the stages of ``todo`` with heavy imports, if this machine can."""
+    tasks = [task for task in todo if imports_of(task)]
+    settings = tasks[-1].run_settings if tasks else None
+    if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():
+        yield
+        return
+    modules = dict.fromkeys(name for task in tasks for name in imports_of(task))
+    # One thread, because threads do not survive a fork; forked processes set their own number.
+    environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
+    with ForkServer.running(list(modules), environment) as server:
+        for task in tasks:
+            task.fork_server = replace(server, modules=imports_of(task))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.fork_server = None
+
+
+def _can_fork() -> bool:
+    return sys.platform == "linux" and not machine_gpus()

@@ -13,7 +13,7 @@ from pipeline.config import Config
 from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
-from tasks.knowledge import searched
+from tasks.index import searched
 from tasks.planning.clock import Clock
 from tasks.sample import RollOutTask
 from tasks.sharding import ShardedTask, ShardTask

@@ -6,28 +6,10 @@ and `tasks.planning` counts with the same numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeline.config.machine_choices import on_gpus, processes_on
 from tasks.base import StageTask
-from tasks.opened import Opened, Training
+from tasks.opened import Needs, Opened, Training
 from tasks.sharding import shards_of
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The GPUs and CPU threads of a stage.
-
-    Attributes:
-        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
-        threads: CPU threads that it asks for at least, one for each process that computes.
-        setting: the setting that decides ``gpus``, for messages.
-    """
-
-    gpus: int = 0
-    threads: int = 1
-    setting: str = ""
-
 
 NOTHING = Needs()
 

@@ -12,8 +12,8 @@ from pipeline.run.failures import explain_os_error
 from tasks.base import LightTask, StageTask
 from tasks.evaluate import Evaluate, evaluated_policies
 from tasks.evaluate_policy import EvaluatePolicy
+from tasks.index import searched
 from tasks.judge import Judge, JudgePolicy
-from tasks.knowledge import searched
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.questions import SPLITS, questions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,16 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
-from tasks.base import STAGES, StageTask, aligned, say, walk
-from tasks.build import build, check_needs, told_once
+from tasks.base import STAGES, RoundTask, StageTask, aligned, say, walk
+from tasks.build import build, check_needs, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
 from tasks.folders import check_folders, check_writable
 from tasks.opened import Training
-from tasks.preloading import preloaded
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
-from tasks.rounds import RoundTask
-from tasks.sharding import ShardedTask, unused_work
+from tasks.sharding import ShardedTask
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -189,11 +187,13 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
         read.check_output(Depth.FOOTERS)
     if force and isinstance(task, ShardedTask):
         task.discard_shards()
-    for line in unused_work(todo):
-        say(f"warning: {line}")
     task.forced = force
     try:
-        with shown(todo), preloaded(todo):
+        with ExitStack() as stack:
+            for store in {needed.store for needed in [*todo, *inputs.values()]}:
+                stack.enter_context(store.used())  # `steep gc` then removes nothing
+            stack.enter_context(shown(todo))
+            stack.enter_context(preloaded(todo))
             failures = build(task, todo, capacity)
     finally:
         task.forced = False

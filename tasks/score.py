@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tasks.base import StageTask
+from tasks.base import TRAJECTORIES, RoundTask, StageTask
 from tasks.fingerprint import model_identity
+from tasks.index import knowledge
 from tasks.judge import Judge
-from tasks.knowledge import knowledge
 from tasks.opened import Opened, Work, reranker
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
-from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 

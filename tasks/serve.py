@@ -8,7 +8,7 @@ from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.store import Depth, read_manifest
 from tasks.base import StageTask, say
 from tasks.fingerprint import model_identity
-from tasks.knowledge import knowledge
+from tasks.index import knowledge
 from tasks.run import run
 
 

@@ -150,6 +150,25 @@ class Store:
         finally:
             lock.release()
 
+    @contextmanager
+    def used(self, *, alone: bool = False) -> Iterator[bool]:
+        """Hold the lock of the whole store: runs share it, and a removal needs it ``alone``.
+
+        Yields whether it was taken. A removal does not wait for runs; a run waits for a removal.
+        """
+        try:
+            lock = (self.root / ".lock").open("ab")
+        except OSError:  # of another user, or read-only: nothing can be removed there
+            yield not alone
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            except OSError:  # taken, or a file system without locks
+                yield not alone
+            else:
+                yield True
+
     def completed(self, stage: str) -> list[Path]:
         """The directories of a stage's completed outputs, under any settings."""
         return [path.parent for path in (self.root / stage).glob(f"*/{MANIFEST}")]

@@ -72,12 +72,17 @@ def run_stage(
     """
     log: Path | None = None
     last: dict[str, Any] = {}
-    with _early_output() as early, _pipe() as (reports, writing):
+    reading, writing = os.pipe()
+    # Output before the log is open goes to a temporary file: errors while Python starts.
+    with os.fdopen(reading, "rb", buffering=0) as reports, tempfile.TemporaryFile() as early:
         stage: subprocess.Popen[bytes] | ForkedProcess
-        if server is None:
-            stage = _start(early, writing, environment, command)
-        else:
-            stage = _fork(server, early, writing, environment)
+        try:
+            if server is None:
+                stage = _start(early, writing, environment, command)
+            else:
+                stage = _fork(server, early, writing, environment)
+        finally:
+            os.close(writing)
         with stage:
             try:
                 _send(stage, task)
@@ -133,19 +138,14 @@ def _start(
     early: IO[bytes], writing: int, environment: Mapping[str, str], command: Sequence[str]
 ) -> subprocess.Popen[bytes]:
     module, *arguments = command
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=early,
-            stderr=subprocess.STDOUT,
-            pass_fds=(writing,),
-            env={**environment, **process.child_environment()},
-        )
-    except OSError as error:
-        raise _cannot_start(error, sys.executable) from None
-    finally:
-        os.close(writing)
+    return subprocess.Popen(
+        [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=early,
+        stderr=subprocess.STDOUT,
+        pass_fds=(writing,),
+        env={**environment, **process.child_environment()},
+    )
 
 
 def _fork(
@@ -156,31 +156,8 @@ def _fork(
             f"{WORKER}:main", [], environment=environment, output=early.fileno(), extra=[writing]
         )
     except OSError as error:
-        raise _cannot_start(error, "the fork server") from None
-    finally:
-        os.close(writing)
-
-
-def _early_output() -> IO[bytes]:
-    """A file for the process's output before its log is open: errors while Python starts."""
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise _cannot_start(error, os.environ.get("TMPDIR", "/tmp")) from None
-
-
-@contextlib.contextmanager
-def _pipe() -> Iterator[tuple[IO[bytes], int]]:
-    try:
-        reading, writing = os.pipe()
-    except OSError as error:
-        raise _cannot_start(error, "pipe") from None
-    with os.fdopen(reading, "rb", buffering=0) as stream:
-        yield stream, writing
-
-
-def _cannot_start(error: OSError, path: str) -> StageFailed:
-    return StageFailed(f"its process cannot be started: {explain_os_error(error, path)}")
+        reason = explain_os_error(error, "the fork server")
+        raise StageFailed(f"its process cannot be started: {reason}") from None
 
 
 def _failure(

@@ -16,10 +16,9 @@ from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.llm.endpoint import ApiKey
 from tasks.base import StageTask, walk_configured
-from tasks.checks.access import access_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.machine import Machine, this_machine
-from tasks.checks.models import downloads, fit_faults, model_faults
+from tasks.checks.models import access_faults, downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
 from tasks.execution.start import check_execution

@@ -24,15 +24,39 @@ from typing import Any
 
 from pipeline.config import Executor
 from pipeline.core.errors import StoreError
-from pipeline.core.process_variables import VARIABLES, thread_variables
+from pipeline.core.process_variables import thread_variables
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
 from pipeline.stages.launch import ENDED, Machines
-from tasks.execution.stage_run import StageRun
+from tasks.opened import Needs
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One run of a stage.
+
+    ``label`` is the stage's name in messages, ``environment`` the variables that the stage's
+    process gets besides the variables of this process, ``machines`` the number of machines that
+    train together, and ``memory_hint`` a way to take less memory. ``started`` is called with the
+    log when the stage has its lock, and ``noted`` with notes of a cluster. ``server`` is the fork
+    server for its process.
+    """
+
+    job: StageJob
+    label: str
+    environment: Mapping[str, str]
+    needs: Needs
+    machines: int
+    memory_hint: str
+    started: Callable[[Path], None]
+    noted: Callable[[str], None]
+    server: ForkServer | None = None
+
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
@@ -63,23 +87,15 @@ class Request:
     threads: int = 1
     job: dict[str, Any] = field(default_factory=dict)
 
-    def with_threads(self, most: int | None, note: Callable[[str], None]) -> Request:
+    def with_threads(self, most: int | None) -> Request:
         """The request with the CPU threads of its GPUs, and with the variables for them.
 
-        They are at most ``most``, and at least one for each process. ``note`` gets a line if an
-        exported variable allows fewer.
+        They are at most ``most``, and at least one for each process.
         """
         execution = self.settings
         asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
         threads = max(self.processes, asked if most is None else min(asked, most))
-        each = threads // self.processes
-        variables = thread_variables(each, os.environ)
-        fewer = [name for name in VARIABLES if int(variables[name]) < each]
-        if fewer:
-            note(
-                f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its "
-                f"{each} CPU threads; unset the variable to use all"
-            )
+        variables = thread_variables(threads // self.processes, os.environ)
         return replace(self, threads=threads, environment={**self.environment, **variables})
 
 

@@ -9,8 +9,7 @@ import socket
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.supervisor import run_stage
-from tasks.execution.cluster import run_on_cluster
-from tasks.execution.stage_run import StageRun
+from tasks.execution.cluster import StageRun, run_on_cluster
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
 _CONNECT_SECONDS = 10.0

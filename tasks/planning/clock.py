@@ -17,16 +17,67 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pipeline.core.gpus import GIB
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
 from tasks.opened import Encoder, Engine, Opened, Training
-from tasks.planning.rates import Rates, rates
 from tasks.planning.sizes import Sizes
 
 _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
 _BILLIONS = 8.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of one GPU, and the amounts of work for a record; all of them are assumed."""
+
+    # GiB of a GPU that programs can use (an A100 of 80 GB).
+    memory_gib: float = 78.8
+    # Operations/s in training (40 % of an A100's) and while prompts are read (50 %).
+    training: float = 1.25e14
+    reading: float = 1.56e14
+    # Bytes/s that are read while tokens are written (60 %).
+    writing: float = 1.2e12
+    # Operations/s of encoders (40 %).
+    embedding_float32: float = 7.8e12
+    embedding_16bit: float = 1.25e14
+    reranking_float32: float = 7.8e12
+    reranking_16bit: float = 1.25e14
+    # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig.
+    # 7: 81), tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
+    prompt_tokens: float = 250
+    thinking_tokens: float = 250
+    retrieved_tokens: float = 1_000
+    retrievals: float = 1.5
+    # Tokens that a policy writes when its steps are judged; that a judge reads and writes for a
+    # retrieval.
+    judge_tokens: float = 200
+    case_tokens: float = 400
+    verdict_tokens: float = 50
+    # Pairs of a query and a text: of one retrieval, of a trajectory's reward, and their tokens.
+    reranked_pairs: float = 60
+    rewarded_pairs: float = 25
+    pair_tokens: float = 150
+    # Tokens of 100 words, a name, a triplet and an n-ary fact, and of a model's answer about a
+    # chunk.
+    chunk_tokens: float = 140
+    entity_tokens: float = 8
+    triplet_tokens: float = 18
+    hyperedge_tokens: float = 35
+    extracted_tokens: float = 200
+    # Tokens of a supervised example or a trained trajectory; read and written for an example of
+    # `sft_data`.
+    example_tokens: float = 1_000
+    helper_tokens: float = 1_500
+    helper_written: float = 150
+    # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688
+    # steps).
+    pairs_first: float = 0.876
+    pairs_later: float = 0.285
+    # States of a trajectory that ProGraph-R1 continues from.
+    continued_states: float = 2.0
 
 
 def parameters(model: str) -> float:
@@ -42,7 +93,7 @@ class Clock:
     """
 
     def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
-        self.sizes, self.rates = sizes, chosen or rates()
+        self.sizes, self.rates = sizes, chosen or Rates()
 
     def trajectory(self, opened: Iterable[Opened]) -> float:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""

@@ -16,8 +16,8 @@ from pipeline.run.context import StageContext
 from tasks.base import STAGES, LightTask, StageTask
 from tasks.checks.collect import check_tasks
 from tasks.checks.machine import Machine
-from tasks.needs import Needs, needs
-from tasks.opened import Opened, Work, policy_engine
+from tasks.needs import needs
+from tasks.opened import Needs, Opened, Work, policy_engine
 from tasks.planning.clock import Clock
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import Sizes

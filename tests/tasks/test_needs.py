@@ -6,7 +6,8 @@ from pipeline.core.errors import ConfigError
 from tasks.base import StageTask, walk
 from tasks.build import asked_of, check_needs
 from tasks.execution.leases import Capacity
-from tasks.needs import Needs, needs
+from tasks.needs import needs
+from tasks.opened import Needs
 from tasks.run import task_for
 from tasks.sharding import shards_of
 

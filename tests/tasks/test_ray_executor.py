@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tasks.execution.ray import cpus_for
-from tasks.needs import Needs
+from tasks.opened import Needs
 from tasks.run import RunFailed, run
 from tests.ray_nodes import Nodes, process_of, ray_nodes
 from tests.tasks.counting_tasks import (

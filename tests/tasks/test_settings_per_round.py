@@ -13,8 +13,7 @@ import pytest
 
 from pipeline.config import load
 from pipeline.core.errors import ConfigError
-from tasks.base import StageTask
-from tasks.rounds import RoundTask
+from tasks.base import RoundTask, StageTask
 from tasks.run import run, task_for, walk
 from tests.tasks.counting_tasks import ROOT, Counting, executions, task
 

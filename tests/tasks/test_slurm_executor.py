@@ -23,10 +23,10 @@ from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
 from tasks.base import walk
 from tasks.execution import cluster, slurm
-from tasks.execution.cluster import Request
-from tasks.execution.stage_run import Resources
+from tasks.execution.cluster import Request, Resources
 from tasks.execution.start import check_execution
-from tasks.needs import Needs, needs
+from tasks.needs import needs
+from tasks.opened import Needs
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report

@@ -10,13 +10,13 @@ from threading import Thread
 
 import pytest
 
-from tasks.checks.access import access_faults
+from tasks.checks.models import access_faults
 from tests.cli.test_cli import ROOT
 from tests.tasks.declared import opened
 
 GATED, OPEN, UNKNOWN = "meta-llama/gated", "owner/open", "owner/unknown"
 CODE = (
-    "import sys; from tasks.checks.access import access_faults\n"
+    "import sys; from tasks.checks.models import access_faults\n"
     "from tests.tasks.declared import opened\n"
     "models = opened('embedded', ['sft'], ('model.base=' + sys.argv[1],))\n"
     "print(*access_faults(models), sep='\\n')"

@@ -20,7 +20,7 @@ from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import existing
 from tasks.opened import Opened
-from tasks.supply import supply_faults
+from tasks.sft_data import supply_faults
 from tests.tasks.checks.published_files import musique, write_lines
 from tests.tasks.declared import opened, stages
 

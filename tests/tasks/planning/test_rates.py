@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tasks.planning.rates import Rates, rates
 
 from benchmarks.gpu_check import encoders, policies, training
 from benchmarks.gpu_check.catalogue import PARTS
@@ -16,7 +17,6 @@ from pipeline.core.model_shapes import PUBLISHED
 from tasks.base import walk
 from tasks.planning.clock import parameters
 from tasks.planning.plan import make_plan
-from tasks.planning.rates import Rates, rates
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
 from tests.tasks.declared import stages
