@@ -21,12 +21,11 @@ from pipeline.run.context import StageContext
 from pipeline.run.store import Depth
 from pipeline.stages.policy_directory import checked_policy
 from tasks.base import StageTask
-from tasks.build import check_needs
 from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
 from tasks.execution.leases import Capacity, held
 from tasks.index import searched
 from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
-from tasks.needs import needs
+from tasks.needs import check_needs, needs
 
 if TYPE_CHECKING:
     from pipeline.stages.answering import PolicyProcess
@@ -111,7 +110,7 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     # nothing.
     evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
     capacity = Capacity.here(task.run_settings)
-    check_needs([evaluating], capacity)
+    check_needs([evaluating])
     wanted = needs(evaluating)
     request = capacity.request(wanted.gpus, wanted.threads * processes)
     with held(request, lambda text: tell(f"the engine {text}")) as lease:

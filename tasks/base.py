@@ -43,12 +43,8 @@ from tasks.outputs import Output, Outputs
 if TYPE_CHECKING:
     from tasks.planning.clock import Clock
 
-# Settings whose reduction lowers the memory of the stages that read their block.
-MEMORY_SETTINGS = (
-    "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
-    "index.embedder.batch_size", "rewards.batch",
-    "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
-)  # fmt: skip
+# Ends of the names of settings whose reduction lowers the memory of a stage.
+_MEMORY = ("batch", "batch_size", "in_flight", "max_num_seqs")
 
 
 @lru_cache(maxsize=64)
@@ -346,8 +342,7 @@ class StageTask(luigi.Task):
         return options if self.data is None else [*options, "--data", self.data]
 
     def _memory_hint(self) -> str:
-        blocks = {name.partition(".")[0] for name in self.reading()}
-        names = [name for name in MEMORY_SETTINGS if name.partition(".")[0] in blocks]
+        names = [name for name in self.execution() if name.endswith(_MEMORY)]
         lower = f"lower {', '.join(names)}, or " if names else ""
         return f"{lower}run fewer stages at once (--workers)"
 

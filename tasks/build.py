@@ -22,7 +22,7 @@ from typing import Any
 import luigi
 
 from pipeline.config.machine_choices import fewer_processes
-from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.errors import StoreError
 from pipeline.core.gpus import machine_gpus
 from pipeline.run.failures import explain_os_error
 from pipeline.run.fork_server import ForkServer
@@ -52,21 +52,6 @@ class _Local:
         from luigi.worker import Worker
 
         return Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
-
-
-def check_needs(todo: Iterable[StageTask], capacity: Capacity) -> None:
-    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting.
-
-    Training on several machines may ask for this number on each machine.
-    """
-    for task in todo:
-        asked, limit = asked_of(task, capacity), capacity.gpus * task.machines
-        if task.run_settings.gpus and asked.gpus > limit:
-            raise ConfigError(
-                f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage "
-                f"{task.label} would never start; set {asked.setting} to at most {limit}, or raise "
-                "gpus"
-            )
 
 
 def asked_of(task: StageTask, capacity: Capacity) -> Needs:

@@ -10,6 +10,7 @@ from pathlib import Path
 import luigi
 
 from pipeline.config import Config
+from pipeline.config.evaluation import BASE
 from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
@@ -29,9 +30,6 @@ class _EvaluatingAny(RollOutTask):
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
     questions = luigi.Parameter(description="directory with questions.parquet")
     title = luigi.Parameter(significant=False, description="the policy's name in messages")
-    again = luigi.ListParameter(
-        significant=False, description="the command line of this evaluation"
-    )
 
     @cached_property
     def settings(self) -> Config:
@@ -84,7 +82,9 @@ class _EvaluatingAny(RollOutTask):
 
     @property
     def remake_command(self) -> str:
-        return shlex.join([*self.again, "--force"])
+        command = ["steep", "evaluate", "--policy", self.policy or BASE, "--questions"]
+        command.append(f"{self.questions}/questions.parquet")
+        return shlex.join([*command, "--force", *self.options])
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

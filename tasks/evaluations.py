@@ -99,7 +99,7 @@ def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:
 
 def _check_complete(task: StageTask, splits: Sequence[StageTask]) -> None:
     """Raise StoreError when a stage that retrieval reads, or one of ``splits``, is not complete."""
-    evaluation: StageTask = task.clone(EvaluateAny, questions="", title="", again=())
+    evaluation: StageTask = task.clone(EvaluateAny, questions="", title="")
     reads = [*splits, *evaluation.needed().values()]
     missing = [needed for needed in reads if not needed.complete()]
     if missing:
@@ -128,22 +128,8 @@ def _evaluation(
         policy=None if policy.directory is None else str(policy.directory.absolute()),
         questions=str(questions.directory),
         title=file_name(policy.name)[-60:],
-        again=_command(task, policy, choice),
     )
     return evaluation
-
-
-def _command(task: StageTask, policy: NamedPolicy, choice: QuestionChoice) -> tuple[str, ...]:
-    """The command line of one evaluation, for messages."""
-    command = ["steep", "evaluate", "--policy", policy.name]
-    for option, value in (
-        ("--questions", choice.file),
-        ("--dataset", choice.dataset),
-        ("--limit", choice.limit),
-        ("--select", None if choice.limit is None else choice.select),
-    ):
-        command += [] if value is None else [option, str(value)]
-    return (*command, *task.options)
 
 
 def _publish(evaluation: Evaluation, folder: Path) -> None:

@@ -15,11 +15,12 @@ from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
 from tasks.base import STAGES, RoundTask, StageTask, aligned, say, walk
-from tasks.build import build, check_needs, preloaded, told_once
+from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
 from tasks.folders import check_folders, check_writable
+from tasks.needs import check_needs
 from tasks.opened import Training
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
@@ -111,7 +112,7 @@ def run(
                 _check(tasks, todo)
             local = task.run_settings.execution.kind == "local"
             capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
-            check_needs(todo, capacity)
+            check_needs(todo)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
             _run(todo, capacity, force)

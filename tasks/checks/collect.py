@@ -22,6 +22,7 @@ from tasks.checks.models import access_faults, downloads, fit_faults, model_faul
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
 from tasks.execution.start import check_execution
+from tasks.needs import need_faults
 from tasks.opened import Opened, Remote
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import sizes_of
@@ -93,16 +94,13 @@ def check_start(
 def check_with(error: SteepError, task: StageTask) -> None:
     """Check all stages of ``task``, whose state ``error`` made unknown.
 
-    Raises RunRefused when the checks find other faults. Its message then begins with ``error``,
-    unless a fault is about the same file.
+    Raises RunRefused with ``error`` and the other faults, if there are any.
     """
     checked = check_tasks(list(walk_configured(task)), this_machine())
-    own, *rest = str(error).splitlines() or [""]
-    about = own.partition(": ")[0]
-    others = [fault for fault in checked.faults if fault != own]
-    first = [] if any(fault.startswith(f"{about}: ") for fault in others) else [own]
+    file = str(error).partition(": ")[0]  # a fault about the same file says the same
+    others = [fault for fault in checked.faults if not fault.startswith(file)]
     if others:
-        raise RunRefused("\n".join([*first, *rest, *others])) from None
+        raise RunRefused("\n".join([str(error), *others])) from None
 
 
 def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0.0) -> Checked:
@@ -123,6 +121,7 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
     space = sum(size or 0.0 for _, size in fetched)
     faults = _each(
         *(task.faults for task in tasks),
+        lambda: (fault for task in tasks for fault in need_faults(task)),
         lambda: model_faults(settings, on_device, here=machine.here),
         lambda: access_faults(on_device) if local else (),
         lambda: fit_faults(on_device, vectors),

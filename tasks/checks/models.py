@@ -194,35 +194,27 @@ def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
 
 def _refusal(name: str) -> tuple[str, bool]:
     """Why a model cannot be fetched, empty if it can, and whether the hub was reached."""
-    from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
-        HfHubHTTPError,
         RepositoryNotFoundError,
     )
 
+    token = "a token (hf auth login, or HF_TOKEN)"
     try:
         get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
-    except EntryNotFoundError:
-        return "", True  # `CONFIG` is in a subfolder
+    except EntryNotFoundError:  # `CONFIG` is in a subfolder
+        return "", True
     except GatedRepoError:
-        if get_token() is None:
-            login = "accept it, then run hf auth login, or set HF_TOKEN"
-            return f"needs the acceptance of its licence and a token; {login}", True
         page = f"https://huggingface.co/{name}"
-        return f"is not open to the account of the token; accept its licence at {page}", True
+        return f"needs {token} whose account has accepted its licence at {page}", True
     except RepositoryNotFoundError:
-        login = "" if get_token() else " with a token (hf auth login, HF_TOKEN)"
-        return f"is not on the hub, or is private; correct the name, or ask for it{login}", True
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        return f"is refused by the hub (HTTP {status}); renew the token (hf auth login)", True
-    except Exception as error:  # noqa: BLE001 - many types, which all mean that there is no answer
-        remedy = f"run hf download {name} where there is a network, or name a model directory"
+        return f"is not on the hub, or is private; correct the name, or use {token}", True
+    except Exception as error:  # noqa: BLE001 - many types, which all mean that it cannot be fetched
         return (
-            "is not in the cache of the hub, and the hub does not answer "
-            f"({type(error).__name__}); {remedy}",
+            f"is not in the cache of the hub, and the hub does not give it ({type(error).__name__})"
+            f"; run hf download {name} where there is a network, or name a model directory",
             False,
         )
     return "", True
