@@ -1,10 +1,14 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import LightTask
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -231,3 +235,29 @@ def task(kind, workspace, *overrides):
 def executions(workspace) -> list[str]:
     path = workspace / "executions.txt"
     return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+_RUN = """
+import sys
+from pathlib import Path
+from pipeline.cli.app import main
+from tasks.run import run
+from tests.tasks import counting_tasks
+kind, workspace, *overrides = sys.argv[1:]
+force = "force" in overrides
+stage = counting_tasks.task(
+    getattr(counting_tasks, kind), Path(workspace), *(one for one in overrides if one != "force")
+)
+main(lambda: run(stage, force=force))
+"""
+
+
+@contextmanager
+def background(kind, workspace, *overrides, **options):
+    """Another process that runs a stage, with ``force`` if that is among the overrides.
+
+    It is killed at the end of the block. ``options`` are those of `subprocess.Popen`.
+    """
+    command = [sys.executable, "-c", _RUN, kind.__name__, str(workspace), *overrides]
+    with ending(subprocess.Popen(command, cwd=ROOT, **options)) as process:
+        yield process
