@@ -1,5 +1,6 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
+import json
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -238,26 +239,25 @@ def executions(workspace) -> list[str]:
 
 
 _RUN = """
-import sys
+import importlib, json, sys
 from pathlib import Path
 from pipeline.cli.app import main
 from tasks.run import run
 from tests.tasks import counting_tasks
-kind, workspace, *overrides = sys.argv[1:]
-force = "force" in overrides
-stage = counting_tasks.task(
-    getattr(counting_tasks, kind), Path(workspace), *(one for one in overrides if one != "force")
-)
-main(lambda: run(stage, force=force))
+module, kind, options, workspace, *overrides = sys.argv[1:]
+kind = getattr(importlib.import_module(module), kind)
+stage = counting_tasks.task(kind, Path(workspace), *overrides)
+main(lambda: run(stage, **json.loads(options)))
 """
 
 
 @contextmanager
-def background(kind, workspace, *overrides, **options):
-    """Another process that runs a stage, with ``force`` if that is among the overrides.
+def background(kind, workspace, *overrides, preexec_fn=None, **options):
+    """Another process that runs a stage with the options of `tasks.run.run`.
 
-    It is killed at the end of the block. ``options`` are those of `subprocess.Popen`.
+    It is killed at the end of the block.
     """
-    command = [sys.executable, "-c", _RUN, kind.__name__, str(workspace), *overrides]
-    with ending(subprocess.Popen(command, cwd=ROOT, **options)) as process:
+    chosen = [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
+    command = [sys.executable, "-c", _RUN, *chosen]
+    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=preexec_fn)) as process:
         yield process
