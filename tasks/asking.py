@@ -109,7 +109,8 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     # A shard rolls out whether or not the evaluation is divided; the task that joins shards needs
     # nothing.
     evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
-    capacity = Capacity.here(task.run_settings)
+    # Of all GPUs that there are: one engine may need fewer than the run had.
+    capacity = Capacity.of(task.run_settings.model_copy(update={"gpus": 0}))
     check_needs([evaluating])
     wanted = needs(evaluating)
     request = capacity.request(wanted.gpus, wanted.threads * processes)

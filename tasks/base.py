@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shlex
 import time
 import traceback
@@ -31,11 +32,10 @@ from pipeline.run.fork_server import ForkServer
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import Depth, StageKey, Store, problems
-from pipeline.run.supervisor import StageFailed
+from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import StageJob
-from tasks.execution.cluster import StageRun
+from tasks.execution.cluster import run_on_cluster
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
-from tasks.execution.start import start_stage
 from tasks.fingerprint import content_hashes, select, select_execution
 from tasks.opened import Needs, Opened, Work
 from tasks.outputs import Output, Outputs
@@ -287,22 +287,27 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = start_stage(
-            StageRun(
-                job=stage,
-                label=self.label,
-                environment=self.environment(),
-                needs=self.asked,
-                machines=self.machines,
-                memory_hint=self._memory_hint(),
-                server=self.fork_server,
-                started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
-                noted=lambda note: say(aligned(self.label, note)),
-            ),
-            self.settings,
-        )
+        counts = self._started(stage)
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
+
+    def _started(self, stage: StageJob) -> dict[str, int]:
+        """Run the job of the stage to its end, here or on a cluster; returns its row counts."""
+
+        def started(log: Path) -> None:
+            say(aligned(self.label, f"runs (log: {log})"))
+
+        def noted(note: str) -> None:
+            say(aligned(self.label, note))
+
+        environment, hint = self.environment(), self._memory_hint()
+        if self.settings.execution.kind == "local":
+            inherited = {**os.environ, **environment}
+            return run_stage(stage, inherited, hint, started, server=self.fork_server)
+        return run_on_cluster(
+            stage, self.settings.execution, environment, hint, started, noted,
+            label=self.label, needs=self.asked, machines=self.machines,
+        )  # fmt: skip
 
     @property
     def machines(self) -> int:

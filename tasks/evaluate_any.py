@@ -21,6 +21,7 @@ from tasks.sharding import ShardedTask, ShardTask
 
 
 class _EvaluatingAny(RollOutTask):
+    shards_block = "evaluation"
     entry = "pipeline.stages.evaluate:run_any"
     reads = (
         "evaluation.temperature",
@@ -34,10 +35,6 @@ class _EvaluatingAny(RollOutTask):
     @cached_property
     def settings(self) -> Config:
         return self.run_settings.for_evaluation()
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
         """The indexes; policy and questions are files."""

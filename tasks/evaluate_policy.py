@@ -53,6 +53,7 @@ class OfPolicy(StageTask):
 
 
 class _EvaluatingPolicy(OfPolicy, RollOutTask):
+    shards_block = "evaluation"
     version = 3
     entry = "pipeline.stages.evaluate:run"
     reads = (
@@ -70,10 +71,6 @@ class _EvaluatingPolicy(OfPolicy, RollOutTask):
     )
     # They are merged into the settings above (`OfPolicy.settings`).
     reads_at_times = ("evaluation.retrieval", "evaluation.sampling")
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {

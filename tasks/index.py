@@ -20,11 +20,8 @@ _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 class _Indexing(DivisibleTask):
     """Base of both indexes."""
 
+    shards_block = "index"
     reads = ("index",)
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.index.shards
 
     def files(self) -> dict[str, Path | str]:
         return {"embedder": model_identity(self.settings.index.embedder.model)}

@@ -83,13 +83,10 @@ class RollOutTask(DivisibleTask):
 
 
 class _Sampling(RoundTask, RollOutTask):
+    shards_block = "sampling"
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.sampling.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {

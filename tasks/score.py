@@ -18,6 +18,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Scoring(RoundTask, DivisibleTask):
+    shards_block = "sampling"
     entry = "pipeline.stages.score:run"
     reads = ("rewards.kind", "rewards.batch", "sampling.shards")
     reads_at_times = (
@@ -26,10 +27,6 @@ class _Scoring(RoundTask, DivisibleTask):
         "index.embedder",
         *("sampling", *ROLL_OUT),
     )
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.sampling.shards
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:

@@ -19,10 +19,13 @@ from tasks.base import StageTask
 class DivisibleTask(StageTask):
     """Base of a divisible stage and of its shards."""
 
+    shards_block: ClassVar[str]  # the block of settings with its number of shards
+
     @property
     def own_shards(self) -> int | None:
         """The number of shards in the stage's block of settings; None: as the run says."""
-        raise NotImplementedError
+        shards: int | None = getattr(self.settings, self.shards_block).shards
+        return shards
 
     @property
     def runs_model(self) -> bool:

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -383,31 +384,28 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Manifests:
-    """The manifests of a process's stores; each is read again only when its file has changed."""
+def manifest_of(directory: Path) -> dict[str, Any] | None:
+    """The manifest of an output; None when there is none, or it is damaged.
 
-    def __init__(self) -> None:
-        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+    It is read again only when its file has changed.
+    """
+    try:
+        facts = (directory / MANIFEST).stat()
+        return _manifest(directory, facts.st_mtime_ns, facts.st_ino)
+    except (OSError, StoreError):
+        return None
 
-    def of(self, directory: Path) -> dict[str, Any] | None:
-        """The manifest of an output; None when there is none, or it is damaged."""
-        path = directory / MANIFEST
-        try:
-            facts = path.stat()
-            state = facts.st_mtime_ns, facts.st_ino
-            known = self._read.get(path)
-            if known is None or known[0] != state:
-                known = self._read[path] = state, read_manifest(directory)
-        except (OSError, StoreError):
-            return None
-        return known[1]
 
-    def with_content(self, store: Store, stage: str, wanted: str) -> Path | None:
-        """The newest output of a stage with a content key."""
-        found = [
-            directory
-            for directory in store.completed(stage)
-            if (manifest := self.of(directory)) is not None
-            and manifest.get("content_key") == wanted
-        ]
-        return max(found, key=lambda directory: self._read[directory / MANIFEST][0], default=None)
+@lru_cache(maxsize=4096)
+def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
+    return read_manifest(directory)
+
+
+def with_content(store: Store, stage: str, wanted: str) -> Path | None:
+    """The newest output of a stage with a content key."""
+    found = [
+        directory
+        for directory in store.completed(stage)
+        if (manifest := manifest_of(directory)) and manifest.get("content_key") == wanted
+    ]
+    return max(found, key=lambda path: (path / MANIFEST).stat().st_mtime_ns, default=None)

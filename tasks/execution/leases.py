@@ -124,16 +124,12 @@ class Capacity:
         uuids = listed() if present is None else present
         if names is not None:
             names = usable(names, uuids)
-        if gpus and names is not None and gpus > len(names):
-            given = f"{len(names)} ({', '.join(names)})" if names else "none"
+        there = uuids if names is None else names
+        if gpus > len(there) and (uuids or names is not None):
+            allots = "this machine has" if names is None else f"{VISIBLE} allots"
             raise ConfigError(
-                f"gpus is {gpus}, and {VISIBLE} allots {given}; set gpus to at most {len(names)}, "
-                "or allot more devices"
-            )
-        if gpus and names is None and uuids and gpus > len(uuids):
-            raise ConfigError(
-                f"gpus is {gpus}, and this machine has {len(uuids)}; set gpus to at most "
-                f"{len(uuids)}"
+                f"gpus is {gpus}, and {allots} {len(there) or 'none'}; set gpus to at most "
+                f"{len(there)}, or allot more devices"
             )
         if names is None:
             names = tuple(map(str, range(gpus or len(uuids))))
@@ -143,25 +139,6 @@ class Capacity:
             workers = settings.workers or (gpus + 1 if gpus else 1)
         threads = settings.threads or max(cores(), workers)
         return cls(gpus or len(names), gpus or min(len(names), 1), names, threads, workers)
-
-    @classmethod
-    def here(
-        cls,
-        settings: Config,
-        *,
-        environment: Mapping[str, str] = os.environ,
-        present: tuple[str, ...] | None = None,
-    ) -> Capacity:
-        """Like `of`, but with fewer GPUs if this machine or allotment has fewer than the run.
-
-        It is for a single engine of a finished run, which needs fewer GPUs than the run.
-        """
-        uuids = listed() if present is None else present
-        names = allotted(environment)
-        count = len(uuids if names is None else usable(names, uuids))
-        if count:
-            settings = settings.model_copy(update={"gpus": min(settings.gpus, count)})
-        return cls.of(settings, environment=environment, present=uuids)
 
     @classmethod
     def expected(cls, settings: Config, workers: int | None = None) -> Capacity:

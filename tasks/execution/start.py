@@ -1,4 +1,4 @@
-"""Start a stage's process as the setting ``execution`` says: here, on Ray, or on Slurm."""
+"""Checks before a run: whether stages can be started as the setting ``execution`` says."""
 
 from __future__ import annotations
 
@@ -8,24 +8,9 @@ import socket
 
 from pipeline.config import Config, Trainer
 from pipeline.core.errors import ConfigError, DependencyError
-from pipeline.run.supervisor import run_stage
-from tasks.execution.cluster import StageRun, run_on_cluster
 
 _PACKAGES = {"ray": "ray", "slurm": "submitit"}  # by extra
 _CONNECT_SECONDS = 10.0
-
-
-def start_stage(stage: StageRun, settings: Config) -> dict[str, int]:
-    """Run a stage to its end; returns its row counts. Raises StageFailed with cause and remedy."""
-    if settings.execution.kind != "local":
-        return run_on_cluster(stage, settings.execution)
-    return run_stage(
-        stage.job,
-        {**os.environ, **stage.environment},
-        stage.memory_hint,
-        stage.started,
-        server=stage.server,
-    )
 
 
 def check_execution(settings: Config) -> None:

@@ -47,21 +47,6 @@ def test_gpus_take_bfloat16_and_time_nothing(tmp_path: Path) -> None:
     assert [mixed.dtypes[name] for name in AUTO] == ["bfloat16", "float32", "bfloat16"]
 
 
-def test_a_type_that_is_set_is_not_timed(tmp_path: Path) -> None:
-    explicit = tuple(f"{name}=float32" for name in AUTO)
-    settings = load("embedded", (f"runs_dir={tmp_path}", *explicit))
-    found = resolve_dtypes(settings, gpus=True, seconds=untimed)
-    assert found.settings is settings
-    assert not found.dtypes
-
-
-def test_auto_of_a_round_has_the_device_of_the_runs_block(tmp_path: Path) -> None:
-    own = ("dpo.device=cpu", "dpo.dtype=float32", "per_round.2.dpo.dtype=auto")
-    settings = load("embedded", (f"runs_dir={tmp_path}", *own))
-    found = resolve_dtypes(settings, gpus=True, seconds=timer(2, 1)).settings
-    assert [found.of_round(n).dpo.dtype for n in (1, 2)] == ["float32", "bfloat16"]
-
-
 def test_this_processor_is_timed_in_a_process_of_its_own() -> None:
     seconds = measured_seconds()
     assert seconds.keys() == {"float32", "bfloat16"}

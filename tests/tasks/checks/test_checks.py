@@ -18,7 +18,6 @@ from tasks.checks.machine import Machine, described_machine, this_machine
 from tasks.checks.models import downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.opened import Opened
-from tasks.sft_data import supply_faults
 from tests.tasks.checks.published_files import musique, write_lines
 from tests.tasks.declared import opened, stages
 
@@ -222,26 +221,6 @@ def test_records_that_a_filter_leaves_out_may_be_malformed(tmp_path: Path) -> No
     assert not list(question_faults(tmp_path / "musique.jsonl", file))
     without = file.model_copy(update={"filter": {}})
     assert list(question_faults(tmp_path / "musique.jsonl", without))
-
-
-def supply(tmp_path: Path, sizes: str, *more: str) -> list[str]:
-    overrides = (
-        "data.closed_world=null",
-        f"data.sft=[{{dataset: musique, path: musique.jsonl{''.join(more)}}}]",
-        f"sft_data.sizes={sizes}",
-        "sft_data.test_sizes={}",
-    )
-    return list(supply_faults(load("embedded", overrides, str(tmp_path))))
-
-
-def test_too_few_decomposed_questions_are_a_fault(tmp_path: Path) -> None:
-    write_lines(tmp_path / "musique.jsonl", [musique(n, 2) for n in range(30)])
-    assert supply(tmp_path, "{2: 60}") == []  # half of them, which min_share asks for
-    (fault,) = supply(tmp_path, "{2: 30, 3: 40}")
-    assert "asks for 70 examples" in fault
-    assert "(2-hop: 30) give at most 30" in fault
-    (limited,) = supply(tmp_path, "{2: 30}", ", limit: 10")
-    assert "give at most 10" in limited
 
 
 def test_the_described_machine_has_its_gpus_and_ram() -> None:
