@@ -21,11 +21,9 @@ from tasks.sharding import ShardedTask, ShardTask
 
 
 class _EvaluatingAny(RollOutTask):
-    shards_block = "evaluation"
     entry = "pipeline.stages.evaluate:run_any"
     reads = (
         "evaluation.temperature",
-        "evaluation.shards",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")

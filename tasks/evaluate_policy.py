@@ -53,13 +53,11 @@ class OfPolicy(StageTask):
 
 
 class _EvaluatingPolicy(OfPolicy, RollOutTask):
-    shards_block = "evaluation"
     version = 3
     entry = "pipeline.stages.evaluate:run"
     reads = (
         "evaluation.temperature",
         "evaluation.split",
-        "evaluation.shards",
         "sampling.top_p",
         "sampling.max_steps",
         "sampling.max_segment_tokens",

@@ -27,13 +27,14 @@ from tasks.world import DataTask
 class _Facts(DataTask, DivisibleTask):
     """Base of both: facts from a file, from a rule, or from a model that reads the chunks."""
 
+    block: ClassVar[str]  # of the settings
     file_sources: ClassVar[tuple[str, ...]]  # sources that read the file ``path``
     fact_bytes: ClassVar[float]
 
     @property
     def source(self) -> config.Graph | config.Hypergraph:
         """The block of settings."""
-        found: config.Graph | config.Hypergraph = getattr(self.settings, self.shards_block)
+        found: config.Graph | config.Hypergraph = getattr(self.settings, self.block)
         return found
 
     @property
@@ -54,7 +55,7 @@ class _Facts(DataTask, DivisibleTask):
 
     def opens(self) -> Iterator[Opened]:
         if self.runs_model:
-            yield from chat(self.shards_block, self.source)
+            yield from chat(self.block, self.source)
 
     def facts_of(self, clock: Clock) -> float:
         """The number of facts, by the sizes of the data."""
@@ -70,13 +71,13 @@ class _Facts(DataTask, DivisibleTask):
     def faults(self) -> Iterator[str]:
         listed = self.source.source == "annotated"
         for path in super().files().values():
-            yield from source_faults(Path(path), f"{self.shards_block}.path", listed=listed)
+            yield from source_faults(Path(path), f"{self.block}.path", listed=listed)
 
 
 class _Graph(_Facts):
     version = 3
     reads = ("graph", "data.root")
-    shards_block = "graph"
+    block = "graph"
     file_sources = ("annotated", "openie")
     fact_bytes = TRIPLET_BYTES
 
@@ -105,7 +106,7 @@ class Graph(_Graph, ShardedTask):
 class _Hypergraph(_Facts):
     version = 2
     reads = ("hypergraph", "data.root")
-    shards_block = "hypergraph"
+    block = "hypergraph"
     file_sources = ("annotated",)
     fact_bytes = HYPEREDGE_BYTES
 

@@ -20,7 +20,6 @@ _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
 class _Indexing(DivisibleTask):
     """Base of both indexes."""
 
-    shards_block = "index"
     reads = ("index",)
 
     def files(self) -> dict[str, Path | str]:

@@ -19,13 +19,7 @@ from tasks.base import StageTask
 class DivisibleTask(StageTask):
     """Base of a divisible stage and of its shards."""
 
-    shards_block: ClassVar[str]  # the block of settings with its number of shards
-
-    @property
-    def own_shards(self) -> int | None:
-        """The number of shards in the stage's block of settings; None: as the run says."""
-        shards: int | None = getattr(self.settings, self.shards_block).shards
-        return shards
+    shards_block: ClassVar[str] = ""  # a block of settings with its own number of shards
 
     @property
     def runs_model(self) -> bool:
@@ -37,7 +31,8 @@ class DivisibleTask(StageTask):
         """The number of shards; 1 when the stage is not divided."""
         if not self.runs_model:
             return 1
-        return self.settings.shards if self.own_shards is None else self.own_shards
+        own = getattr(self.settings, self.shards_block).shards if self.shards_block else None
+        return self.settings.shards if own is None else int(own)
 
 
 class ShardedTask(DivisibleTask):

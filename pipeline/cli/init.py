@@ -17,7 +17,6 @@ from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import (
     CONFIGURATIONS,
-    SCHEMA,
     configuration_name,
     configuration_names,
     shipped_configuration,
@@ -52,8 +51,6 @@ def init(
     through = str(target) == STDOUT or _is_special(target)
     steps = _next_steps(name, target)
     with text_output(target) as write:
-        if not through:
-            write(f"# yaml-language-server: $schema={SCHEMA}\n")  # for editors
         write(text)
     if not through:
         typer.echo(f"wrote {target}")

@@ -15,7 +15,6 @@ from typing import Any
 
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
-from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.policy_names import of_run, policy_title
@@ -24,6 +23,7 @@ from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.report import data as collect
 from pipeline.report import failures, recall, rewards, usage
+from pipeline.report.html_pages import page_environment
 from pipeline.report.settings import continuations, round_settings
 from pipeline.run.context import StageContext
 

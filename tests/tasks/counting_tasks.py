@@ -203,12 +203,9 @@ class WritesNothing(Counting):
 
 
 class _Numbers(Counting, DivisibleTask):
+    shards_block = "sampling"
     entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
-
-    @property
-    def own_shards(self):
-        return self.settings.index.shards
 
     def upstream(self):
         return {"first": self.clone(First)}

@@ -42,9 +42,10 @@ def test_gpus_take_bfloat16_and_time_nothing(tmp_path: Path) -> None:
     assert resolve_dtypes(settings, gpus=True, seconds=untimed).dtypes == dict.fromkeys(
         AUTO, "bfloat16"
     )
-    on_cpu = load("embedded", (f"runs_dir={tmp_path}", "sft.device=cpu"))
-    mixed = resolve_dtypes(on_cpu, gpus=True, seconds=timer(1, 2))
-    assert [mixed.dtypes[name] for name in AUTO] == ["bfloat16", "float32", "bfloat16"]
+    on_cpu = load("embedded", (f"runs_dir={tmp_path}", "index.embedder.device=cpu"))
+    mixed = resolve_dtypes(on_cpu, gpus=True, seconds=timer(1, 2)).dtypes
+    assert {mixed[name] for name in AUTO if name != "index.embedder.dtype"} == {"bfloat16"}
+    assert mixed["index.embedder.dtype"] == "float32"
 
 
 def test_this_processor_is_timed_in_a_process_of_its_own() -> None:

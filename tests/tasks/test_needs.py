@@ -57,7 +57,7 @@ def test_other_settings_ask_for_other_devices():
     prograph = asked("prograph-qwen2.5-3b", "engine.tensor_parallel_size=2")
     assert prograph["score"].gpus == prograph["sample"].gpus == 2
     assert prograph["train"] == Needs(4, 4, "grpo.processes")
-    on_cpu = ("index.embedder.device=cpu", "sft.device=cpu", "sft.processes=2")
+    on_cpu = ("index.embedder.device=cpu", "sft.processes=2")
     embedded = asked("embedded", *on_cpu, "engine.kind=scripted")
     assert embedded["sample"].gpus == embedded["index"].gpus == embedded["score"].gpus == 0
     assert embedded["sft"].threads == 2  # one for each training process
@@ -93,8 +93,6 @@ def test_training_asks_for_the_gpus_that_there_are():
     assert needs(sft, 1) == Needs(1, 1, "sft.processes")
     assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
     assert not list(need_faults(task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3",))))
-    on_cuda = task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3", "sft.device=cuda"))
-    assert next(need_faults(on_cuda)).startswith("sft.processes is 4, and gpus is 3, so stage sft")
     two = ("execution=slurm", "sft.machines=2", "gpus=4")
     for processes, refused in ((8, False), (10, True)):
         spread = task_for("sft", "hiprag-qwen2.5-3b", (*two, f"sft.processes={processes}"))

@@ -13,7 +13,7 @@ WORKED = ["work 0", "work 1", "work 2"]
 
 
 def numbers(workspace, *overrides):
-    return task(Numbers, workspace, "index.shards=3", *overrides)
+    return task(Numbers, workspace, "sampling.shards=3", *overrides)
 
 
 def states(stage):
@@ -27,7 +27,7 @@ def test_a_divided_stage_writes_the_bytes_of_a_whole_one_and_stays_complete(work
     done = dict.fromkeys(shards, "done")
     assert states(numbers(workspace)) == {"first": "done", **done, "numbers": "done"}
     before = executions(workspace)
-    for other in ("index.shards=2", "index.shards=1", "shards=5"):
+    for other in ("sampling.shards=2", "sampling.shards=1", "shards=5"):
         assert run(task(Numbers, workspace, other)) == divided
     assert executions(workspace) == before
     content = (divided / "numbers.txt").read_text()

@@ -85,8 +85,8 @@ def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
 
 def request(**settings: Any) -> Request:
     block = {
-        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0, "memory_per_cpu": None,
-        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
+        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory_per_cpu": 6.5,
+        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"],
     }  # fmt: skip
     execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
     return Request(
@@ -105,24 +105,22 @@ def sbatch(asked: Request) -> str:
         names.get(name, name.removeprefix("slurm_")): value  # type: ignore[call-overload]
         for name, value in given.items()
     }
-    if "mem" in values:
-        values["mem"] = f"{values['mem']:.0f}GB"
     return str(_make_sbatch_string(command="stage", folder="/shared/jobs", **values))
 
 
 def test_the_needs_of_a_stage_are_directives() -> None:
     text = sbatch(request())
     for directive in (
-        "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem=64GB", "nodes=1",
+        "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem-per-cpu=6656M", "nodes=1",
         "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
     # Since Slurm 22.05 the step of srun would otherwise have one CPU.
     assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", text, re.MULTILINE)
-    other = sbatch(replace(request(memory=None, memory_per_cpu=6.5), machines=3, gpus=0))
-    assert "#SBATCH --mem-per-cpu=6656M\n" in other
+    assert "#SBATCH --mem-per-cpu=6656M\n" in text
+    other = sbatch(replace(request(memory_per_cpu=None), machines=3, gpus=0))
     assert "#SBATCH --nodes=3\n" in other
-    assert "--mem=" not in other
+    assert "--mem" not in other
     assert "gpus" not in other
 
 
@@ -275,7 +273,7 @@ def test_squeue_tells_the_state_of_a_job_without_accounting(
     [
         ("GONE", "run the command again"),
         ("TIMEOUT", "raise execution.slurm.time"),
-        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu or memory, or lower dpo.x"),
+        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu, or lower dpo.x"),
     ],
 )
 def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(

@@ -66,7 +66,7 @@ def test_a_machine_with_a_gpu_and_no_compiler_is_told_to_runs_that_need_the_gpu(
 
 @pytest.mark.parametrize(
     "override",
-    ["index.gpu=true", "sft.quantization=4bit", "index.embedder.device=cuda", "dpo.device=cuda"],
+    ["index.gpu=true", "sft.quantization=4bit", "index.embedder.device=cuda"],
 )
 def test_single_settings_need_a_gpu(override: str) -> None:
     run = opening("embedded", GPU_STAGES, override)

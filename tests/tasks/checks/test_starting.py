@@ -56,9 +56,9 @@ def test_the_other_faults_are_named_beside_a_missing_file(elsewhere, data) -> No
 
 
 def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
-    overrides = ("index.gpu=true", "sft.device=cuda")
+    overrides = ("index.gpu=true", "sft.quantization=4bit")
     report = task_for("report", "embedded", overrides)
-    with pytest.raises(RunRefused, match=r"sft\.device is cuda, index\.gpu is true"):
+    with pytest.raises(RunRefused, match=r"sft\.quantization is 4bit, index\.gpu is true"):
         run(report)
     for task in walk(report):
         if task.stage in ("sft", "sample", "evaluate-policy"):
