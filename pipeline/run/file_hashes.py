@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,18 +80,14 @@ def footer_problems(directory: Path) -> list[str]:
 def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
     """One line for every recorded file whose content has another hash, except absent files."""
 
-    def problem(name: str) -> str | None:
-        path, expected = directory / name, records[name].sha256
-        if not path.is_file() or (found := _sha256(path)) == expected:
-            return None
-        return f"{name} has other content (SHA-256 {found[:16]} instead of {expected[:16]})"
-
-    return _present(problem, records)
-
-
-def _present(function: Callable[[str], str | None], names: Iterable[str]) -> list[str]:
+    present = [name for name in records if (directory / name).is_file()]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [line for line in pool.map(function, names) if line is not None]
+        found = pool.map(_sha256, (directory / name for name in present))
+    return [
+        f"{name} has other content (SHA-256 {digest[:16]} instead of {records[name].sha256[:16]})"
+        for name, digest in zip(present, found, strict=True)
+        if digest != records[name].sha256
+    ]
 
 
 def _files(directory: Path) -> list[Path]:

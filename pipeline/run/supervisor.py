@@ -75,12 +75,8 @@ def run_stage(
     reading, writing = os.pipe()
     # Output before the log is open goes to a temporary file: errors while Python starts.
     with os.fdopen(reading, "rb", buffering=0) as reports, tempfile.TemporaryFile() as early:
-        stage: subprocess.Popen[bytes] | ForkedProcess
         try:
-            if server is None:
-                stage = _start(early, writing, environment, command)
-            else:
-                stage = _fork(server, early, writing, environment)
+            stage = _start(early, writing, environment, command, server)
         finally:
             os.close(writing)
         with stage:
@@ -135,26 +131,25 @@ def _until_the_end(
 
 
 def _start(
-    early: IO[bytes], writing: int, environment: Mapping[str, str], command: Sequence[str]
-) -> subprocess.Popen[bytes]:
+    early: IO[bytes],
+    writing: int,
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    server: ForkServer | None,
+) -> subprocess.Popen[bytes] | ForkedProcess:
     module, *arguments = command
-    return subprocess.Popen(
-        [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=early,
-        stderr=subprocess.STDOUT,
-        pass_fds=(writing,),
-        env={**environment, **process.child_environment()},
-    )
-
-
-def _fork(
-    server: ForkServer, early: IO[bytes], writing: int, environment: Mapping[str, str]
-) -> ForkedProcess:
-    try:
-        return server.start(
-            f"{WORKER}:main", [], environment=environment, output=early.fileno(), extra=[writing]
+    if server is None:
+        return subprocess.Popen(
+            [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=early,
+            stderr=subprocess.STDOUT,
+            pass_fds=(writing,),
+            env={**environment, **process.child_environment()},
         )
+    try:
+        target, output = f"{WORKER}:main", early.fileno()
+        return server.start(target, [], environment=environment, output=output, extra=[writing])
     except OSError as error:
         reason = explain_os_error(error, "the fork server")
         raise StageFailed(f"its process cannot be started: {reason}") from None

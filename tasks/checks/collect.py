@@ -21,7 +21,7 @@ from tasks.checks.machine import Machine, this_machine
 from tasks.checks.models import access_faults, downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
-from tasks.execution.start import check_execution
+from tasks.execution.start import execution_faults
 from tasks.needs import need_faults
 from tasks.opened import Opened, Remote
 from tasks.planning.plan import Plan, make_plan
@@ -116,7 +116,6 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
     on_device = [one for one in opened if one.on_device]
     sizes = sizes_of(settings)
     plan = make_plan(tasks, sizes, machine.gpus if on_device else ())
-    vectors = max(sizes.chunks, sizes.entities, sizes.hyperedges)
     fetched = tuple(downloads(on_device)) if machine.here else ()
     space = sum(size or 0.0 for _, size in fetched)
     faults = _each(
@@ -124,12 +123,12 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
         lambda: (fault for task in tasks for fault in need_faults(task)),
         lambda: model_faults(settings, on_device, here=machine.here),
         lambda: access_faults(on_device) if local else (),
-        lambda: fit_faults(on_device, vectors),
+        lambda: fit_faults(on_device),
         lambda: division_faults(on_device),
         lambda: _keys(opened) if machine.here else (),
         lambda: device_faults(settings, on_device, machine) if here_or_described else (),
         lambda: package_faults(settings, on_device) if local else (),
-        lambda: _executor(tasks[-1]) if machine.here else (),
+        lambda: execution_faults(settings) if machine.here else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
         lambda: ram_faults(plan, machine) if here_or_described else (),
@@ -147,16 +146,13 @@ def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:
     return found
 
 
-def _each(*checks: Callable[[], Iterable[str]]) -> list[str]:
+def _each(*checks: Callable[[], Iterable[str]]) -> Iterator[str]:
     """The faults of all checks; a check that fails itself gives the reason as a fault."""
-    return [fault for check in checks for fault in _guarded(check)]
-
-
-def _guarded(check: Callable[[], Iterable[str]]) -> Iterator[str]:
-    try:
-        yield from check()
-    except (SteepError, OSError) as error:
-        yield str(error)
+    for check in checks:
+        try:
+            yield from check()
+        except (SteepError, OSError) as error:
+            yield str(error)
 
 
 def _keys(opened: Iterable[Opened]) -> Iterator[str]:
@@ -167,11 +163,6 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
                 ApiKey(one.settings.api_key_env, one.block)
             except ConfigError as error:
                 yield str(error)
-
-
-def _executor(task: StageTask) -> Iterable[str]:
-    check_execution(task.run_settings)
-    return ()
 
 
 def _held_bytes(tasks: Collection[StageTask]) -> float:

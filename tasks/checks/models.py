@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError, SteepError
+from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import (
     PACKAGE,
@@ -23,9 +23,7 @@ from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
 from pipeline.core.records import Message
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import prompt_text
-from pipeline.index.faiss_index import resolve_kind
-from pipeline.index.pq_codes import check_gpu
-from tasks.opened import Encoder, Engine, Opened, Vectors
+from tasks.opened import Encoder, Engine, Opened
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SECONDS = 10.0  # for one answer of the hub
@@ -126,13 +124,9 @@ def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]
     yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
 
 
-def fit_faults(opened: Iterable[Opened], vectors: float | None = None) -> Iterator[str]:
-    """A sentence for each setting that the shape of its model does not allow.
-
-    ``vectors`` is the size of the largest index, which decides its kind; None when it is unknown.
-    """
-    models = list(opened)
-    for model in models:
+def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:
+    """A sentence for each setting that the shape of its model does not allow."""
+    for model in opened:
         if isinstance(model, Engine):
             key, tokens = f"{model.block}.max_model_len", model.settings.max_model_len
         elif isinstance(model, Encoder):
@@ -145,26 +139,11 @@ def fit_faults(opened: Iterable[Opened], vectors: float | None = None) -> Iterat
         shape = _shape(model.name)
         if shape is not None and tokens > shape.positions:
             yield f"{key} is {tokens}, and {model.name} has {shape.positions} positions; lower it"
-    indexes = [one for one in models if isinstance(one, Vectors) and one.on_gpu]
-    for embedder in models:
-        if isinstance(embedder, Encoder) and not embedder.reranks:
-            shape = _shape(embedder.name)
-            if shape is not None and any(_is_compressed(one.name, vectors) for one in indexes):
-                try:
-                    check_gpu(shape.hidden)
-                except ConfigError as error:
-                    yield str(error)
 
 
 def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
     """The models in ``opened`` that have a name."""
     return (one for one in opened if one.is_model and one.name)
-
-
-def _is_compressed(kind: str, vectors: float | None) -> bool:
-    if kind != "auto" or vectors is None:
-        return kind == "ivf-pq"
-    return resolve_kind("auto", int(vectors)) == "ivf-pq"
 
 
 def _shape(name: str) -> ModelShape | None:

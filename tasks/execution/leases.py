@@ -16,7 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,41 +182,35 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
     While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
     a line about it. Raises StoreError when the lock files cannot be opened.
     """
-    if request is None:
-        yield NO_LEASE
+    if request is None or not request.gpus:
+        devices = () if request and request.devices else None
+        yield NO_LEASE if request is None else Lease(devices, request.threads)
         return
-    with ExitStack() as stack:
-        taken: dict[str, Path] = {}
-        if request.gpus:
-            taken = _acquire(request, lock_dir(), stack, waits)
-        names = tuple(taken) if request.devices else None
-        yield Lease(names, request.threads, tuple(taken.values()))
-
-
-def _acquire(
-    request: Request, folder: Path, stack: ExitStack, waits: Callable[[str], None]
-) -> dict[str, Path]:
-    """The lock files of ``request.gpus`` devices by name; ``stack`` releases them."""
-    files, told = lock_files(request.devices, folder), False
+    taken: dict[str, int] = {}
+    folder, told = lock_dir(), False
     try:
+        files = lock_files(request.devices, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            free = take(files, request.gpus, folder)
-            if len(free) == request.gpus:
-                break
-            for descriptor in free.values():
-                os.close(descriptor)
+        while len(taken := take(files, request.gpus, folder)) < request.gpus:
+            _release(taken)
             if not told:
-                busy = ", ".join(name for name in files if name not in free)
+                busy = ", ".join(name for name in files if name not in taken)
                 number = f"{request.gpus} GPU{'s' * (request.gpus > 1)}"
                 waits(f"waits for {number}: another run on this machine holds {busy} ({folder})")
                 told = True
             time.sleep(_POLL)
     except OSError as error:
         raise StoreError(explain_os_error(error, folder)) from None
-    for descriptor in free.values():
-        stack.callback(os.close, descriptor)
-    return {name: files[name] for name in free}
+    try:
+        names = tuple(taken) if request.devices else None
+        yield Lease(names, request.threads, tuple(files[name] for name in taken))
+    finally:
+        _release(taken)
+
+
+def _release(taken: Mapping[str, int]) -> None:
+    for descriptor in taken.values():
+        os.close(descriptor)
 
 
 def lock_dir() -> Path:

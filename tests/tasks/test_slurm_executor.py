@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import ConfigError
 from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
 from tasks.base import walk
@@ -186,7 +186,7 @@ def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> No
         )
         settings = task(Second, workspace, f"execution={kind}").settings
         with pytest.raises(
-            DependencyError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
+            ConfigError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
         ):
             check_execution(settings)
 
