@@ -24,7 +24,7 @@ from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
 from tasks.execution.leases import Capacity, held
 from tasks.index import searched
-from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
+from tasks.named_policies import NamedPolicy, complete_policies, find_policy
 from tasks.needs import check_needs, needs
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _finished_inputs(task: StageTask) -> dict[str, Path]:
         if not stage.complete():
             raise StoreError(
                 f"{stage.label} of {task.settings.run_dir} is not complete, and a policy searches "
-                f"finished indexes; run `{run_command(stage)}` first"
+                f"finished indexes; run `{stage.run_command()}` first"
             )
-        stage.check_output(Depth.FOOTERS)
+        stage.check_output(Depth.SIZES)
         inputs[name] = stage.directory
     return inputs

@@ -267,7 +267,7 @@ class StageTask(luigi.Task):
 
         Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
         """
-        self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.FOOTERS)
+        self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.SIZES)
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
@@ -330,13 +330,15 @@ class StageTask(luigi.Task):
                 f"make it again: {self.remake_command}"
             )
 
+    def run_command(self, *more: str) -> str:
+        """The command that makes the output of the stage, with further options."""
+        round = [] if self.round_number is None else ["--round", str(self.round_number)]
+        return shlex.join(["steep", "run", self.whole, *round, *more, *self.options])
+
     @property
     def remake_command(self) -> str:
         """The command that makes this stage's output again."""
-        command = ["steep", "run", self.stage]
-        if self.round_number is not None:
-            command += ["--round", str(self.round_number)]
-        return shlex.join([*command, "--force", *self.options])
+        return self.run_command("--force")
 
     @property
     def options(self) -> list[str]:

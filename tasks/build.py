@@ -69,7 +69,7 @@ def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
     """The GPUs and CPU threads of the run that a stage takes while it runs."""
     taken = {THREADS: capacity.threads_for(asked.threads)}
     if capacity.at_once and asked.gpus:
-        taken[GPUS] = capacity.gpus_for(asked.gpus)
+        taken[GPUS] = min(asked.gpus, capacity.at_once)
     return taken
 
 

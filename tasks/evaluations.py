@@ -18,7 +18,7 @@ from tasks.base import StageTask
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.folders import file_name
-from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
+from tasks.named_policies import NamedPolicy, complete_policies, find_policy
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run
@@ -106,7 +106,7 @@ def _check_complete(task: StageTask, splits: Sequence[StageTask]) -> None:
         raise StoreError(
             f"{labels} of {task.settings.run_dir} {'is' if len(missing) == 1 else 'are'} not "
             "complete, and an evaluation reads finished questions and indexes; run "
-            f"`{run_command(missing[-1])}` first"
+            f"`{missing[-1].run_command()}` first"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,15 +68,9 @@ def complete_policies(task: StageTask) -> list[NamedPolicy]:
     if not found:
         raise StoreError(
             f"no policy of {task.settings.run_dir} is trained; train one with "
-            f"`{run_command(policy(task, 0))}`, or name another with --policy"
+            f"`{policy(task, 0).run_command()}`, or name another with --policy"
         )
     return found
-
-
-def run_command(task: StageTask) -> str:
-    """The command that makes the output of a stage."""
-    round = [] if task.round_number is None else ["--round", str(task.round_number)]
-    return shlex.join(["steep", "run", task.stage, *round, *task.options])
 
 
 def _number(text: str) -> int | None:
@@ -98,7 +91,7 @@ def _own(task: StageTask, number: int) -> NamedPolicy:
     if not trained.complete():
         raise StoreError(
             f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not "
-            f"complete; make it with `{run_command(trained)}`"
+            f"complete; make it with `{trained.run_command()}`"
         )
     return NamedPolicy(name, trained.directory, str(trained.directory), number)
 

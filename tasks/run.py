@@ -110,13 +110,12 @@ def run(
             todo = [needed for needed in tasks if needed is task or not needed.complete()]
             if check:
                 _check(tasks, todo)
-            local = task.run_settings.execution.kind == "local"
-            capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
+            capacity = Capacity.of(task.run_settings, workers)
             check_needs(todo)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
             _run(todo, capacity, force)
-        task.check_output(Depth.FOOTERS)
+        task.check_output(Depth.SIZES)
         task.publish()
         return task.directory
 
@@ -185,7 +184,7 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
-        read.check_output(Depth.FOOTERS)
+        read.check_output(Depth.SIZES)
     if force and isinstance(task, ShardedTask):
         task.discard_shards()
     task.forced = force

@@ -39,7 +39,7 @@ def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence
         directory = run(index)
         stages = {**index.upstream(), "index": index}
         for task in stages.values():
-            task.check_output(Depth.FOOTERS)
+            task.check_output(Depth.SIZES)
         fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
         identity = retrieval_identity(settings, fingerprints, _reranker(index))
         corpus, graph = (stages[name].directory for name in ("corpus", "graph"))

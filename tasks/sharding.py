@@ -95,11 +95,7 @@ class ShardTask(DivisibleTask):
     @property
     def remake_command(self) -> str:
         """Remove the shard's output and run the whole stage: no command names a shard."""
-        again = ["steep", "run", self.whole]
-        if self.round_number is not None:
-            again += ["--round", str(self.round_number)]
-        again += self.options
-        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {shlex.join(again)}"
+        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {self.run_command()}"
 
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)

@@ -54,20 +54,6 @@ class StageState:
     message: str | None = None
 
 
-@dataclass(frozen=True)
-class Verification:
-    """One completed output as ``steep verify`` shows it.
-
-    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged
-    output again.
-    """
-
-    label: str
-    directory: str
-    damage: list[str]
-    remake: str | None
-
-
 def status(task: StageTask) -> list[StageState]:
     """Every stage that ``task`` needs, in running order, and the shards of complete stages."""
     outputs = Outputs()
@@ -142,15 +128,16 @@ def _changes(task: StageTask, manifest: dict[str, Any]) -> tuple[list[str], list
     return own or _other_contents(task), names
 
 
-def verify(task: StageTask) -> list[Verification]:
-    """Check every completed output that ``task`` needs, with contents, in running order."""
-    return [_verification(needed) for needed in walk(task) if needed.complete()]
-
-
-def _verification(task: StageTask) -> Verification:
-    damage = problems(task.directory, Depth.HASHES)
-    remake = task.remake_command if damage else None
-    return Verification(task.label, str(task.directory), damage, remake)
+def verify(task: StageTask) -> list[StageState]:
+    """The completed outputs that ``task`` needs, in running order; their contents are checked."""
+    rows = []
+    for needed in walk(task):
+        if needed.complete():
+            damage = problems(needed.directory, Depth.HASHES)
+            remake = needed.remake_command if damage else None
+            place = str(needed.directory)
+            rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
+    return rows
 
 
 def why(task: StageTask) -> list[str]:

@@ -37,7 +37,6 @@ from pipeline.core.input_files import leaves, read_json
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import (
     FileRecord,
-    footer_problems,
     hash_problems,
     parse_records,
     seal,
@@ -179,15 +178,13 @@ class Store:
 
         A manifest that cannot be read is left out, because the settings of its output are unknown.
         """
-        dated = []
-        for directory in self.completed(stage):
-            try:
-                manifest = read_manifest(directory)
-            except StoreError:
-                continue
-            if manifest["key"].get("round") == round:
-                dated.append(((directory / MANIFEST).stat().st_mtime_ns, manifest))
-        return [manifest for _, manifest in sorted(dated, key=lambda pair: -pair[0])]
+        found = [
+            directory
+            for directory in self.completed(stage)
+            if (manifest := manifest_of(directory)) and manifest["key"].get("round") == round
+        ]
+        found.sort(key=lambda directory: -(directory / MANIFEST).stat().st_mtime_ns)
+        return [manifest for one in found if (manifest := manifest_of(one))]
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
         """Complete a stage: record its files, write the manifest, then rename the directory.
@@ -280,20 +277,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except InputError as error:
         problem = str(error).removeprefix(f"{path}:").strip()
     except ValidationError as error:
-        problem = _first_problem(error)
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     else:
         return manifest
     raise StoreError(
         f"{path}: not a manifest ({problem}); delete {directory} and run the stage again"
     )
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    name = ".".join(map(str, first["loc"]))
-    if first["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name} is {first['input']!r:.60}: {first['msg']}"
 
 
 def differences(
@@ -322,9 +312,8 @@ def differences(
 class Depth(IntEnum):
     """What a check reads."""
 
-    SIZES = 0  # no content: for `steep status`
-    FOOTERS = 1  # the ends of Parquet files too: before a stage reads them
-    HASHES = 2  # everything: before training, and for `steep verify`
+    SIZES = 0  # no content: for `steep status`, and before a stage reads the files
+    HASHES = 1  # everything: before training, and for `steep verify`
 
 
 def problems(directory: Path, depth: Depth) -> list[str]:
@@ -336,8 +325,6 @@ def problems(directory: Path, depth: Depth) -> list[str]:
     try:
         records = parse_records(manifest["files"])
         found = size_problems(directory, records)
-        if depth >= Depth.FOOTERS and not found:
-            found += footer_problems(directory)
         if depth >= Depth.HASHES and not found:
             found += hash_problems(directory, records)
     except OSError as error:

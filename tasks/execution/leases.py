@@ -115,10 +115,13 @@ class Capacity:
     ) -> Capacity:
         """The capacity of a run; ``workers`` replaces the setting.
 
+        On a cluster ``gpus`` may be more than this machine has.
         ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more
         than the run is allotted.
         """
         names, gpus = allotted(environment), settings.gpus
+        if gpus and settings.execution.kind != "local":
+            names, present = None, ()
         if present is None and not gpus and torch_for_cpus():
             present = ()  # stages compute on the CPU, even on a machine with GPUs
         uuids = listed() if present is None else present
@@ -139,17 +142,6 @@ class Capacity:
             workers = settings.workers or (gpus + 1 if gpus else 1)
         threads = settings.threads or max(cores(), workers)
         return cls(gpus or len(names), gpus or min(len(names), 1), names, threads, workers)
-
-    @classmethod
-    def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
-        """The capacity of a run, perhaps for another machine: ``gpus`` may exceed this one's."""
-        if settings.gpus:
-            return cls.of(settings, workers, environment={}, present=())
-        return cls.of(settings, workers)
-
-    def gpus_for(self, gpus: int) -> int:
-        """The number of counted devices for a stage that asks for ``gpus``."""
-        return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
         """The CPU threads that a stage takes: its share, at least one for each process."""

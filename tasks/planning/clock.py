@@ -15,7 +15,6 @@ These are expectations. `docs/gpu.md` has measurements.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,7 +25,6 @@ from tasks.opened import Encoder, Engine, Opened, Training
 from tasks.planning.sizes import Sizes
 
 _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
-_BILLIONS = 8.0
 
 
 @dataclass(frozen=True)
@@ -80,16 +78,10 @@ class Rates:
     continued_states: float = 2.0
 
 
-def parameters(model: str) -> float:
-    """Billions of parameters from a model's name: 14 for ``Qwen/Qwen2.5-14B-Instruct``; else 8."""
-    found = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)B\b", model, re.IGNORECASE)
-    return float(found[1]) if found else _BILLIONS
-
-
 class Clock:
     """GPU seconds of the work of opened models, and the sizes and rates that stages count with.
 
-    A model of unknown shape counts with 8 B parameters, or with the number in its name.
+    A model of unknown shape counts as Llama-3-8B.
     """
 
     def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
@@ -122,7 +114,7 @@ class Clock:
         """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint."""
         if not isinstance(opened, Engine):
             return 0.0
-        shape, share_of_typical = _shape(opened.name)
+        shape = _shape(opened.name)
         a, engine = self.rates, opened.settings
         gpus = engine.tensor_parallel_size
         memory = engine_memory(
@@ -134,7 +126,7 @@ class Clock:
         reading = 2 * shape.parameters * read / a.reading
         context = sequences * (read + written) * memory.token
         step = gpus * (memory.weights + context) / a.writing
-        return share_of_typical * (reading + written / sequences * step)
+        return reading + written / sequences * step
 
     def encoding(self, encoder: Encoder, tokens: float) -> float:
         """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""
@@ -153,15 +145,11 @@ class Clock:
 
     def training(self, training: Training, records: float, referred: float = 0.0) -> float:
         """Passes over ``records`` sequences, and the reference's pass over ``referred`` ones."""
-        shape, share_of_typical = _shape(training.name)
+        shape = _shape(training.name)
         passes = 6 * records + 2 * referred
         work = passes * shape.parameters * self.rates.example_tokens
-        return share_of_typical * work / self.rates.training
+        return work / self.rates.training
 
 
-def _shape(model: str) -> tuple[ModelShape, float]:
-    """The shape of a model and 1, or a typical shape and the model's share of its parameters."""
-    shape = shape_of(model)
-    if shape is not None:
-        return shape, 1.0
-    return PUBLISHED[_TYPICAL], parameters(model) / _BILLIONS
+def _shape(model: str) -> ModelShape:
+    return shape_of(model) or PUBLISHED[_TYPICAL]

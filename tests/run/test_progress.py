@@ -6,7 +6,6 @@ import math
 import pytest
 
 from pipeline.run.progress import (
-    FailureRecord,
     ProgressFile,
     ProgressRecord,
     duration,
@@ -77,12 +76,6 @@ def test_the_rate_is_that_of_the_last_minute(progress, clock):
     assert read_progress(progress.path).rate == pytest.approx(1, rel=0.05)
 
 
-def test_a_repeated_request_does_not_count_beyond_the_total(progress):
-    progress.start(3, "cases")
-    progress.advance(5)
-    assert read_progress(progress.path).done == 3
-
-
 def test_items_of_a_checkpoint_do_not_enter_the_rate(progress, clock):
     progress.start(100, "texts")
     clock.now += 10
@@ -134,9 +127,3 @@ def test_rates_and_durations():
         "1,500/s", "3.1/s", "6.0/min", "3.6/h",
     ]  # fmt: skip
     assert [duration(s) for s in (38, 99, 700, 7500)] == ["38 s", "99 s", "12 min", "2 h 05 min"]
-
-
-def test_a_failure_is_read_as_it_was_written(tmp_path):
-    failure = FailureRecord("answer is missing; add it", 2, "runs/x/logs/corpus.log")
-    failure.write(tmp_path / "sample" / "x.failed.json")
-    assert read_failure(tmp_path / "sample" / "x.failed.json") == failure

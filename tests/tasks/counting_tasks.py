@@ -69,13 +69,6 @@ class FollowsAll(FollowsTens):
         return {}
 
 
-class Describes(FollowsTens):
-    """Describes how its input was made, so it is made again for every change."""
-
-    stage = "describes"
-    reusable = False
-
-
 class FollowsTwice(Counting):
     """Reads the output of `FollowsTens`."""
 

@@ -6,7 +6,6 @@ from pipeline.run.store import content_of
 from tasks.run import RunFailed, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (
-    Describes,
     FollowsAll,
     FollowsTens,
     FollowsTwice,
@@ -51,12 +50,6 @@ def test_files_that_a_stage_does_not_read_and_files_of_seconds_do_not_count(work
     run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=31"))
     run(task(FollowsAll, workspace, EXACT, "retrieval.top_k=32"))
     assert executions(workspace).count("follows-all") == 3  # only timing.json differs
-
-
-def test_output_that_describes_its_inputs_is_made_again(workspace):
-    run(task(Describes, workspace, TENS, "retrieval.top_k=31"))
-    run(task(Describes, workspace, TENS, "retrieval.top_k=32"))
-    assert executions(workspace).count("describes") == 2
 
 
 def test_an_input_that_is_forced_into_another_content_makes_stages_after_it_stale(

@@ -124,7 +124,7 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     assert executions(run) == before
 
 
-@pytest.mark.parametrize("name", ["nothing", "nothing:1", "embedded:x", ":1", ""])
+@pytest.mark.parametrize("name", ["nothing", "nothing:1", "embedded:x", ""])
 def test_unknown_policies_are_refused_with_what_is_expected(run: StageTask, name: str) -> None:
     with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
         find_policy(run, name)
@@ -147,8 +147,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
     refused(tmp_path / "empty", "holds no policy; expected lineage.json with adapter/")
     (copied("weightless") / "adapter" / "adapter_model.safetensors").unlink()
     refused(tmp_path / "weightless", "has no adapter_model.safetensors")
-    (copied("damaged") / "adapter" / "adapter_model.safetensors").write_bytes(b"12345678{}")
-    refused(tmp_path / "damaged", "not a readable safetensors file")
     shutil.copytree(
         policy(run, 1).directory / "adapter", copied("mixed") / "adapter", dirs_exist_ok=True
     )
@@ -161,8 +159,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
     file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
     refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is 'PROMPT_TUNING'")
-    file.write_text(json.dumps({**settings, "base_model_name_or_path": "meta/Another-8B"}))
-    refused(tmp_path / "prompt" / "adapter", "trained over base model meta/Another-8B")
     assert executions(run) == before
 
 

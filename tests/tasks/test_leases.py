@@ -206,7 +206,6 @@ def test_without_a_number_stages_run_one_at_a_time_and_see_the_devices_they_ask_
     """A process that trains alone and sees two devices would use both (``nn.DataParallel``)."""
     found = capacity(place, "gpus=0", present=("GPU-1a", "GPU-2b"))
     assert (found.gpus, found.at_once) == (2, 1)
-    assert [found.gpus_for(count) for count in (0, 1, 8)] == [0, 1, 1]
     for count, devices in ((0, ""), (1, "0"), (2, "0,1"), (8, "0,1")):
         with held(found.request(count, 1), no_wait) as lease:
             assert lease.environment({})["CUDA_VISIBLE_DEVICES"] == devices

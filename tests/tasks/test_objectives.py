@@ -42,8 +42,6 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
     ("ablation", "shared", "apart"),
     [
         ("neither", "sft", "sample"),
-        ("optimisation-only", "sft", "sample"),
-        ("retrieval-only", "sample", "score"),
         ("structure-only", "sample", "score"),
         ("dpo", "score", "train"),
     ],

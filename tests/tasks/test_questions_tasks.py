@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -84,14 +83,6 @@ def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     assert sample.input_files["questions"] == (file,)
 
 
-def test_evaluation_reads_the_questions_of_its_split(configuration: Path) -> None:
-    for split in ("test", "validation"):
-        evaluation = task_for(
-            "evaluate-policy", str(configuration), (f"evaluation.split={split}",), round=0
-        )
-        assert evaluation.upstream()["questions"].label == f"questions-{split}"
-
-
 def test_a_closed_world_is_read_by_the_files_that_a_stage_names(configuration: Path) -> None:
     embedded = ROOT / "configs" / "embedded.yaml"
     read = {
@@ -126,11 +117,3 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
         contents.append(questions.content_of(questions.files()))
     assert contents[0].keys() == contents[1].keys() == {str(file)}
     assert contents[0] != contents[1]
-
-
-def test_a_name_with_a_bracket_is_no_pattern(configuration: Path) -> None:
-    name = "data.test=[{dataset: nq, path: 'test[1].jsonl'}]"
-    questions = task("questions-test", ROOT / "configs" / "embedded.yaml", name)
-    (pattern,) = questions.input_files["world"]
-    assert fnmatchcase("test[1].jsonl", pattern)
-    assert not fnmatchcase("test1.jsonl", pattern)

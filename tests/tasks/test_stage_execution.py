@@ -5,7 +5,6 @@ from filelock import FileLock
 
 from pipeline.core.errors import ConfigError
 from pipeline.run.store import read_manifest
-from tasks.fingerprint import select
 from tasks.run import RunFailed, run
 from tasks.status import why
 from tests.tasks.counting_tasks import (
@@ -120,13 +119,3 @@ def test_the_manifest_records_key_counts_and_versions(workspace):
     assert manifest["counts"] == {"rows": 1}
     assert manifest["versions"]["luigi"]
     assert manifest["peak_memory_mb"] > 0
-
-
-def test_fingerprints_hold_no_settings_of_execution(workspace):
-    settings = task(First, workspace, "sampling.shards=3").settings
-    chosen = select(settings, ("sampling", "retrieval", "pairs.margin", "cache_dir"))
-    assert chosen["pairs.margin"] == 0.1
-    assert "samples" in chosen["sampling"]
-    assert not {"shards", "batch"} & chosen["sampling"].keys()
-    assert "service" not in chosen["retrieval"]
-    assert "cache_dir" not in chosen

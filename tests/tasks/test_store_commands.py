@@ -81,14 +81,6 @@ def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
     assert (folder / "thesis").exists()
 
 
-def test_a_file_as_runs_dir_is_one_sentence(tmp_path):
-    (tmp_path / "runs [").write_text("")  # the first part of RUNS
-    done = steep("status", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "runs [ is not a directory" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 KEYS = [
     "label", "state", "counts", "wall_seconds", "directory", "damage", "remake", "progress", "message",
 ]  # fmt: skip

@@ -79,14 +79,6 @@ def test_each_process_of_a_training_reads_one_file_of_the_weights_at_a_time() ->
     assert GIB < small.ram < 3 * GIB  # on CPUs the weights stay in RAM
 
 
-def test_a_training_on_several_machines_is_planned_for_each_of_them() -> None:
-    two = ("dpo.machines=2", "dpo.processes=16", "execution=slurm")
-    made = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample", overrides=two)
-    one = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample")
-    for spread, alone in zip(made.stages, one.stages, strict=True):
-        assert (spread.gpus, spread.ram) == (alone.gpus, alone.ram)
-
-
 def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
     settings = {"rows": 1, "length": 1, "rank": 8, "targets": ATTENTION, "dropout": False}
     memory = training_memory(LLAMA, parts=8, **settings)
@@ -159,12 +151,6 @@ def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
     assert found["index"].ram == everywhere.stages[0].ram
 
 
-def test_no_more_shards_run_at_once_than_the_gpus_allow() -> None:
-    divided = ("gpus=4", "shards=8", "engine.tensor_parallel_size=4")
-    (stage,) = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=divided).stages
-    assert stage.gpus == 4
-
-
 def test_published_sizes_are_those_of_the_paper() -> None:
     sizes = sizes_of(load("tearag-llama3-8b"), published_count)
     assert sizes.questions["sampling"] == 10_000
@@ -179,10 +165,3 @@ def test_records_of_a_file_are_estimated_from_the_first(tmp_path) -> None:
     write_lines(path, [{"question": f"What is {n:04d}?"} for n in range(1000)])
     assert estimated_records(path) == pytest.approx(1000, rel=0.1)
     assert estimated_records(tmp_path / "absent.jsonl") is None
-
-
-def test_a_model_of_unknown_shape_is_named_and_left_out() -> None:
-    unknown = ("model.base=nobody/model",)
-    made = plan("tearag-llama3-8b", nominal_gpu(80), "train", overrides=unknown)
-    assert made.stages[0].unknown == ("nobody/model",)
-    assert not list(made.faults())

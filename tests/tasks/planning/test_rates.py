@@ -8,7 +8,7 @@ import pytest
 from pipeline.config import load
 from pipeline.core.gpus import nominal_gpu
 from tasks.base import walk
-from tasks.planning.clock import Rates, parameters
+from tasks.planning.clock import Rates
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
@@ -37,13 +37,6 @@ def test_hours_are_those_of_the_models_without_the_waiting_of_the_paper_s_loop()
     """TeaRAG, table 9, has 376 minutes of sampling and 220 of rewards on 8 GPUs."""
     minutes = [60 / 8 * one for one in hours(Rates(), "sample", "score")]
     assert minutes == pytest.approx([125, 9], rel=0.02)
-
-
-def test_models_of_unknown_shape_count_by_their_names() -> None:
-    names = ("Qwen/Qwen2.5-14B-Instruct", "a-1.5b", "owner/model")
-    assert [parameters(name) for name in names] == [14, 1.5, 8]
-    small, large = (hours(Rates(), "train", base=name)[0] for name in (LLAMA, "owner/model-16B"))
-    assert large == pytest.approx(2 * small)
 
 
 def test_the_page_about_scale_has_the_gpu_hours_of_the_published_runs() -> None:
