@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from tasks.base import StageTask
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.folders import file_name
-from tasks.named_policies import NamedPolicy, complete_policies, find_policy
+from tasks.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run
@@ -57,7 +57,8 @@ def evaluate(
     named = [find_policy(task, name) for name in names] or complete_policies(task)
     policies = _distinct(named)
     split = questions_of(task, task.settings.evaluation.split)
-    _check_complete(task, [split] if choice.file is None else [])
+    searched = task.clone(EvaluateAny, questions="", title="").needed()
+    finished({"questions": split, **searched} if choice.file is None else searched)
     questions = prepare_questions(task, split, choice)
     evaluations = {
         policy.name: _evaluation(task, policy, choice, questions, force) for policy in policies
@@ -94,20 +95,6 @@ def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:
                 f"{policy.directory}; name one by its directory"
             )
     return list(by_name.values())
-
-
-def _check_complete(task: StageTask, splits: Sequence[StageTask]) -> None:
-    """Raise StoreError when a stage that retrieval reads, or one of ``splits``, is not complete."""
-    evaluation: StageTask = task.clone(EvaluateAny, questions="", title="")
-    reads = [*splits, *evaluation.needed().values()]
-    missing = [needed for needed in reads if not needed.complete()]
-    if missing:
-        labels = ", ".join(needed.label for needed in missing)
-        raise StoreError(
-            f"{labels} of {task.settings.run_dir} {'is' if len(missing) == 1 else 'are'} not "
-            "complete, and an evaluation reads finished questions and indexes; run "
-            f"`{missing[-1].run_command()}` first"
-        )
 
 
 def _evaluation(

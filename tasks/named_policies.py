@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
 from pipeline.core.errors import ConfigError, InputError, StoreError
+from pipeline.run.store import Depth
 from tasks.base import StageTask
 from tasks.policy import policy
 from tasks.resolved import RESOLVED
@@ -71,6 +73,22 @@ def complete_policies(task: StageTask) -> list[NamedPolicy]:
             f"`{policy(task, 0).run_command()}`, or name another with --policy"
         )
     return found
+
+
+def finished(stages: Mapping[str, StageTask]) -> dict[str, Path]:
+    """The directories of stages by name.
+
+    Raises StoreError when one is not complete, with the command that makes the last such stage and
+    what it needs, or when one is damaged.
+    """
+    for stage in reversed(list(stages.values())):
+        if not stage.complete():
+            raise StoreError(
+                f"{stage.label} of {stage.settings.run_dir} is not complete, and a policy is asked "
+                f"with finished questions and indexes; run `{stage.run_command()}` first"
+            )
+        stage.check_output(Depth.SIZES)
+    return {name: stage.directory for name, stage in stages.items()}
 
 
 def _number(text: str) -> int | None:
