@@ -10,7 +10,6 @@ import pytest
 from pipeline.config.variants import variants
 from pipeline.core.errors import InputError
 from tasks.base import StageTask
-from tasks.named_policies import find_policy
 from tasks.run import task_for, walk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,15 +84,6 @@ def test_an_adapter_that_does_not_exist_is_refused_before_anything_runs() -> Non
         _ = stages("start=missing")["start"].key
     with pytest.raises(InputError, match=r"evaluation\.policies names missing"):
         fingerprints("evaluation.policies=[missing]")
-
-
-def test_policy_0_is_named_by_what_the_run_starts_from() -> None:
-    report = task_for("report", "embedded", ("start=base",))
-    assert find_policy(report, "base").number == 0
-    with pytest.raises(
-        InputError, match="start is base, so that the run has no SFT policy; name base"
-    ):
-        find_policy(report, "sft")
 
 
 BASELINES = [

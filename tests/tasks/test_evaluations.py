@@ -113,6 +113,8 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
         evaluate(run, ["2"])
     with pytest.raises(InputError, match="round-3, and rounds is 2"):
         evaluate(run, ["3"])
+    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
+        evaluate(run, ["nothing"])
     unindexed = task_for(
         "evaluate", "embedded", (*overrides, "retrieval.variant=semantic", "index.faiss=hnsw")
     )
@@ -122,12 +124,6 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     with pytest.raises(StoreError, match=r"no policy of .* is trained; .*steep run sft"):
         evaluate(untrained)
     assert executions(run) == before
-
-
-@pytest.mark.parametrize("name", ["nothing", "nothing:1", "embedded:x", ""])
-def test_unknown_policies_are_refused_with_what_is_expected(run: StageTask, name: str) -> None:
-    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
-        find_policy(run, name)
 
 
 def test_unusable_policies_are_refused_before_anything_runs(
