@@ -19,7 +19,7 @@ from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
-from tasks.folders import check_folders, check_writable
+from tasks.folders import check_folders
 from tasks.needs import check_needs
 from tasks.opened import Training
 from tasks.progress_bars import shown
@@ -94,8 +94,8 @@ def run(
     are checked before the first of them, as by ``steep check``. Raises RunFailed with the message
     of every failed stage; complete stages stay complete. Raises before anything runs: RunRefused
     with every fault of the checks, ConfigError for fewer than one worker and for too few GPUs,
-    StoreError when an output that would be read is damaged, a directory cannot be written, or
-    another process runs the stage with ``force``.
+    StoreError when an output that would be read is damaged, or another process runs the stage with
+    ``force``.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
@@ -180,8 +180,6 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     if any(isinstance(one, Training) for needed in todo for one in needed.opens()):
         check_trackers(task.settings.trackers)
     check_execution(task.settings)
-    run_dir = task.settings.run_dir
-    check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
         read.check_output(Depth.SIZES)

@@ -157,6 +157,7 @@ class Store:
         Yields whether it was taken. A removal does not wait for runs; a run waits for a removal.
         """
         try:
+            self.root.mkdir(parents=True, exist_ok=True)
             lock = (self.root / ".lock").open("ab")
         except OSError:  # of another user, or read-only: nothing can be removed there
             yield not alone

@@ -39,26 +39,6 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ablation", "shared", "apart"),
-    [
-        ("neither", "sft", "sample"),
-        ("structure-only", "sample", "score"),
-        ("dpo", "score", "train"),
-    ],
-)
-def test_ablations_of_prograph_share_the_stages_that_they_do_not_change(
-    ablation: str, shared: str, apart: str
-) -> None:
-    both, other = (
-        {task.label: task.key for task in walk(task_for("train", name))}
-        for name in ("embedded-prograph", f"prograph-{ablation}")
-    )
-    rounds = {label.partition("-1")[0]: label for label in both}
-    assert other[rounds[shared]] == both[rounds[shared]]
-    assert other[rounds[apart]] != both[rounds[apart]]
-
-
-@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (GRPO[:1], "needs the block grpo; add it with at least learning_rate and batch_size and"),

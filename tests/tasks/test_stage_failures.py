@@ -77,7 +77,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_named_with_cause_and_remedy
     command = [sys.executable, "-c", LIMITED, str(workspace)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.fullmatch(
-        r"StoreError /.*/runs/embedded/config\.yaml: File too large; raise the limit .*\n",
+        r"StoreError /.*/runs/embedded: File too large; raise the limit .*\n",
         done.stdout,
     )
     assert task(First, workspace).complete()
