@@ -80,7 +80,7 @@ class StageTask(luigi.Task):
     asked = Needs()  # its needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # its devices and threads while it runs
-    fork_server: ForkServer | None = None  # set by `tasks.preloading`
+    fork_server: ForkServer | None = None  # set by `tasks.build`
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -287,11 +287,11 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = self._started(stage)
+        counts = self._run_job(stage)
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
 
-    def _started(self, stage: StageJob) -> dict[str, int]:
+    def _run_job(self, stage: StageJob) -> dict[str, int]:
         """Run the job of the stage to its end, here or on a cluster; returns its row counts."""
 
         def started(log: Path) -> None:
