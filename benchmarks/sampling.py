@@ -8,7 +8,7 @@ known in advance. All three must give the same tokens.
 ``on_this_machine`` opens the run's engine and its retriever. If both compute on the same cores,
 overlapping them gains little. ``simulated`` therefore replays the recorded segments and contexts
 with the times of an accelerator. A step of an 8B model on an A100 takes as long as reading its
-weights and the cache of every sequence in it (`tasks.planning.rates`). A query takes as long as in
+weights and the cache of every sequence in it (`tasks.planning.clock`). A query takes as long as in
 the recorded run. Both wait in wall time.
 """
 
@@ -165,7 +165,7 @@ class SimulatedRetriever:
 
 def accelerator_step(tokens: float) -> Callable[[int], float]:
     """Seconds of a step of `MODEL` on an A100, by its sequences of ``tokens`` tokens."""
-    from tasks.planning.rates import Rates
+    from tasks.planning.clock import Rates
 
     shape, width = PUBLISHED[MODEL], DTYPE_BYTES["bfloat16"]
     weights = shape.parameters * width

@@ -147,7 +147,7 @@ class Run:
                 f"use one of: {complete}"
             )
         directory = self.stages[label]
-        if label not in self._whole and (found := problems(directory, Depth.FOOTERS)):
+        if label not in self._whole and (found := problems(directory, Depth.SIZES)):
             stage = directory.parent.name
             round = label.removeprefix(stage).removeprefix("-")
             command = f"steep run {stage}{round and f' --round {round}'} --force"

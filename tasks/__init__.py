@@ -6,50 +6,24 @@
 """
 
 # isort: off
-from tasks.world import World
-from tasks.corpus import Corpus
-from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph
-from tasks.index import HyperIndex, Index
-from tasks.questions import QuestionsSampling, QuestionsSft, QuestionsTest, QuestionsValidation
-from tasks.sft_data import SftData
-from tasks.sft import Sft
-from tasks.given_policy import GivenPolicy, Start
-from tasks.sample import Sample
-from tasks.evaluate_policy import EvaluatePolicy
-from tasks.judge import Judge, JudgePolicy
-from tasks.score import Score
-from tasks.pair import Pair
-from tasks.train import Train
-from tasks.evaluate import Evaluate
-from tasks.evaluate_any import EvaluateAny
-from tasks.report import Report
-
-# isort: on
-
-__all__ = [
-    "Corpus",
-    "Evaluate",
-    "EvaluateAny",
-    "EvaluatePolicy",
-    "GivenPolicy",
-    "Graph",
-    "HyperIndex",
-    "Hypergraph",
-    "Index",
-    "Judge",
-    "JudgePolicy",
-    "Pair",
-    "QuestionsSampling",
-    "QuestionsSft",
-    "QuestionsTest",
-    "QuestionsValidation",
-    "Report",
-    "Sample",
-    "Score",
-    "Sft",
-    "SftData",
-    "Start",
-    "Train",
-    "World",
-]
+from tasks.world import World as World
+from tasks.corpus import Corpus as Corpus
+from tasks.graph import Graph as Graph
+from tasks.graph import Hypergraph as Hypergraph
+from tasks.index import HyperIndex as HyperIndex, Index as Index
+from tasks.questions import QuestionsSampling as QuestionsSampling
+from tasks.questions import QuestionsSft as QuestionsSft
+from tasks.questions import QuestionsTest as QuestionsTest
+from tasks.questions import QuestionsValidation as QuestionsValidation
+from tasks.sft_data import SftData as SftData
+from tasks.sft import Sft as Sft
+from tasks.policy import GivenPolicy as GivenPolicy, Start as Start
+from tasks.sample import Sample as Sample
+from tasks.evaluate_policy import EvaluatePolicy as EvaluatePolicy
+from tasks.judge import Judge as Judge, JudgePolicy as JudgePolicy
+from tasks.score import Score as Score
+from tasks.pair import Pair as Pair
+from tasks.train import Train as Train
+from tasks.evaluate import Evaluate as Evaluate
+from tasks.evaluate_any import EvaluateAny as EvaluateAny
+from tasks.report import Report as Report

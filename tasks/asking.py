@@ -16,18 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import StoreError
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
-from pipeline.run.store import Depth
 from pipeline.training.lineage import checked_policy
 from tasks.base import StageTask
-from tasks.build import check_needs
 from tasks.evaluate_policy import EvaluatePolicy, EvaluatePolicyShard
 from tasks.execution.leases import Capacity, held
-from tasks.knowledge import searched
-from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
-from tasks.needs import needs
+from tasks.index import searched
+from tasks.named_policies import NamedPolicy, complete_policies, find_policy, finished
+from tasks.needs import check_needs, needs
 
 if TYPE_CHECKING:
     from pipeline.rollout.answering import PolicyProcess
@@ -53,8 +50,8 @@ def asked_policies(task: StageTask, names: Sequence[str] = ()) -> list[AskedPoli
     named = [find_policy(task, name) for name in names] or complete_policies(task)[-1:]
     distinct = list({policy.directory: policy for policy in named}.values())
     evaluating = task.clone(EvaluatePolicy, number=0)  # it has the settings of the evaluation
-    inputs = _finished_inputs(evaluating)
     config = evaluating.settings
+    inputs = {} if config.retrieval.service else finished(searched(evaluating))
     share = config.engine.gpu_memory_utilization / len(distinct)
     engine = config.engine.model_copy(update={"gpu_memory_utilization": share})
     context = StageContext(
@@ -115,25 +112,10 @@ def _leased(task: StageTask, processes: int, tell: Tell) -> Iterator[Mapping[str
     # A shard rolls out whether or not the evaluation is divided; the task that joins shards needs
     # nothing.
     evaluating = task.clone(EvaluatePolicyShard, number=0, shard_number=0)
-    capacity = Capacity.here(task.run_settings)
-    check_needs([evaluating], capacity)
+    # Of all GPUs that there are: one engine may need fewer than the run had.
+    capacity = Capacity.of(task.run_settings.model_copy(update={"gpus": 0}))
+    check_needs([evaluating])
     wanted = needs(evaluating)
     request = capacity.request(wanted.gpus, wanted.threads * processes)
     with held(request, lambda text: tell(f"the engine {text}")) as lease:
         yield lease.environment()
-
-
-def _finished_inputs(task: StageTask) -> dict[str, Path]:
-    """The directories of corpus, graph and index; none with a service or without retrieval."""
-    if task.settings.retrieval.service:
-        return {}
-    inputs = {}
-    for name, stage in searched(task).items():
-        if not stage.complete():
-            raise StoreError(
-                f"{stage.label} of {task.settings.run_dir} is not complete, and a policy searches "
-                f"finished indexes; run `{run_command(stage)}` first"
-            )
-        stage.check_output(Depth.FOOTERS)
-        inputs[name] = stage.directory
-    return inputs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shlex
 import time
 import traceback
@@ -31,24 +32,19 @@ from pipeline.run.fork_server import ForkServer
 from pipeline.run.process import die_with_parent
 from pipeline.run.progress import FailureRecord
 from pipeline.run.store import Depth, StageKey, Store, problems
-from pipeline.run.supervisor import StageFailed
+from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import StageJob
+from tasks.execution.cluster import run_on_cluster
 from tasks.execution.leases import NO_LEASE, Lease, Request, held
-from tasks.execution.stage_run import Resources, StageRun
-from tasks.execution.start import start_stage
 from tasks.fingerprint import content_hashes, select, select_execution
-from tasks.opened import Opened, Work
+from tasks.opened import Needs, Opened, Work
 from tasks.outputs import Output, Outputs
 
 if TYPE_CHECKING:
     from tasks.planning.clock import Clock
 
-# Settings whose reduction lowers the memory of the stages that read their block.
-MEMORY_SETTINGS = (
-    "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
-    "index.embedder.batch_size",
-    "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
-)  # fmt: skip
+# Ends of the names of settings whose reduction lowers the memory of a stage.
+_MEMORY = ("batch", "batch_size", "in_flight", "max_num_seqs")
 
 
 @lru_cache(maxsize=64)
@@ -57,6 +53,7 @@ def load_config(path: str, overrides: tuple[str, ...], data: str | None) -> Reso
     return resolve_dtypes(configuration.load(path, overrides, data))
 
 
+TRAJECTORIES = ("trajectories.parquet",)  # the only file of a round that other stages read
 STAGES: dict[str, type[StageTask]] = {}  # every declared stage by its name, in the order of a run
 
 
@@ -80,10 +77,10 @@ class StageTask(luigi.Task):
     lock_seconds: ClassVar[float] = 15.0  # how long to wait for another process with this stage
 
     forced = False  # run the stage although it is complete
-    asked = Resources()  # its needs, set by `tasks.build`
+    asked = Needs()  # its needs, set by `tasks.build`
     request: Request | None = None  # devices and threads of this machine, set by `tasks.build`
     lease: Lease = NO_LEASE  # its devices and threads while it runs
-    fork_server: ForkServer | None = None  # set by `tasks.preloading`
+    fork_server: ForkServer | None = None  # set by `tasks.build`
 
     def __init_subclass__(cls) -> None:
         """Add the stage to `STAGES`; refuse a stage whose declaration lacks a part."""
@@ -270,7 +267,7 @@ class StageTask(luigi.Task):
 
         Raises StageFailed naming the log and the cause, StoreError when an input is damaged.
         """
-        self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.FOOTERS)
+        self.check_inputs(Depth.HASHES if self.hashes_inputs else Depth.SIZES)
         stage = StageJob(
             config=self.settings.model_dump(mode="json"),
             key=dict(self.key.__dict__),
@@ -290,22 +287,27 @@ class StageTask(luigi.Task):
             facts=self.facts(),
         )
         started = time.monotonic()
-        counts = start_stage(
-            StageRun(
-                job=stage,
-                label=self.label,
-                environment=self.environment(),
-                needs=self.asked,
-                machines=self.machines,
-                memory_hint=self._memory_hint(),
-                server=self.fork_server,
-                started=lambda log: say(aligned(self.label, f"runs (log: {log})")),
-                noted=lambda note: say(aligned(self.label, note)),
-            ),
-            self.settings,
-        )
+        counts = self._run_job(stage)
         rows = ", ".join(f"{value:,} {name}" for name, value in counts.items())
         say(aligned(self.label, f"done in {time.monotonic() - started:.0f} s: {rows}"))
+
+    def _run_job(self, stage: StageJob) -> dict[str, int]:
+        """Run the job of the stage to its end, here or on a cluster; returns its row counts."""
+
+        def started(log: Path) -> None:
+            say(aligned(self.label, f"runs (log: {log})"))
+
+        def noted(note: str) -> None:
+            say(aligned(self.label, note))
+
+        environment, hint = self.environment(), self._memory_hint()
+        if self.settings.execution.kind == "local":
+            inherited = {**os.environ, **environment}
+            return run_stage(stage, inherited, hint, started, server=self.fork_server)
+        return run_on_cluster(
+            stage, self.settings.execution, environment, hint, started, noted,
+            label=self.label, needs=self.asked, machines=self.machines,
+        )  # fmt: skip
 
     @property
     def machines(self) -> int:
@@ -328,13 +330,15 @@ class StageTask(luigi.Task):
                 f"make it again: {self.remake_command}"
             )
 
+    def run_command(self, *more: str) -> str:
+        """The command that makes the output of the stage, with further options."""
+        round = [] if self.round_number is None else ["--round", str(self.round_number)]
+        return shlex.join(["steep", "run", self.whole, *round, *more, *self.options])
+
     @property
     def remake_command(self) -> str:
         """The command that makes this stage's output again."""
-        command = ["steep", "run", self.stage]
-        if self.round_number is not None:
-            command += ["--round", str(self.round_number)]
-        return shlex.join([*command, "--force", *self.options])
+        return self.run_command("--force")
 
     @property
     def options(self) -> list[str]:
@@ -345,8 +349,7 @@ class StageTask(luigi.Task):
         return options if self.data is None else [*options, "--data", self.data]
 
     def _memory_hint(self) -> str:
-        blocks = {name.partition(".")[0] for name in self.reading()}
-        names = [name for name in MEMORY_SETTINGS if name.partition(".")[0] in blocks]
+        names = [name for name in self.execution() if name.endswith(_MEMORY)]
         lower = f"lower {', '.join(names)}, or " if names else ""
         return f"{lower}run fewer stages at once (--workers)"
 
@@ -370,6 +373,20 @@ class StageTask(luigi.Task):
             # A user's own pipeline.py or tasks/ in the current directory must not hide the package.
             extra["PYTHONSAFEPATH"] = "1"
         return {**extra, **self.lease.environment()}
+
+
+class RoundTask(StageTask):
+    """A stage of one round of training; rounds count from 1."""
+
+    round = luigi.IntParameter(default=1, description="round of training, from 1")
+
+    @cached_property
+    def settings(self) -> Config:
+        return self.run_settings.of_round(int(self.round))
+
+    @property
+    def round_number(self) -> int | None:
+        return int(self.round)
 
 
 class LightTask(StageTask):

@@ -3,26 +3,34 @@
 The scheduler counts the run's GPUs and CPU threads that running stages use (Luigi's resources).
 Among stages that can start, those earlier in running order go first. A stage that waits for GPUs or
 threads that only later stages hold reserves them, so that others do not take them one by one.
+
+On Linux without a GPU a fork server (`pipeline.run.fork_server`) imports the packages that the
+stages of the run need, while the first stages run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import luigi
 
 from pipeline.config.machine_choices import fewer_processes
-from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.errors import StoreError
+from pipeline.core.gpus import machine_gpus
 from pipeline.run.failures import explain_os_error
+from pipeline.run.fork_server import ForkServer
 from pipeline.run.progress import FailureRecord
 from tasks.base import StageTask, aligned, say
 from tasks.execution.leases import Capacity
-from tasks.execution.stage_run import Resources
-from tasks.needs import Needs, needs
-from tasks.opened import Training
+from tasks.needs import imports_of, needs
+from tasks.opened import Needs, Training
 
 GPUS, THREADS = "gpus", "threads"  # names of Luigi's resources
 
@@ -46,21 +54,6 @@ class _Local:
         return Worker(scheduler=scheduler, worker_processes=worker_processes, assistant=assistant)
 
 
-def check_needs(todo: Iterable[StageTask], capacity: Capacity) -> None:
-    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting.
-
-    Training on several machines may ask for this number on each machine.
-    """
-    for task in todo:
-        asked, limit = asked_of(task, capacity), capacity.gpus * task.machines
-        if task.run_settings.gpus and asked.gpus > limit:
-            raise ConfigError(
-                f"{asked.setting} is {asked.gpus}, and gpus is {capacity.gpus}, so stage "
-                f"{task.label} would never start; set {asked.setting} to at most {limit}, or raise "
-                "gpus"
-            )
-
-
 def asked_of(task: StageTask, capacity: Capacity) -> Needs:
     """The needs of a stage in a run with ``capacity``.
 
@@ -76,7 +69,7 @@ def resources(asked: Needs, capacity: Capacity) -> dict[str, int]:
     """The GPUs and CPU threads of the run that a stage takes while it runs."""
     taken = {THREADS: capacity.threads_for(asked.threads)}
     if capacity.at_once and asked.gpus:
-        taken[GPUS] = capacity.gpus_for(asked.gpus)
+        taken[GPUS] = min(asked.gpus, capacity.at_once)
     return taken
 
 
@@ -88,7 +81,7 @@ def _prepare(todo: Sequence[StageTask], capacity: Capacity) -> None:
     told: set[str] = set()
     for place, task in enumerate(todo):
         asked = asked_of(task, capacity)
-        task.asked = Resources(asked.gpus, asked.threads)
+        task.asked = asked
         for one in task.opens():
             if not isinstance(one, Training) or one.block in told:
                 continue
@@ -153,3 +146,28 @@ def told_once(failures: Sequence[tuple[str, FailureRecord]]) -> str:
         where = f" ({'log' if len(logs) == 1 else 'logs'}: {', '.join(logs)})" if logs else ""
         lines.append(f"{', '.join(label for label, _ in same)}: {message}{where}")
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def preloaded(todo: Iterable[StageTask]) -> Iterator[None]:
+    """Run a fork server for the stages of ``todo`` with heavy imports, if this machine can."""
+    tasks = [task for task in todo if imports_of(task)]
+    settings = tasks[-1].run_settings if tasks else None
+    if settings is None or settings.execution.kind != "local" or settings.gpus or not _can_fork():
+        yield
+        return
+    modules = dict.fromkeys(name for task in tasks for name in imports_of(task))
+    # One thread, because threads do not survive a fork; forked processes set their own number.
+    environment = {**os.environ, **tasks[-1].environment(), "OMP_NUM_THREADS": "1"}
+    with ForkServer.running(list(modules), environment) as server:
+        for task in tasks:
+            task.fork_server = replace(server, modules=imports_of(task))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.fork_server = None
+
+
+def _can_fork() -> bool:
+    return sys.platform == "linux" and not machine_gpus()

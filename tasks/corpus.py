@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.corpus.first_records import document_faults
-from tasks.data_files import DataTask
 from tasks.opened import Opened, Work
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import CHUNK_BYTES, CORPUS_BYTES_PER_CHUNK
+from tasks.world import DataTask
 
 
 class Corpus(DataTask):

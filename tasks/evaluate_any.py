@@ -10,10 +10,11 @@ from pathlib import Path
 import luigi
 
 from pipeline.config import Config
+from pipeline.config.evaluation import BASE
 from pipeline.core.model_files import adapter_directory
 from tasks.base import StageTask
 from tasks.evaluate_policy import EvaluatePolicy
-from tasks.knowledge import searched
+from tasks.index import searched
 from tasks.planning.clock import Clock
 from tasks.sample import RollOutTask
 from tasks.sharding import ShardedTask, ShardTask
@@ -28,9 +29,6 @@ class _EvaluatingAny(RollOutTask):
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
     questions = luigi.Parameter(description="directory with questions.parquet")
     title = luigi.Parameter(significant=False, description="the policy's name in messages")
-    again = luigi.ListParameter(
-        significant=False, description="the command line of this evaluation"
-    )
 
     @cached_property
     def settings(self) -> Config:
@@ -81,7 +79,9 @@ class _EvaluatingAny(RollOutTask):
 
     @property
     def remake_command(self) -> str:
-        return shlex.join([*self.again, "--force"])
+        command = ["steep", "evaluate", "--policy", self.policy or BASE, "--questions"]
+        command.append(f"{self.questions}/questions.parquet")
+        return shlex.join([*command, "--force", *self.options])
 
     def input_directories(self) -> dict[str, str]:
         inputs = {**super().input_directories(), "questions": str(self.questions)}

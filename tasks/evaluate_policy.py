@@ -10,10 +10,9 @@ from pipeline.config import Config
 from pipeline.config.evaluation import given_name
 from tasks.base import StageTask
 from tasks.folders import file_name
-from tasks.given_policy import GivenPolicy, remove_and_evaluate
-from tasks.knowledge import searched
+from tasks.index import searched
 from tasks.planning.clock import Clock
-from tasks.policy import policy
+from tasks.policy import GivenPolicy, policy, remove_and_evaluate
 from tasks.questions import questions
 from tasks.sample import ROLL_OUT, RollOutTask
 from tasks.sharding import ShardedTask, ShardTask

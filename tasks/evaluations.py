@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import InputError, StoreError
+from pipeline.core.errors import InputError
 from tasks.base import StageTask
 from tasks.evaluate_any import EvaluateAny
 from tasks.evaluate_policy import EvaluatePolicy
 from tasks.folders import file_name
-from tasks.named_policies import NamedPolicy, complete_policies, find_policy, run_command
+from tasks.named_policies import NamedPolicy, complete_policies, find_policy, finished
 from tasks.question_sets import WHOLE_SPLIT, QuestionChoice, QuestionSet, prepare_questions
 from tasks.questions import questions as questions_of
 from tasks.run import run
@@ -57,7 +57,8 @@ def evaluate(
     named = [find_policy(task, name) for name in names] or complete_policies(task)
     policies = _distinct(named)
     split = questions_of(task, task.settings.evaluation.split)
-    _check_complete(task, [split] if choice.file is None else [])
+    searched = task.clone(EvaluateAny, questions="", title="").needed()
+    finished({"questions": split, **searched} if choice.file is None else searched)
     questions = prepare_questions(task, split, choice)
     evaluations = {
         policy.name: _evaluation(task, policy, choice, questions, force) for policy in policies
@@ -96,20 +97,6 @@ def _distinct(policies: Sequence[NamedPolicy]) -> list[NamedPolicy]:
     return list(by_name.values())
 
 
-def _check_complete(task: StageTask, splits: Sequence[StageTask]) -> None:
-    """Raise StoreError when a stage that retrieval reads, or one of ``splits``, is not complete."""
-    evaluation: StageTask = task.clone(EvaluateAny, questions="", title="", again=())
-    reads = [*splits, *evaluation.needed().values()]
-    missing = [needed for needed in reads if not needed.complete()]
-    if missing:
-        labels = ", ".join(needed.label for needed in missing)
-        raise StoreError(
-            f"{labels} of {task.settings.run_dir} {'is' if len(missing) == 1 else 'are'} not "
-            "complete, and an evaluation reads finished questions and indexes; run "
-            f"`{run_command(missing[-1])}` first"
-        )
-
-
 def _evaluation(
     task: StageTask,
     policy: NamedPolicy,
@@ -127,22 +114,8 @@ def _evaluation(
         policy=None if policy.directory is None else str(policy.directory.absolute()),
         questions=str(questions.directory),
         title=file_name(policy.name)[-60:],
-        again=_command(task, policy, choice),
     )
     return evaluation
-
-
-def _command(task: StageTask, policy: NamedPolicy, choice: QuestionChoice) -> tuple[str, ...]:
-    """The command line of one evaluation, for messages."""
-    command = ["steep", "evaluate", "--policy", policy.name]
-    for option, value in (
-        ("--questions", choice.file),
-        ("--dataset", choice.dataset),
-        ("--limit", choice.limit),
-        ("--select", None if choice.limit is None else choice.select),
-    ):
-        command += [] if value is None else [option, str(value)]
-    return (*command, *task.options)
 
 
 def _publish(evaluation: Evaluation, folder: Path) -> None:

@@ -6,7 +6,7 @@ for `pipeline.run.store.StageKey`, and for the manifest the settings that say ho
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def select(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for dotted in names:
         *parents, name = dotted.split(".")
-        block = _block(settings, parents)
+        block = reduce(getattr, parents, settings)
         deciding = block.deciding(name)
         if name in deciding:
             chosen[dotted] = deciding[name]
@@ -56,13 +56,6 @@ def select_execution(settings: Block, names: tuple[str, ...]) -> dict[str, Any]:
         if dotted.partition(".")[0] in run
         or any(dotted == name or dotted.startswith(f"{name}.") for name in names)
     }
-
-
-def _block(settings: Block, parents: list[str]) -> Block:
-    block = settings
-    for parent in parents:
-        block = getattr(block, parent)
-    return block
 
 
 def base_model_files(settings: Config) -> dict[str, Path | str]:

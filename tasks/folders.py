@@ -1,12 +1,9 @@
-"""Checks of a run's directories before anything is read or runs, and names of files."""
+"""The check of a run's directories before anything is read or runs, and names of files."""
 
 from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Iterable
-from pathlib import Path
 
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError, StoreError
@@ -30,18 +27,6 @@ def check_folders(settings: Config) -> None:
             f"{path} is {kind}, and the run needs a directory there; remove it, or set runs_dir "
             f"(now {settings.runs_dir}) or name (now {settings.name})"
         )
-
-
-def check_writable(folders: Iterable[Path]) -> None:
-    """Make directories that are missing; raises StoreError when one cannot be written."""
-    for folder in sorted(folders):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            error.filename = str(folder)  # and not the temporary file
-            raise StoreError(explain_os_error(error, folder)) from None
 
 
 def file_name(name: str) -> str:

@@ -3,27 +3,25 @@
 An output is named when a stage of a configuration has its fingerprint, or resolves to its
 directory. The shards of a stage are named until the stage is complete, because the joined output
 holds their content. The configurations are the given ones, and the resolved ``config.yaml`` of each
-run. A store stays as it is while the outputs of its runs are unknown, or a process with other
-settings may be using it.
+run. A store stays as it is while the outputs of its runs are unknown, or a run uses it.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError, InputError, SteepError
-from pipeline.run.removal import Stored, in_use, remove, size_of, stored
+from pipeline.run.removal import Stored, remove, size_and_time, stored
 from pipeline.run.store import StageKey, Store, differences
-from tasks.base import STAGES, StageTask, walk
+from tasks.base import STAGES, RoundTask, StageTask, walk
 from tasks.evaluate_policy import OfPolicy
+from tasks.named_policies import left_by
 from tasks.questions import Questions
+from tasks.report import Report
 from tasks.resolved import RESOLVED
-from tasks.rounds import RoundTask
-from tasks.run import task_for
 from tasks.sharding import ShardedTask, ShardTask
 
 _MOST_REASONS = 3
@@ -43,14 +41,10 @@ class Unnamed:
 
 @dataclass
 class Collection:
-    """The outputs that were found and removed, and one line for each kept entry with the reason.
-
-    ``caches`` are the bytes of each content cache by path.
-    """
+    """The outputs that were found and removed, and one line for each kept entry with the reason."""
 
     rows: list[Unnamed] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    caches: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -124,17 +118,12 @@ def _further(report: StageTask, stages: set[str]) -> Iterator[StageTask]:
 
 
 def collect(
-    reports: Sequence[StageTask],
-    runs: Path | None = None,
-    *,
-    recent_minutes: float,
-    removing: bool = False,
+    reports: Sequence[StageTask], runs: Path | None = None, *, removing: bool = False
 ) -> Collection:
     """Find, and with ``removing`` remove, the outputs that no configuration names.
 
     ``reports`` are the report tasks of the given configurations. Their runs are examined, and with
-    ``runs`` every run below that directory that left its configuration. A store to which other
-    settings wrote within the last ``recent_minutes`` is left as it is. Raises InputError, before
+    ``runs`` every run below that directory that left its configuration. Raises InputError, before
     anything is removed, when the configuration of an examined run cannot be resolved.
     """
     found, names = Collection(), Names()
@@ -148,7 +137,7 @@ def collect(
         below = runs is not None and run.parent.resolve() == runs.resolve() and not run.is_symlink()
         wanted = below or run.resolve() in given
         try:
-            report = _left_by(run)
+            report = left_by(run).clone(Report)
             names.add(report)
         except FileNotFoundError:
             if run.resolve() not in given:
@@ -156,88 +145,54 @@ def collect(
                     f"{run} has no {RESOLVED}, so it is unknown which outputs belong to it; pass "
                     "its configuration with --config"
                 )
-            continue
         except SteepError as error:
             cause = str(error).partition("\n")[0]
-            unknown.append(f"what {run} names is unknown: {cause}")
+            unknown.append(f"the outputs of {run} are unknown: {cause}")
             if wanted and removing:
                 raise InputError(f"{unknown[-1]}; nothing was removed") from None
-            continue
-        if wanted:
-            examined.append(report)
-    if runs is not None:
-        found.left += unknown
+        else:
+            examined += [report] if wanted else []
+    found.left += unknown if runs is not None else []
     stores = {task.store for report in examined for task in _needed(report)}
     for store in sorted(stores, key=lambda store: store.root):
-        blocked = None
-        if unknown and not any(_is_below(store.root, folder) for folder in folders):
-            blocked = f"all runs share it, and {unknown[0]}"
-        _collect(store, names, found, blocked, removing, recent_minutes * 60)
-    found.caches = _caches({Path(report.settings.cache_dir) for report in examined})
+        shared = not any(folder.resolve() in store.root.resolve().parents for folder in folders)
+        blocked = f"all runs share it, and {unknown[0]}" if unknown and shared else None
+        _collect(store, names, found, blocked, removing)
     return found
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return folder.resolve() in path.resolve().parents
 
 
 def _runs(folders: Iterable[Path]) -> Iterator[Path]:
     """The directories of runs; links to directories count."""
     for folder in {folder.resolve(): folder for folder in folders if folder.is_dir()}.values():
-        for run in sorted(folder.iterdir()):
-            if (run / "store").is_dir():
-                yield run
-
-
-def _left_by(run: Path) -> StageTask:
-    """The report task of the configuration file in a run's directory.
-
-    Raises FileNotFoundError without a file, and ConfigError when it belongs to another run.
-    """
-    path = run / RESOLVED
-    if not path.exists():
-        raise FileNotFoundError(path)
-    report = task_for("report", str(path))
-    if report.settings.name != run.name:
-        raise ConfigError(f"{path}: name is {report.settings.name}, so it is of another run")
-    if report.settings.run_dir.resolve() != run.resolve():  # moved, or made from another directory
-        report = task_for("report", str(path), (f"runs_dir={json.dumps(str(run.parent))}",))
-    return report
+        yield from (run for run in sorted(folder.iterdir()) if (run / "store").is_dir())
 
 
 def _collect(
-    store: Store,
-    names: Names,
-    found: Collection,
-    blocked: str | None,
-    removing: bool,
-    recent_seconds: float,
+    store: Store, names: Names, found: Collection, blocked: str | None, removing: bool
 ) -> None:
     """Add the unnamed outputs of one store; they are removed unless ``blocked`` has a reason."""
-    unnamed = []
-    for output in stored(store, names.stages):
-        if isinstance(output, str):
-            found.left.append(output)
-        elif not names.cover(output):
-            unnamed.append(output)
-    for output in unnamed:
-        # Asked before each removal, because a run may have started meanwhile.
-        blocked = blocked or in_use(
-            store, names.stages, names.outputs | names.joined, recent_seconds
-        )
-        row = Unnamed(
-            output.stage,
-            str(output.path),
-            size_of(output.path),
-            max(0, round(time.time() - output.written)),
-            names.reason(output),
-        )
-        if removing and not blocked:
-            problem = remove(store, output)
-            row = replace(row, removed=problem is None)
-            found.left += [] if problem is None else [problem]
-        found.rows.append(row)
-    if unnamed and blocked:
+    outputs = list(stored(store, names.stages))
+    found.left += [output for output in outputs if isinstance(output, str)]
+    unnamed = [one for one in outputs if isinstance(one, Stored) and not names.cover(one)]
+    if not unnamed:
+        return
+    with store.used(alone=True) as unused:
+        blocked = blocked or (None if unused else "a run uses it")
+        for output in unnamed:
+            size, written = size_and_time(output.path)
+            problem = remove(store, output) if removing and not blocked else None
+            found.left += [problem] if problem else []
+            found.rows.append(
+                Unnamed(
+                    output.stage,
+                    str(output.path),
+                    size,
+                    max(0, round(time.time() - written)),
+                    names.reason(output),
+                    removed=removing and not blocked and not problem,
+                )
+            )
+    if blocked:
         found.left.append(f"nothing can be removed from {store.root}: {blocked}")
 
 
@@ -259,12 +214,3 @@ def _difference(output: Stored, keys: Sequence[StageKey]) -> str:
     ]
     more = len(lines) - len(shown)
     return "; ".join(shown + ([f"{more} more"] if more else []))
-
-
-def _caches(folders: Iterable[Path]) -> dict[str, int]:
-    """The sizes of the content caches: SQLite files with their journals."""
-    files = {file for folder in folders for file in folder.glob("*.sqlite")}
-    return {
-        str(file): sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
-        for file in sorted(files)
-    }

@@ -1,60 +1,88 @@
-"""Triplets and entities."""
+"""The facts of all chunks: triplets and entities, or n-ary facts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
+from pipeline import config
 from pipeline.corpus.first_records import source_faults
 from tasks.base import StageTask
 from tasks.corpus import Corpus
-from tasks.data_files import DataTask
 from tasks.fingerprint import model_identity
 from tasks.opened import Opened, Work, chat
 from tasks.planning.clock import Clock
-from tasks.planning.sizes import ANSWER_BYTES, ENTITY_BYTES, GRAPH_BYTES_PER_CHUNK, TRIPLET_BYTES
+from tasks.planning.sizes import (
+    ANSWER_BYTES,
+    ENTITY_BYTES,
+    GRAPH_BYTES_PER_CHUNK,
+    HYPEREDGE_BYTES,
+    TRIPLET_BYTES,
+)
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tasks.world import DataTask
 
 
-class _Graph(DataTask, DivisibleTask):
-    version = 3
-    reads = ("graph", "data.root")
+class _Facts(DataTask, DivisibleTask):
+    """Base of both: facts from a file, from a rule, or from a model that reads the chunks."""
+
+    block: ClassVar[str]  # of the settings
+    file_sources: ClassVar[tuple[str, ...]]  # sources that read the file ``path``
+    fact_bytes: ClassVar[float]
+
+    @property
+    def source(self) -> config.Graph | config.Hypergraph:
+        """The block of settings."""
+        found: config.Graph | config.Hypergraph = getattr(self.settings, self.block)
+        return found
 
     @property
     def runs_model(self) -> bool:
-        return self.settings.graph.source == "llm"
+        return self.source.source == "llm"
 
     @property
     def paths(self) -> tuple[str, ...]:
-        graph = self.settings.graph
-        reads_file = graph.source in ("annotated", "openie")
-        return (str(graph.path),) if reads_file else ()
+        return (str(self.source.path),) if self.source.source in self.file_sources else ()
 
     def upstream(self) -> dict[str, StageTask]:
         return {"corpus": self.clone(Corpus), **super().upstream()}
 
     def files(self) -> dict[str, Path | str]:
-        graph = self.settings.graph
-        if graph.source == "llm":
-            return {"model": model_identity(graph.model)} if graph.model else {}
+        if self.runs_model:
+            return {"model": model_identity(self.source.model)} if self.source.model else {}
         return super().files()
 
     def opens(self) -> Iterator[Opened]:
         if self.runs_model:
-            yield from chat("graph", self.settings.graph)
+            yield from chat(self.block, self.source)
+
+    def facts_of(self, clock: Clock) -> float:
+        """The number of facts, by the sizes of the data."""
+        raise NotImplementedError
 
     def work(self, clock: Clock) -> Work:
         sizes = clock.sizes
-        disk = TRIPLET_BYTES * sizes.triplets + ENTITY_BYTES * sizes.entities
+        disk = self.fact_bytes * self.facts_of(clock) + ENTITY_BYTES * sizes.entities
         disk += ANSWER_BYTES * sizes.chunks * self.runs_model
-        ram = GRAPH_BYTES_PER_CHUNK * sizes.chunks * (self.settings.graph.source != "none")
+        ram = GRAPH_BYTES_PER_CHUNK * sizes.chunks * (self.source.source != "none")
         return Work(clock.extraction(self.opens()), ram, disk)
 
     def faults(self) -> Iterator[str]:
+        listed = self.source.source == "annotated"
         for path in super().files().values():
-            yield from source_faults(
-                Path(path), "graph.path", listed=self.settings.graph.source == "annotated"
-            )
+            yield from source_faults(Path(path), f"{self.block}.path", listed=listed)
+
+
+class _Graph(_Facts):
+    version = 3
+    reads = ("graph", "data.root")
+    block = "graph"
+    file_sources = ("annotated", "openie")
+    fact_bytes = TRIPLET_BYTES
+
+    def facts_of(self, clock: Clock) -> float:
+        return clock.sizes.triplets
 
 
 class GraphShard(_Graph, ShardTask):
@@ -73,3 +101,35 @@ class Graph(_Graph, ShardedTask):
     entry = "pipeline.stages.graph:run"
     merge_entry = "pipeline.stages.graph:merge"
     shard_kind = GraphShard
+
+
+class _Hypergraph(_Facts):
+    version = 2
+    reads = ("hypergraph", "data.root")
+    block = "hypergraph"
+    file_sources = ("annotated",)
+    fact_bytes = HYPEREDGE_BYTES
+
+    def facts_of(self, clock: Clock) -> float:
+        return clock.sizes.hyperedges
+
+    def upstream(self) -> dict[str, StageTask]:
+        of_triplets = self.settings.hypergraph.source == "triplets"
+        return {**super().upstream(), **({"graph": self.clone(Graph)} if of_triplets else {})}
+
+
+class HypergraphShard(_Hypergraph, ShardTask):
+    """The answers of the model that extracts, for consecutive chunks."""
+
+    stage = "hypergraph-shard"
+    entry = "pipeline.stages.hypergraph:run_shard"
+
+
+class Hypergraph(_Hypergraph, ShardedTask):
+    """The hypergraph of all chunks."""
+
+    stage = "hypergraph"
+    help = "n-ary facts of the passages"
+    entry = "pipeline.stages.hypergraph:run"
+    merge_entry = "pipeline.stages.hypergraph:merge"
+    shard_kind = HypergraphShard

@@ -1,4 +1,4 @@
-"""Embeddings and FAISS indexes: of the graph, and of the hypergraph."""
+"""Embeddings and FAISS indexes: of the graph, and of the hypergraph; the inputs of retrieval."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import model_identity
-from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph
+from tasks.graph import Graph, Hypergraph
 from tasks.opened import Opened, Work, embedder
+from tasks.planning import memory
 from tasks.planning.clock import Clock
-from tasks.planning.memory import dimension, searched
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 _TRAINED_VECTORS = 1_000_000  # at most, that an IVF-PQ index is trained on
@@ -36,8 +35,11 @@ class _Indexing(DivisibleTask):
         time.
         """
         settings, evaluated = self.settings, self.settings.for_evaluation()
-        indexes = {**searched(settings, clock.sizes), **searched(evaluated, clock.sizes)}
-        size, vector = sum(indexes.values()), 4.0 * dimension(settings)
+        indexes = {
+            **memory.searched(settings, clock.sizes),
+            **memory.searched(evaluated, clock.sizes),
+        }
+        size, vector = sum(indexes.values()), 4.0 * memory.dimension(settings)
         return Work(
             clock.encoding(embedder(settings), tokens),
             ram=size + vector * min(texts, _TRAINED_VECTORS),
@@ -103,3 +105,18 @@ class HyperIndex(_HyperIndex, ShardedTask):
     entry = "pipeline.stages.index:run_hyper"
     merge_entry = "pipeline.stages.index:merge_hyper"
     shard_kind = HyperIndexShard
+
+
+def knowledge(task: StageTask) -> dict[str, StageTask]:
+    """The inputs ``corpus``, ``graph`` and ``index`` of a stage that retrieves."""
+    over_hypergraph = task.settings.retrieval.over_hypergraph
+    return {
+        "corpus": task.clone(Corpus),
+        "graph": task.clone(Hypergraph if over_hypergraph else Graph),
+        "index": task.clone(HyperIndex if over_hypergraph else Index),
+    }
+
+
+def searched(task: StageTask) -> dict[str, StageTask]:
+    """The `knowledge` that roll-outs with the task's settings search; none without retrieval."""
+    return {} if task.settings.retrieval.variant == "none" else knowledge(task)

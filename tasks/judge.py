@@ -8,14 +8,13 @@ from typing import ClassVar
 
 from pipeline.config import Judges
 from pipeline.core.errors import ConfigError
-from tasks.base import StageTask
+from tasks.base import TRAJECTORIES, RoundTask, StageTask
 from tasks.evaluate_policy import EvaluatePolicy, OfPolicy
 from tasks.fingerprint import base_model_files, model_identity
 from tasks.opened import Opened, Work, judges, policy_engine
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import ANSWER_BYTES
 from tasks.policy import policy, policy_files
-from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import Sample, sampled
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 from tasks.world import World

@@ -19,18 +19,11 @@ _QUESTION_TOKENS = 50  # with the marks of a chat template
 def roll_out_faults(settings: Config) -> Iterator[str]:
     """Compare the limits of a trajectory with the engine, and the rank of a loaded adapter."""
     engine, sampling = settings.engine, settings.sampling
-    prompt = _prompt_tokens(settings)
     if sampling.max_total_tokens >= engine.max_model_len:
         yield (
             f"sampling.max_total_tokens is {sampling.max_total_tokens}, and engine.max_model_len "
             f"is {engine.max_model_len}, prompt included; raise engine.max_model_len, or lower "
             "sampling.max_total_tokens"
-        )
-    elif prompt + sampling.max_segment_tokens > engine.max_model_len:
-        yield (
-            f"engine.max_model_len is {engine.max_model_len}; the prompt (about {prompt} tokens) "
-            f"and one segment (sampling.max_segment_tokens, {sampling.max_segment_tokens}) need "
-            "more; raise it"
         )
     if engine.kind == "vllm" and engine.adapters == "loaded" and settings.lora.r > LORA_RANKS[-1]:
         yield (

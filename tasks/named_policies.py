@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.config.evaluation import BASE
 from pipeline.config.run import SFT
-from pipeline.core.errors import InputError, SteepError, StoreError
-from pipeline.run.store import MANIFEST, read_manifest
+from pipeline.core.errors import ConfigError, InputError, StoreError
+from pipeline.run.store import Depth
 from tasks.base import StageTask
 from tasks.policy import policy
+from tasks.resolved import RESOLVED
 
 NAMES = "base, sft, the number of a round, RUN:ROUND (such as embedded:2), or a directory"
 _ROUND = re.compile(r"(?:round-)?([0-9]{1,4})")
@@ -68,15 +70,25 @@ def complete_policies(task: StageTask) -> list[NamedPolicy]:
     if not found:
         raise StoreError(
             f"no policy of {task.settings.run_dir} is trained; train one with "
-            f"`{run_command(policy(task, 0))}`, or name another with --policy"
+            f"`{policy(task, 0).run_command()}`, or name another with --policy"
         )
     return found
 
 
-def run_command(task: StageTask) -> str:
-    """The command that makes the output of a stage."""
-    round = [] if task.round_number is None else ["--round", str(task.round_number)]
-    return shlex.join(["steep", "run", task.stage, *round, *task.options])
+def finished(stages: Mapping[str, StageTask]) -> dict[str, Path]:
+    """The directories of stages by name.
+
+    Raises StoreError when one is not complete, with the command that makes the last such stage and
+    what it needs, or when one is damaged.
+    """
+    for stage in reversed(list(stages.values())):
+        if not stage.complete():
+            raise StoreError(
+                f"{stage.label} of {stage.settings.run_dir} is not complete, and a policy is asked "
+                f"with finished questions and indexes; run `{stage.run_command()}` first"
+            )
+        stage.check_output(Depth.SIZES)
+    return {name: stage.directory for name, stage in stages.items()}
 
 
 def _number(text: str) -> int | None:
@@ -97,61 +109,35 @@ def _own(task: StageTask, number: int) -> NamedPolicy:
     if not trained.complete():
         raise StoreError(
             f"policy {name} of {task.settings.run_dir} is not trained: {trained.label} is not "
-            f"complete; make it with `{run_command(trained)}`"
+            f"complete; make it with `{trained.run_command()}`"
         )
     return NamedPolicy(name, trained.directory, str(trained.directory), number)
 
 
 def _of_run(task: StageTask, run: str, number: int) -> NamedPolicy:
-    """The policy after a round of a run: by the run's configuration, else the newest."""
+    """The policy after a round of a run, by the configuration that the run left."""
     places = [Path(run), Path(task.settings.runs_dir) / run]
-    directory = next((place for place in places if (place / "store").is_dir()), None)
+    directory = next((place for place in places if (place / RESOLVED).is_file()), None)
     if directory is None:
         raise InputError(
             f"--policy names run {run}, and neither {places[0]} nor {places[1]} is the directory "
-            f"of a run; expected {NAMES}"
+            f"of a run with its {RESOLVED}; expected {NAMES}"
         )
-    stage, round = ("sft", None) if number == 0 else ("train", number)
-    outputs = _outputs(directory / "store" / stage, round)
-    name = f"{directory.resolve().name}:{f'round-{number}' if number else 'sft'}"
-    if not outputs and number == 0 and (given := _outputs(directory / "store" / "start", None)):
-        outputs, name = given, f"{directory.resolve().name}:start"
-    if not outputs:
-        label = stage if round is None else f"{stage}-{round}"
-        command = ["steep", "run", stage, *(() if round is None else ("--round", str(round)))]
-        raise StoreError(
-            f"policy {name} is not trained: {directory / 'store'} has no complete output of "
-            f"{label}; make it with `{shlex.join(command)}` and the configuration of that run"
-        )
-    if len(outputs) == 1:
-        return NamedPolicy(name, outputs[0], str(outputs[0]))
-    configured = _configured(directory, number)
-    chosen = next((path for path in outputs if configured == path.resolve()), None)
-    why = "of the run's configuration" if chosen else "the newest"
-    chosen = chosen or outputs[0]
-    return NamedPolicy(name, chosen, f"{chosen} ({why} of {len(outputs)})")
+    found = _own(left_by(directory), number)
+    return replace(found, name=f"{directory.resolve().name}:{found.name}", number=None)
 
 
-def _outputs(folder: Path, round: int | None) -> list[Path]:
-    """The complete outputs of a stage, newest first; outputs without a manifest are left out."""
-    dated = []
-    for manifest in folder.glob(f"*/{MANIFEST}"):
-        try:
-            key = read_manifest(manifest.parent)["key"]
-        except StoreError:
-            continue
-        if key["round"] == round:
-            dated.append((-manifest.stat().st_mtime_ns, manifest.parent))
-    return [path for _, path in sorted(dated)]
+def left_by(run: Path) -> StageTask:
+    """A task with the configuration file in a run's directory.
 
-
-def _configured(directory: Path, number: int) -> Path | None:
-    """The output that the ``config.yaml`` in the directory of a run names; None without one."""
-    file = directory / "config.yaml"
-    if not file.is_file():
-        return None
-    try:
-        trained = policy(StageTask(config=str(file)), number)
-        return trained.directory.resolve() if trained.complete() else None
-    except SteepError:  # its files have moved, or an earlier version wrote it
-        return None
+    Raises FileNotFoundError without a file, and ConfigError when it belongs to another run.
+    """
+    path = run / RESOLVED
+    if not path.exists():
+        raise FileNotFoundError(path)
+    task = StageTask(config=str(path))
+    if task.settings.name != run.name:
+        raise ConfigError(f"{path}: name is {task.settings.name}, so it is of another run")
+    if task.settings.run_dir.resolve() != run.resolve():  # moved, or made from another directory
+        task = StageTask(config=str(path), overrides=(f"runs_dir={json.dumps(str(run.parent))}",))
+    return task

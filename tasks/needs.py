@@ -6,28 +6,13 @@ and `tasks.planning` counts with the same numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from pipeline.config.machine_choices import processes_on
+from pipeline.core.errors import ConfigError
 from tasks.base import StageTask
-from tasks.opened import Opened, Training
+from tasks.opened import Needs, Opened, Training
 from tasks.sharding import shards_of
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The GPUs and CPU threads of a stage.
-
-    Attributes:
-        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
-        threads: CPU threads that it asks for at least, one for each process that computes.
-        setting: the setting that decides ``gpus``, for messages.
-    """
-
-    gpus: int = 0
-    threads: int = 1
-    setting: str = ""
-
 
 NOTHING = Needs()
 
@@ -57,3 +42,24 @@ def imports_of(task: StageTask) -> tuple[str, ...]:
     """Heavy modules that the stage of ``task`` imports; none for a divided stage."""
     opened = () if shards_of(task) else task.opens()
     return tuple(dict.fromkeys(name for one in opened for name in one.imports))
+
+
+def need_faults(task: StageTask) -> Iterator[str]:
+    """A sentence if the stage, or a shard of it, asks for more GPUs than the setting ``gpus``.
+
+    Training on several machines may ask for this number on each machine.
+    """
+    gpus = task.run_settings.gpus
+    one = next(iter(shards_of(task).values()), task)
+    asked, limit = needs(one, gpus), gpus * task.machines
+    if gpus and asked.gpus > limit:
+        yield (
+            f"{asked.setting} is {asked.gpus}, and gpus is {gpus}, so stage {task.label} would "
+            f"never start; set {asked.setting} to at most {limit}, or raise gpus"
+        )
+
+
+def check_needs(tasks: Iterable[StageTask]) -> None:
+    """Raise ConfigError when a stage asks for more GPUs than the run has, naming the setting."""
+    for fault in (fault for task in tasks for fault in need_faults(task)):
+        raise ConfigError(fault)

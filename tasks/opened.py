@@ -198,6 +198,21 @@ class Remote(Opened):
 
 
 @dataclass(frozen=True)
+class Needs:
+    """The GPUs and CPU threads of a stage.
+
+    Attributes:
+        gpus: GPUs that the stage uses if it runs on GPUs; 0 for a stage that loads no model.
+        threads: CPU threads that it asks for at least, one for each process that computes.
+        setting: the setting that decides ``gpus``, for messages.
+    """
+
+    gpus: int = 0
+    threads: int = 1
+    setting: str = ""
+
+
+@dataclass(frozen=True)
 class Work:
     """The work of one stage: GPU seconds, RAM (besides its models) and output, in bytes."""
 

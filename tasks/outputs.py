@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run.store import Manifests, content_key, content_of
+from pipeline.run.store import content_key, content_of, manifest_of, with_content
 
 if TYPE_CHECKING:
     from tasks.base import StageTask
-
-_MANIFESTS = Manifests()
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Outputs:
     def _find(self, task: StageTask) -> Output | None:
         own = task.store.directory(task.key)
         if task.store.complete(task.key):
-            manifest = _MANIFESTS.of(own)
+            manifest = manifest_of(own)
             # A damaged manifest is reported where the output is read.
             made_from = None if manifest is None else manifest.get("content_key")
             if made_from is None or self.content_key(task) in (made_from, None):
@@ -51,7 +49,7 @@ class Outputs:
         wanted = self.content_key(task) if task.reusable else None
         if wanted is None:
             return None
-        other = _MANIFESTS.with_content(task.store, task.stage, wanted)
+        other = with_content(task.store, task.stage, wanted)
         return None if other is None else Output(other, reused=True)
 
     def content_key(self, task: StageTask) -> str | None:
@@ -72,7 +70,7 @@ class Outputs:
         contents = {}
         for name, upstream in task.inputs.items():
             output = self.of(upstream)
-            manifest = None if output is None else _MANIFESTS.of(output.directory)
+            manifest = None if output is None else manifest_of(output.directory)
             if manifest is None:
                 return None
             content = content_of(manifest, task.input_files.get(name, ("*",)))

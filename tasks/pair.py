@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tasks.base import LightTask, StageTask
-from tasks.rounds import TRAJECTORIES, RoundTask
+from tasks.base import TRAJECTORIES, LightTask, RoundTask, StageTask
 from tasks.score import Score
 
 

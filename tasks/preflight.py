@@ -16,7 +16,6 @@ from pipeline.run.store import Depth
 from pipeline.stages.files.training_data import PREFLIGHT, as_json, round_facts
 from pipeline.training.preflight import Check
 from tasks.base import StageTask, walk
-from tasks.named_policies import run_command
 from tasks.sft import Sft
 from tasks.train import Train
 
@@ -45,7 +44,7 @@ def checked_data(report: StageTask, round: int | None = None) -> list[CheckedDat
         first = (chosen or stages or [report])[0]
         raise StoreError(
             f"no training data of {report.settings.run_dir} is finished; make some with "
-            f"`{run_command(_data(first))}`"
+            f"`{_data(first).run_command()}`"
         )
     return found
 
@@ -60,7 +59,7 @@ def _of_round(task: Train) -> CheckedData | None:
     data = _data(task)
     if not data.complete():
         return None
-    data.check_output(Depth.FOOTERS)
+    data.check_output(Depth.SIZES)
     settings = task.settings
     questions = {
         name: Path(directory)

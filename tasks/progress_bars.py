@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from pipeline.run.progress import ProgressRecord, duration, read_progress
 from tasks.base import StageTask, aligned, timed
@@ -99,32 +99,41 @@ def bars(running: Running) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
-    with _printed_lines() as (screen, lines):
-        console = Console(file=screen)
-        live = Live(
-            get_renderable=lambda: table_of(running()),
-            console=console,
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        with live:
-            console.show_cursor(True)  # so that a kill leaves the terminal as it was
-            printer = threading.Thread(target=_print_above, args=(lines, console), daemon=True)
-            printer.start()
-            try:
-                yield
-            finally:
-                lines.restore()
-                printer.join(_DRAIN)
+    lines = _Lines()
+    console = Console(file=lines.screen)
+    live = Live(
+        get_renderable=lambda: table_of(running()),
+        console=console,
+        refresh_per_second=2,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    printer = threading.Thread(target=_print_above, args=(lines, console), daemon=True)
+    with lines.screen:
+        try:
+            with live:
+                console.show_cursor(True)  # so that a kill leaves the terminal as it was
+                printer.start()
+                try:
+                    yield
+                finally:
+                    lines.restore()
+                    printer.join(_DRAIN)
+        finally:
+            lines.restore()
 
 
 class _Lines:
-    """Replaces standard output and standard error by a pipe, if they are a terminal."""
+    """Replaces standard output and standard error by a pipe, if they are a terminal.
+
+    ``screen`` is the terminal, and ``stream`` has the lines that this process and its children
+    print.
+    """
 
     def __init__(self) -> None:
         _flush()
+        self.screen = os.fdopen(os.dup(1), "w", encoding="utf-8")
         self._saved = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}
         reading, writing = os.pipe()
         for number in self._saved:
@@ -139,17 +148,6 @@ class _Lines:
             number, descriptor = self._saved.popitem()
             os.dup2(descriptor, number)
             os.close(descriptor)
-
-
-@contextmanager
-def _printed_lines() -> Iterator[tuple[IO[str], _Lines]]:
-    """The terminal, and the lines that this process and its children print in the block."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as screen:
-        lines = _Lines()
-        try:
-            yield screen, lines
-        finally:
-            lines.restore()
 
 
 def _print_above(lines: _Lines, console: Console) -> None:

@@ -19,7 +19,7 @@ from pipeline.corpus.first_records import is_small, question_faults
 from pipeline.corpus.questions.load import Notes
 from pipeline.stages.questions import TRAINED, lines_of, read_split
 from tasks.base import LightTask, StageTask
-from tasks.data_files import DataTask
+from tasks.world import DataTask
 
 # Later stages read this file; ``overlap.json`` is for people.
 QUESTIONS_READ = {"questions": ("questions.parquet",)}

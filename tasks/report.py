@@ -7,13 +7,11 @@ from typing import Any
 
 from pipeline.config.writing import differing_settings
 from pipeline.core.atomic import replacing
-from pipeline.core.errors import StoreError
-from pipeline.run.failures import explain_os_error
 from tasks.base import LightTask, StageTask
 from tasks.evaluate import Evaluate, evaluated_policies
 from tasks.evaluate_policy import EvaluatePolicy
+from tasks.index import searched
 from tasks.judge import Judge, JudgePolicy
-from tasks.knowledge import searched
 from tasks.pair import Pair
 from tasks.policy import policy
 from tasks.questions import SPLITS, questions
@@ -73,15 +71,9 @@ class Report(LightTask):
         return needs
 
     def publish(self) -> None:
-        """Copy the page and the numbers to the run's directory, if they differ.
-
-        Raises StoreError when they cannot be written.
-        """
+        """Copy the page and the numbers to the run's directory, if they differ."""
         for name in ("report.html", "metrics.json", "report.json"):
             source, target = self.directory / name, self.settings.run_dir / name
-            try:
-                if not target.is_file() or target.read_bytes() != source.read_bytes():
-                    with replacing(target) as temporary:
-                        shutil.copyfile(source, temporary)
-            except OSError as error:
-                raise StoreError(explain_os_error(error, target)) from None
+            if not target.is_file() or target.read_bytes() != source.read_bytes():
+                with replacing(target) as temporary:
+                    shutil.copyfile(source, temporary)

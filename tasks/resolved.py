@@ -13,7 +13,6 @@ from pipeline.config.machine_choices import DTYPES, Resolved, read_dtypes
 from pipeline.config.writing import as_yaml
 from pipeline.core.atomic import write_json, write_text
 from pipeline.core.errors import StoreError
-from pipeline.run.failures import explain_os_error
 
 RESOLVED = "config.yaml"
 _HEADER = """\
@@ -23,25 +22,18 @@ _HEADER = """\
 
 
 def write_resolved(settings: Config) -> Path:
-    """Write the configuration to the run's directory unless it is there; returns the file.
-
-    Raises StoreError when it cannot be written.
-    """
+    """Write the configuration to the run's directory unless it is there; returns the file."""
     path = settings.run_dir / RESOLVED
     text = _HEADER + as_yaml(settings)
-    try:
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_text(path, text)
-    except OSError as error:
-        raise StoreError(explain_os_error(error, path)) from None
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
     return path
 
 
 def keep_dtypes(resolved: Resolved) -> str | None:
     """Keep the choice of ``dtype: auto`` for the rest of the run; returns a line if it is new.
 
-    Raises StoreError when another process has decided otherwise meanwhile, or the file cannot be
-    written.
+    Raises StoreError when another process has decided otherwise meanwhile.
     """
     path = resolved.settings.run_dir / DTYPES
     kept = read_dtypes(path)
@@ -51,9 +43,6 @@ def keep_dtypes(resolved: Resolved) -> str | None:
         )
     if resolved.dtypes.keys() <= kept.keys():
         return None
-    try:
-        write_json(path, {**kept, **resolved.dtypes})
-    except OSError as error:
-        raise StoreError(explain_os_error(error, path)) from None
+    write_json(path, {**kept, **resolved.dtypes})
     chosen = ", ".join(f"{name} {dtype}" for name, dtype in resolved.dtypes.items())
     return f"auto is {chosen} (kept in {path})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ from pipeline.run.progress import FailureRecord
 from pipeline.run.removal import Cleaning
 from pipeline.run.store import Depth
 from pipeline.training.trackers import check_trackers
-from tasks.base import STAGES, StageTask, aligned, say, walk
-from tasks.build import build, check_needs, told_once
+from tasks.base import STAGES, RoundTask, StageTask, aligned, say, walk
+from tasks.build import build, preloaded, told_once
 from tasks.evaluate_policy import OfPolicy
 from tasks.execution.leases import Capacity
 from tasks.execution.start import check_execution
-from tasks.folders import check_folders, check_writable
+from tasks.folders import check_folders
+from tasks.needs import check_needs
 from tasks.opened import Training
-from tasks.preloading import preloaded
 from tasks.progress_bars import shown
 from tasks.resolved import keep_dtypes, write_resolved
-from tasks.rounds import RoundTask
-from tasks.sharding import ShardedTask, unused_work
+from tasks.sharding import ShardedTask
 
 
 class RunFailed(SteepError, RuntimeError):
@@ -95,8 +94,8 @@ def run(
     are checked before the first of them, as by ``steep check``. Raises RunFailed with the message
     of every failed stage; complete stages stay complete. Raises before anything runs: RunRefused
     with every fault of the checks, ConfigError for fewer than one worker and for too few GPUs,
-    StoreError when an output that would be read is damaged, a directory cannot be written, or
-    another process runs the stage with ``force``.
+    StoreError when an output that would be read is damaged, or another process runs the stage with
+    ``force``.
     """
     if workers is not None and workers < 1:
         raise ConfigError(
@@ -111,13 +110,12 @@ def run(
             todo = [needed for needed in tasks if needed is task or not needed.complete()]
             if check:
                 _check(tasks, todo)
-            local = task.run_settings.execution.kind == "local"
-            capacity = (Capacity.of if local else Capacity.expected)(task.run_settings, workers)
-            check_needs(todo, capacity)
+            capacity = Capacity.of(task.run_settings, workers)
+            check_needs(todo)
             if kept := keep_dtypes(task.resolved):
                 say(aligned("plan", kept))
             _run(todo, capacity, force)
-        task.check_output(Depth.FOOTERS)
+        task.check_output(Depth.SIZES)
         task.publish()
         return task.directory
 
@@ -182,18 +180,18 @@ def _run(todo: list[StageTask], capacity: Capacity, force: bool) -> None:
     if any(isinstance(one, Training) for needed in todo for one in needed.opens()):
         check_trackers(task.settings.trackers)
     check_execution(task.settings)
-    run_dir = task.settings.run_dir
-    check_writable({run_dir / "logs", *(needed.store.root for needed in todo)})
     inputs = {read.task_id: read for needed in todo for read in needed.requires().values()}
     for read in inputs.values():
-        read.check_output(Depth.FOOTERS)
+        read.check_output(Depth.SIZES)
     if force and isinstance(task, ShardedTask):
         task.discard_shards()
-    for line in unused_work(todo):
-        say(f"warning: {line}")
     task.forced = force
     try:
-        with shown(todo), preloaded(todo):
+        with ExitStack() as stack:
+            for store in {needed.store for needed in [*todo, *inputs.values()]}:
+                stack.enter_context(store.used())  # `steep gc` then removes nothing
+            stack.enter_context(shown(todo))
+            stack.enter_context(preloaded(todo))
             failures = build(task, todo, capacity)
     finally:
         task.forced = False

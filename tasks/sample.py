@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tasks.base import StageTask
+from tasks.base import RoundTask, StageTask
 from tasks.fingerprint import base_model_files, model_identity
-from tasks.knowledge import searched
+from tasks.index import searched
 from tasks.limits import roll_out_faults
 from tasks.opened import Opened, Work, policy_engine, retrieval
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
 from tasks.questions import QUESTIONS_READ, questions
-from tasks.rounds import RoundTask
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 ROLL_OUT = (
@@ -84,13 +83,10 @@ class RollOutTask(DivisibleTask):
 
 
 class _Sampling(RoundTask, RollOutTask):
+    shards_block = "sampling"
     version = 2
     entry = "pipeline.stages.sample:run"
     reads = ("sampling", *ROLL_OUT)
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.sampling.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tasks.base import StageTask
+from tasks.base import TRAJECTORIES, RoundTask, StageTask
 from tasks.fingerprint import model_identity
+from tasks.index import knowledge
 from tasks.judge import Judge
-from tasks.knowledge import knowledge
 from tasks.opened import Opened, Work, reranker
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import TRAJECTORY_BYTES
 from tasks.policy import policy, policy_files
-from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.sample import ROLL_OUT, Sample, roll_out_files, roll_out_models, sampled
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 
 class _Scoring(RoundTask, DivisibleTask):
+    shards_block = "sampling"
     entry = "pipeline.stages.score:run"
     reads = ("rewards.kind", "sampling.shards")
     reads_at_times = (
@@ -27,10 +27,6 @@ class _Scoring(RoundTask, DivisibleTask):
         "index.embedder",
         *("sampling", *ROLL_OUT),
     )
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.sampling.shards
 
     @property
     def input_files(self) -> Mapping[str, tuple[str, ...]]:

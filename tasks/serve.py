@@ -8,7 +8,7 @@ from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.store import Depth, read_manifest
 from tasks.base import StageTask, say
 from tasks.fingerprint import model_identity
-from tasks.knowledge import knowledge
+from tasks.index import knowledge
 from tasks.run import run
 
 
@@ -40,7 +40,7 @@ def serve_retrieval(index: StageTask, host: str, port: int, allow_host: Sequence
         directory = run(index)
         stages = {**index.upstream(), "index": index}
         for task in stages.values():
-            task.check_output(Depth.FOOTERS)
+            task.check_output(Depth.SIZES)
         fingerprints = {name: task.key.fingerprint for name, task in stages.items()}
         identity = RetrievalIdentity.from_settings(
             settings.retrieval, fingerprints, _reranker(index)

@@ -9,27 +9,22 @@ from typing import Any
 from tasks.base import StageTask
 from tasks.corpus import Corpus
 from tasks.fingerprint import base_model_files, model_identity
-from tasks.graph import Graph
-from tasks.hypergraph import Hypergraph
+from tasks.graph import Graph, Hypergraph
 from tasks.opened import Opened, Work, chat, policy_engine
 from tasks.planning.clock import Clock
 from tasks.planning.sizes import ANSWER_BYTES
 from tasks.questions import QUESTIONS_READ, questions
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
-from tasks.supply import supply_faults
 
 
 class _SftData(DivisibleTask):
+    shards_block = "sft_data"
     version = 5
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
         *("retrieval.variant", "engine", "model"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.sft_data.shards
 
     @property
     def runs_model(self) -> bool:
@@ -103,9 +98,6 @@ class _SftData(DivisibleTask):
         asked = (one for one in self.opens() if one.turn == 0)
         each = sum(clock.answer(one, a.helper_tokens, a.helper_written) for one in asked)
         return Work(examples * each, disk=10 * ANSWER_BYTES * examples)
-
-    def faults(self) -> Iterator[str]:
-        yield from supply_faults(self.settings)
 
 
 class SftDataShard(_SftData, ShardTask):

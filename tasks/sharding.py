@@ -9,25 +9,17 @@ stage: its output stays complete under another number.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import luigi
 
-from pipeline.run.store import Store, holds_checkpoints
 from tasks.base import StageTask
-
-_MOST = 64  # shards; larger numbers are not tried, because every fingerprint takes 0.1 ms
 
 
 class DivisibleTask(StageTask):
     """Base of a divisible stage and of its shards."""
 
-    @property
-    def own_shards(self) -> int | None:
-        """The number of shards in the stage's block of settings; None: as the run says."""
-        return None
+    shards_block: ClassVar[str] = ""  # a block of settings with its own number of shards
 
     @property
     def runs_model(self) -> bool:
@@ -39,7 +31,8 @@ class DivisibleTask(StageTask):
         """The number of shards; 1 when the stage is not divided."""
         if not self.runs_model:
             return 1
-        return self.settings.shards if self.own_shards is None else self.own_shards
+        own = getattr(self.settings, self.shards_block).shards if self.shards_block else None
+        return self.settings.shards if own is None else int(own)
 
 
 class ShardedTask(DivisibleTask):
@@ -102,11 +95,7 @@ class ShardTask(DivisibleTask):
     @property
     def remake_command(self) -> str:
         """Remove the shard's output and run the whole stage: no command names a shard."""
-        again = ["steep", "run", self.whole]
-        if self.round_number is not None:
-            again += ["--round", str(self.round_number)]
-        again += self.options
-        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {shlex.join(again)}"
+        return f"{shlex.join(['rm', '-r', str(self.directory)])} && {self.run_command()}"
 
     def start(self) -> None:
         self.execute(self.entry, self.input_directories(), self.shard_number, self.shard_count)
@@ -115,54 +104,3 @@ class ShardTask(DivisibleTask):
 def shards_of(task: StageTask) -> dict[str, StageTask]:
     """The shards that the stage of ``task`` is divided into; none when it is not divided."""
     return task.shards() if isinstance(task, ShardedTask) else {}
-
-
-def unused_work(tasks: Iterable[StageTask]) -> Iterator[str]:
-    """A sentence for each incomplete stage that would repeat work of another division."""
-    for task in tasks:
-        if not isinstance(task, ShardedTask) or task.complete():
-            continue
-        now = task.shard_count
-        for count, worked in sorted(_divisions(task).items()):
-            had = "the undivided stage" if count == 1 else f"{worked} of {count} shards"
-            asked = "undivided" if now == 1 else f"in {now} shards"
-            yield (
-                f"{task.label}: checkpoints or outputs of {had} are there, and it runs {asked} "
-                f"now, which makes their work again; set its number of shards to {count} to "
-                "continue from them"
-            )
-
-
-def _divisions(task: ShardedTask) -> dict[int, int]:
-    """The other numbers of shards with work in the store, and how many shards have some."""
-    found: dict[int, int] = {}
-    shards = list(task.shards().values())
-    # If all shards of a divided stage are complete, its checkpoints belong to the join.
-    if not all(shard.complete() for shard in shards) and holds_checkpoints(
-        task.store.checkpoint_dir(task.key)
-    ):
-        found[1] = 1
-    worked = _fingerprints(task.store, task.shard_kind.stage)
-    worked -= {shard.key.fingerprint for shard in shards}
-    key = task.shard(0).key
-    for count in range(2, _MOST + 1):
-        if not worked:
-            break
-        own = {
-            replace(
-                key, settings={**key.settings, "shard": {"number": number, "of": count}}
-            ).fingerprint
-            for number in range(count)
-        }
-        if own & worked:
-            found[count] = len(own & worked)
-            worked -= own
-    return found
-
-
-def _fingerprints(store: Store, stage: str) -> set[str]:
-    """The fingerprints of a stage with an output or with checkpoints."""
-    folder = store.root / stage
-    completed = {path.name for path in store.completed(stage)}
-    partial = {path.stem for path in folder.glob("*.partial") if holds_checkpoints(path)}
-    return completed | partial

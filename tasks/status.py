@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core.errors import StoreError
-from pipeline.run.progress import ProgressRecord, read_failure, read_progress
+from pipeline.run.progress import read_failure, read_progress
 from pipeline.run.store import (
     MANIFEST,
     Depth,
@@ -26,6 +26,8 @@ from tasks.run import stage_names
 from tasks.sharding import ShardedTask, ShardTask
 
 _NAMED = 2  # upstream stages in the message of a stale stage
+
+State = Literal["done", "reused", "stale", "missing", "running", "failed"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class StageState:
     """
 
     label: str
-    state: Literal["done", "reused", "stale", "missing", "running", "failed"]
+    state: State
     counts: dict[str, int]
     wall_seconds: float | None
     directory: str
@@ -50,20 +52,6 @@ class StageState:
     remake: str | None = None
     progress: dict[str, Any] | None = None
     message: str | None = None
-
-
-@dataclass(frozen=True)
-class Verification:
-    """One completed output as ``steep verify`` shows it.
-
-    ``damage`` has one line for each problem, and ``remake`` is the command that makes damaged
-    output again.
-    """
-
-    label: str
-    directory: str
-    damage: list[str]
-    remake: str | None
 
 
 def status(task: StageTask) -> list[StageState]:
@@ -92,113 +80,104 @@ def _state(task: StageTask, output: Output | None) -> StageState:
     else:
         manifest, remake = read_manifest(output.directory), None
     counts, seconds = manifest["counts"], manifest.get("wall_seconds")
-    state: Literal["done", "reused"] = "reused" if output.reused else "done"
+    state: State = "reused" if output.reused else "done"
     return StageState(task.label, state, counts, seconds, str(output.directory), damage, remake)
 
 
 def _unfinished(task: StageTask) -> StageState:
     """The state of a stage without complete output."""
-    store, key, directory = task.store, task.key, str(task.directory)
-    progress = read_progress(store.progress_file(key))
-    if progress is not None and store.in_use(key):
-        return StageState(
-            task.label, "running", {}, None, directory,
-            progress=progress.to_json(), message=progress.sentence(),
-        )  # fmt: skip
-    stopped = None if progress is None else replace(progress, rate=None)  # it has none any more
-    reached = None if stopped is None else stopped.to_json()
-    if failure := read_failure(store.failure_file(key)):
-        log = f" (log: {failure.log})" if failure.log else ""
-        return StageState(
-            task.label, "failed", {}, None, directory,
-            progress=reached, message=f"{failure.message}{log}",
-        )  # fmt: skip
+    store, key = task.store, task.key
+    progress, message = read_progress(store.progress_file(key)), None
     earlier = store.manifests(task.stage, task.round_number)
-    if stopped is not None:
-        message: str | None = _what_a_stop_left(task, stopped)
+    state: State = "stale" if earlier else "missing"
+    if progress is not None and store.in_use(key):
+        state, message = "running", progress.sentence()
     else:
-        message = _what_changed(task, earlier[0]) if earlier else None
-    return StageState(
-        task.label, "stale" if earlier else "missing", {}, None, directory,
-        progress=reached, message=message,
-    )  # fmt: skip
+        progress = None if progress is None else replace(progress, rate=None)  # it has none now
+        if failure := read_failure(store.failure_file(key)):
+            log = f" (log: {failure.log})" if failure.log else ""
+            state, message = "failed", f"{failure.message}{log}"
+        elif progress is not None:
+            kept = holds_checkpoints(store.checkpoint_dir(key))
+            then = "it continues from its checkpoints" if kept else "it starts again"
+            where = f"at {progress.sentence()}" if progress.unit else "before its work began"
+            message = f"stopped {where}; {then}"
+        elif earlier:
+            message = "; ".join(_changes(task, earlier[0])[0]) or None
+    shown = None if progress is None else progress.to_json()
+    directory = str(task.directory)
+    return StageState(task.label, state, {}, None, directory, progress=shown, message=message)
 
 
-def _what_a_stop_left(task: StageTask, progress: ProgressRecord) -> str:
-    checkpoints = task.store.checkpoint_dir(task.key)
-    kept = holds_checkpoints(checkpoints)
-    then = "it continues from its checkpoints" if kept else "it starts again"
-    where = f" at {progress.sentence()}" if progress.unit else " before its work began"
-    return f"stopped{where}; {then}"
+def _changes(task: StageTask, manifest: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The own changes of a stage since an output, and the names of the inputs that changed.
 
-
-def _what_changed(task: StageTask, manifest: dict[str, Any]) -> str | None:
-    """The stage's own changes; if there are none, the upstream stages that changed."""
-    own, upstream = [], []
+    If the stage itself is as before, the first list says which stages it follows.
+    """
+    own, names = [], []
     for line in differences(task.key, manifest):
-        kind, _, rest = line.partition(" stage ")
-        name = rest.partition(":")[0]
-        if kind == "upstream":
-            needed = task.inputs.get(name)
-            upstream.append(needed.label if needed is not None else name)
+        name = line.removeprefix("upstream stage ").partition(":")[0]
+        if line.startswith("upstream stage ") and name in task.inputs:
+            names.append(name)
         else:
             own.append(line)
-    if own or not upstream:
-        return "; ".join(own or _other_contents(task)) or None
-    named, others = upstream[:_NAMED], len(upstream) - _NAMED
-    more = f" and {others} more" if others > 0 else ""
-    return f"follows {', '.join(named)}{more}"
+    if not own and names:
+        labels = [task.inputs[name].label for name in names]
+        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+        own = [f"follows {', '.join(labels[:_NAMED])}{more}"]
+    return own or _other_contents(task), names
 
 
-def verify(task: StageTask) -> list[Verification]:
-    """Check every completed output that ``task`` needs, with contents, in running order."""
-    return [_verification(needed) for needed in walk(task) if needed.complete()]
-
-
-def _verification(task: StageTask) -> Verification:
-    damage = problems(task.directory, Depth.HASHES)
-    remake = task.remake_command if damage else None
-    return Verification(task.label, str(task.directory), damage, remake)
+def verify(task: StageTask) -> list[StageState]:
+    """The completed outputs that ``task`` needs, in running order; their contents are checked."""
+    rows = []
+    for needed in walk(task):
+        if needed.complete():
+            damage = problems(needed.directory, Depth.HASHES)
+            remake = needed.remake_command if damage else None
+            place = str(needed.directory)
+            rows.append(StageState(needed.label, "done", {}, None, place, damage, remake))
+    return rows
 
 
 def why(task: StageTask) -> list[str]:
     """The settings, files or upstream stages whose change makes ``task`` run again.
 
-    Lines below a changed upstream stage give its own changes; each change is told once. A stage
-    that is done gives the settings that would execute it in another way.
+    There is a line for each change, and for each stage between a change and ``task``. A stage that
+    is done gives the settings that would execute it in another way.
     """
     output = task.found()
-    if output is not None:
-        if damage := problems(output.directory, Depth.SIZES):
-            return [f"{task.label}: damaged: {line}" for line in damage] + [
-                f"{task.label}: make it again: {task.remake_command}"
-            ]
-        if output.reused:
-            return [
-                f"{task.label}: reused; nothing would run, because its inputs have the content "
-                f"that {output.directory} was made from"
-            ]
-        return [f"{task.label}: done; nothing would run", *_other_execution(task)]
-    earlier = task.store.manifests(task.stage, task.round_number)
-    if not earlier:
-        return [f"{task.label}: never completed with any settings"]
-    lines = [f"{task.label}: {line}" for line in _other_contents(task)]
-    for line in differences(task.key, earlier[0]):
-        kind, _, rest = line.partition(" stage ")
-        name = rest.partition(":")[0]
-        if kind == "upstream" and name in task.inputs:
-            upstream = task.inputs[name]
-            causes = [
-                line
-                for cause in _cause(upstream, earlier[0]["key"]["inputs"].get(name))
-                if (line := f"  {cause}") not in lines
-            ]
-            same = "" if causes else ", by a cause that is named above"
-            lines.append(f"{task.label}: upstream stage {upstream.label} changed{same}")
-            lines.extend(dict.fromkeys(causes))
+    if output is None:
+        earlier = task.store.manifests(task.stage, task.round_number)
+        if not earlier:
+            return [f"{task.label}: never completed with any settings"]
+        return list(_causes(task, earlier[0], {task.task_id}))
+    if damage := problems(output.directory, Depth.SIZES):
+        remake = f"{task.label}: make it again: {task.remake_command}"
+        return [*(f"{task.label}: damaged: {line}" for line in damage), remake]
+    if output.reused:
+        return [
+            f"{task.label}: reused; nothing would run, because its inputs have the content that "
+            f"{output.directory} was made from"
+        ]
+    return [f"{task.label}: done; nothing would run", *_other_execution(task)]
+
+
+def _causes(task: StageTask, manifest: dict[str, Any], told: set[str]) -> Iterator[str]:
+    """The changes of a stage since an output, and of the stages above it that are not yet told."""
+    own, names = _changes(task, manifest)
+    yield from (f"{task.label}: {line}" for line in own)
+    for name in names:
+        needed, old = task.inputs[name], manifest["key"]["inputs"].get(name)
+        made = needed.store.manifests(needed.stage, needed.round_number)
+        then = next((one for one in made if one["fingerprint"] == old), None)
+        if needed.task_id in told:
+            continue
+        told.add(needed.task_id)
+        if then is None:
+            yield f"{needed.label}: its earlier output was removed, so its changes are unknown"
         else:
-            lines.append(f"{task.label}: {line}")
-    return lines
+            yield from _causes(needed, then, told)
 
 
 def _other_contents(task: StageTask) -> list[str]:
@@ -223,22 +202,6 @@ def _other_execution(task: StageTask) -> list[str]:
         for name in sorted(before.keys() & now.keys())
         if before[name] != now[name]
     ]
-
-
-def _cause(task: StageTask, old_fingerprint: str | None) -> list[str]:
-    """The differences between a stage and its output under an older fingerprint."""
-    for manifest in task.store.manifests(task.stage, task.round_number):
-        if manifest["fingerprint"] == old_fingerprint:
-            lines = []
-            for line in differences(task.key, manifest):
-                name = line.partition(" stage ")[2].partition(":")[0]
-                if line.startswith("upstream") and name in task.inputs:
-                    below = manifest["key"]["inputs"].get(name)
-                    lines.extend(_cause(task.inputs[name], below))
-                else:
-                    lines.append(f"{task.label}: {line}")
-            return lines
-    return [f"{task.label}: its earlier output was removed, so its changes are unknown"]
 
 
 def complete_outputs(report: StageTask) -> dict[str, Path]:

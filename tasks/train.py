@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import for_round
-from tasks.base import StageTask
+from tasks.base import TRAJECTORIES, RoundTask, StageTask
 from tasks.fingerprint import base_model_files
 from tasks.limits import over_long_faults, trainer_faults
 from tasks.opened import Opened, Work, training
@@ -15,7 +15,6 @@ from tasks.pair import Pair
 from tasks.planning.clock import Clock
 from tasks.policy import ADAPTER, policy, policy_files
 from tasks.questions import questions
-from tasks.rounds import TRAJECTORIES, RoundTask
 from tasks.score import Score
 from tasks.sft import SPARE_RAM, Sft
 

@@ -74,7 +74,7 @@ def preview(
             f"configuration of the run with --config, or run: steep run score --round {number} "
             f"--config {file}"
         )
-    score.check_output(Depth.FOOTERS)
+    score.check_output(Depth.SIZES)
     with TemporaryDirectory(prefix="steep-pair-") as name:
         scored = score.directory
         if settings.rewards != own.settings.rewards:

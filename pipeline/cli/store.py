@@ -49,14 +49,6 @@ def gc(
         typer.Option(help="examine all runs below this directory, by the config.yaml of each"),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="remove the listed outputs")] = False,
-    recent: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="minutes in which other settings must not have written to a store, as they may "
-            "still be running",
-        ),
-    ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """List outputs that no configuration names; with --remove, remove them."""
@@ -68,7 +60,7 @@ def gc(
     from tasks.gc import collect
 
     reports = [choice.task() for choice in choices]
-    found = collect(reports, runs, removing=remove, recent_minutes=recent)
+    found = collect(reports, runs, removing=remove)
     if as_json:
         print_json([dataclasses.asdict(row) for row in found.rows])
     else:
@@ -90,8 +82,6 @@ def _print(found: Collection, removing: bool) -> None:
                 made, row.stage, decimal(row.bytes), _age(row.age_seconds), place, row.reason, *done
             )
         console().print(made)
-    for path, size in found.caches.items():
-        typer.echo(f"cache {os.path.relpath(path)}: {decimal(size)}, used by all runs and kept")
     rows = [row for row in found.rows if row.removed] if removing else found.rows
     total = decimal(sum(row.bytes for row in rows))
     if removing:

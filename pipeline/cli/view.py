@@ -119,9 +119,7 @@ def _output(chosen: Chosen, stage: str, round: int | None) -> Path:
     """The file of records of a complete stage."""
     task = chosen.task(stage, round)
     if not task.complete():
-        from tasks.named_policies import run_command
-
-        raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
+        raise StoreError(f"{task.label} is not done; run: {task.run_command()}")
     return _record_file(task.directory)
 
 

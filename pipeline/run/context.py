@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, TypeAdapter
 
 from pipeline.config import Config
 from pipeline.core.errors import InputError
@@ -26,10 +29,9 @@ class StageContext:
     temporary directory that the store renames when the stage returns. ``checkpoint_dir`` survives a
     kill and holds checkpoints. ``key`` holds everything that the stage's fingerprint covers; None
     outside a store. ``notes`` are copied into the manifest: choices that the stage made, by name.
-    So is ``work``: amounts of the work that the stage did, by name (``trajectories``, more work
-    would not repeat. ``facts`` is information from the task besides the settings; it does not enter
-    the fingerprint. ``progress`` takes reports on how far the stage is, and ignores them outside a
-    run.
+    So is ``work``: amounts of the work that the stage did, by name. ``facts`` is information from
+    the task besides the settings; it does not enter the fingerprint. ``progress`` takes reports on
+    how far the stage is, and ignores them outside a run.
     """
 
     config: Config
@@ -47,6 +49,8 @@ class StageContext:
     facts: dict[str, Any] = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress, compare=False)
 
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)  # Progress
+
     @property
     def models(self) -> Models:
         """Opens the language models of the configuration."""
@@ -57,42 +61,17 @@ class StageContext:
 
     def to_json(self) -> dict[str, Any]:
         """The context as JSON values, for a file that another process reads."""
-        return {
-            "config": self.config.model_dump(mode="json"),
-            "stage": self.stage,
-            "output": str(self.output),
-            "checkpoint_dir": str(self.checkpoint_dir),
-            "inputs": {name: str(directory) for name, directory in self.inputs.items()},
-            "round": self.round,
-            "seed": self.seed,
-            "shard": self.shard,
-            "shards": self.shards,
-            "key": None if self.key is None else asdict(self.key),
-            "notes": self.notes,
-            "progress": (
-                str(self.progress.path) if isinstance(self.progress, ProgressFile) else None
-            ),
-            "work": self.work,
-            "facts": self.facts,
-        }
+        values: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude={"progress"})
+        if isinstance(self.progress, ProgressFile):
+            values["progress"] = str(self.progress.path)
+        return values
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StageContext:
         """The context of `to_json`; fields with defaults may be missing."""
-        fields = dict(value)
-        key = fields.pop("key", None)
-        progress = fields.pop("progress", None)
-        return cls(
-            **{
-                **fields,
-                "config": Config.model_validate(fields["config"]),
-                "output": Path(fields["output"]),
-                "checkpoint_dir": Path(fields["checkpoint_dir"]),
-                "inputs": {name: Path(path) for name, path in fields.get("inputs", {}).items()},
-                "key": None if key is None else StageKey(**key),
-                "progress": Progress() if progress is None else ProgressFile(Path(progress)),
-            }
-        )
+        path = value.get("progress")
+        progress = Progress() if path is None else ProgressFile(Path(path))
+        return _adapter().validate_python({**value, "progress": progress})
 
     def resolve(self, path: str) -> Path:
         """A data path: absolute, else below the closed world or ``data.root``.
@@ -112,3 +91,8 @@ class StageContext:
             )
             raise InputError.at(file, None, f"no such file{hint} (looked below {root})")
         return file
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[StageContext]:
+    return TypeAdapter(StageContext)

@@ -1,16 +1,14 @@
 """Sizes and content hashes of a stage's files, and the check of files against them.
 
 Input: a stage's directory, and for the check the records of its manifest. Output: records by file
-name, or one line for every file that differs. Three checks cost different time: `size_problems`
-reads no content, `footer_problems` reads a few bytes of Parquet files, and `hash_problems` reads
-everything (about 1 GB/s for each core).
+name, or one line for every file that differs. `size_problems` reads no content, and `hash_problems`
+reads everything (about 1 GB/s for each core).
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from pipeline.core.atomic import sync
 
 _BLOCK = 1 << 22  # bytes read at once
 _THREADS = 4  # hashlib releases the interpreter's lock
-_PARQUET = b"PAR1"  # the first and the last four bytes of a Parquet file
 
 
 @dataclass(frozen=True)
@@ -68,30 +65,17 @@ def size_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[st
     return problems
 
 
-def footer_problems(directory: Path) -> list[str]:
-    """One line for every Parquet file below ``directory`` that does not begin and end as one."""
-    return [
-        f"{path.relative_to(directory).as_posix()} is not a complete Parquet file"
-        for path in _files(directory)
-        if path.suffix == ".parquet" and not _is_parquet(path)
-    ]
-
-
 def hash_problems(directory: Path, records: Mapping[str, FileRecord]) -> list[str]:
     """One line for every recorded file whose content has another hash, except absent files."""
 
-    def problem(name: str) -> str | None:
-        path, expected = directory / name, records[name].sha256
-        if not path.is_file() or (found := _sha256(path)) == expected:
-            return None
-        return f"{name} has other content (SHA-256 {found[:16]} instead of {expected[:16]})"
-
-    return _present(problem, records)
-
-
-def _present(function: Callable[[str], str | None], names: Iterable[str]) -> list[str]:
+    present = [name for name in records if (directory / name).is_file()]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [line for line in pool.map(function, names) if line is not None]
+        found = pool.map(_sha256, (directory / name for name in present))
+    return [
+        f"{name} has other content (SHA-256 {digest[:16]} instead of {records[name].sha256[:16]})"
+        for name, digest in zip(present, found, strict=True)
+        if digest != records[name].sha256
+    ]
 
 
 def _files(directory: Path) -> list[Path]:
@@ -100,19 +84,6 @@ def _files(directory: Path) -> list[Path]:
 
 def _leaves_directory(name: str) -> bool:
     return name.startswith("/") or ".." in name.split("/")
-
-
-def _is_parquet(path: Path) -> bool:
-    """Whether the file begins and ends with Parquet's mark and holds the announced footer."""
-    with path.open("rb") as stream:
-        if stream.read(4) != _PARQUET:
-            return False
-        size = stream.seek(0, os.SEEK_END)
-        if size < 12:
-            return False
-        stream.seek(-8, os.SEEK_END)
-        footer = int.from_bytes(stream.read(4), "little")
-        return stream.read(4) == _PARQUET and footer + 12 <= size
 
 
 def _seal(path: Path) -> FileRecord:

@@ -86,15 +86,8 @@ class ProgressRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``steep status --json`` shows."""
-        return {
-            "done": self.done,
-            "total": self.total,
-            "unit": self.unit,
-            "percent": self.percent,
-            "rate": self.rate,
-            "remaining_seconds": self.remaining_seconds,
-            "values": self.values,
-        }
+        shown = ("done", "total", "unit", "percent", "rate", "remaining_seconds", "values")
+        return {name: getattr(self, name) for name in shown}
 
     @property
     def share(self) -> str:
@@ -104,16 +97,12 @@ class ProgressRecord:
     @property
     def count(self) -> str:
         """For example "1,024 of 2,480 trajectories"; empty before the first count."""
-        if not self.unit:
-            return ""
         of = "" if self.total is None else f" of {self.total:,}"
-        return f"{self.done:,}{of} {self.unit}"
+        return f"{self.done:,}{of} {self.unit}" if self.unit else ""
 
     def details(self) -> list[str]:
         """Rate, remaining time and values as texts; unknown values are left out."""
-        parts = []
-        if self.rate:
-            parts.append(rate_text(self.rate))
+        parts = [rate_text(self.rate)] if self.rate else []
         if self.remaining_seconds is not None:
             parts.append(f"about {duration(self.remaining_seconds)} left")
         return [*parts, *(value_text(name, value) for name, value in self.values.items())]

@@ -1,10 +1,10 @@
 """Removal from a store: the leftovers of killed stages, and outputs that nothing names.
 
-Input: a store, and the names of its stages and outputs. Output: the removed entries, and the
-entries that stayed, with the reason. Only names that the store itself gives are removed, below the
-folders of known stages, and only under the stage's lock; symbolic links stay. Lock files stay:
-removing one while another process waits for it would let two processes hold it. An output is
-renamed before its files are removed, so that a kill leaves no output that looks complete.
+Input: a store, and the names of its stages. Output: the removed entries, and the entries that
+stayed, with the reason. Only names that the store itself gives are removed, below the folders of
+known stages, and only under the stage's lock; symbolic links stay. Lock files stay: removing one
+while another process waits for it would let two processes hold it. An output is renamed before its
+files are removed, so that a kill leaves no output that looks complete.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +22,17 @@ from pipeline.core.errors import StoreError
 from pipeline.run.failures import explain_os_error
 from pipeline.run.store import MANIFEST, Store, read_manifest
 
-Named = Collection[tuple[str, str]]  # stages with fingerprints
 _FINGERPRINT = "[0-9a-f]{16}"
-_ENTRY = re.compile(rf"({_FINGERPRINT})(\.partial|\.lock)?")
+_OUTPUT = re.compile(rf"({_FINGERPRINT})(\.partial)?")
 # Incomplete outputs, checkpoints, replaced outputs, records of progress and failures, and
 # unfinished files.
 _INCOMPLETE = re.compile(
     rf"({_FINGERPRINT})(?:\.partial|\.discarded-\d+|\.(?:progress|failed)\.json)?"
     rf"|\.({_FINGERPRINT})\..+"
 )
-_KEPT = re.compile(rf"{_FINGERPRINT}(?:-forced)?\.lock|\.hashes\.json|\.\.hashes\.json\..+\.tmp")
+_KEPT = re.compile(
+    rf"(?:{_FINGERPRINT}(?:-forced)?)?\.lock|\.hashes\.json|\.\.hashes\.json\..+\.tmp"
+)
 
 
 @dataclass
@@ -91,15 +90,11 @@ def _paths(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Stored:
-    """A completed output, or the checkpoints of an unfinished one (``manifest`` is then None).
-
-    ``written`` is when it was completed or last written, in seconds since the epoch.
-    """
+    """A completed output, or the checkpoints of an unfinished one (``manifest`` is then None)."""
 
     stage: str
     fingerprint: str
     path: Path
-    written: float
     manifest: dict[str, Any] | None
 
 
@@ -109,49 +104,41 @@ def stored(store: Store, stages: Collection[str]) -> Iterator[Stored | str]:
     A directory whose manifest names another output gives a line that reports it. Other incomplete
     files are left out (`clean`).
     """
-    for stage, path, kind in _entries(store, stages):
-        fingerprint = path.name[:16]
-        if kind == ".lock" or path.is_symlink() or not path.is_dir():
-            continue
-        if kind == ".partial":
-            yield Stored(stage, fingerprint, path, _last_write(path), None)
-        elif os.path.lexists(path / MANIFEST):
-            try:
-                manifest = read_manifest(path)
-            except StoreError as error:
-                yield str(error)
+    for stage in sorted(stages):
+        for path in [] if (store.root / stage).is_symlink() else _paths(store.root / stage):
+            match = _OUTPUT.fullmatch(path.name)
+            if match is None or path.is_symlink() or not path.is_dir():
                 continue
-            if (manifest["key"]["stage"], manifest["fingerprint"]) != (stage, fingerprint):
-                yield f"{path} holds the manifest of another output"
-                continue
-            yield Stored(stage, fingerprint, path, (path / MANIFEST).stat().st_mtime, manifest)
+            if match[2]:
+                yield Stored(stage, match[1], path, None)
+            elif os.path.lexists(path / MANIFEST):
+                yield _output(stage, path)
 
 
-def size_of(path: Path) -> int:
-    """Bytes of the files below a directory; symbolic links count as themselves."""
-    return sum(facts.st_size for facts in _facts(path) if not stat.S_ISDIR(facts.st_mode))
+def _output(stage: str, path: Path) -> Stored | str:
+    try:
+        manifest = read_manifest(path)
+    except StoreError as error:
+        return str(error)
+    if (manifest["key"]["stage"], manifest["fingerprint"]) != (stage, path.name):
+        return f"{path} holds the manifest of another output"
+    return Stored(stage, path.name, path, manifest)
 
 
-def in_use(store: Store, stages: Collection[str], named: Named, seconds: float) -> str | None:
-    """Why a process that runs other settings may be reading this store; None if there is no sign.
+def size_and_time(path: Path) -> tuple[int, float]:
+    """Bytes of the files below a directory, and when the newest was written.
 
-    The inputs of such a process cannot be known. Signs are the lock of an output that ``named``
-    lacks, and such an output or its checkpoints written within the last ``seconds``.
+    Symbolic links count as themselves, and entries that vanish are left out.
     """
-    for stage, path, kind in _entries(store, stages):
-        fingerprint = path.name[:16]
-        if (stage, fingerprint) in named or path.is_symlink():
-            continue
-        if kind == ".lock":
+    size, newest = 0, 0.0
+    for folder, _, files in os.walk(path):
+        for name in files:
             try:
-                with store.locked(stage, fingerprint, timeout=0):
-                    continue
-            except (StoreError, OSError):
-                return f"a process runs stage {stage} under {fingerprint}"
-        written = _written(path, kind)
-        if written is not None and (age := time.time() - written) < seconds:
-            return f"{path} was written {max(age, 0):.0f} s ago"
-    return None
+                facts = (Path(folder) / name).lstat()
+            except FileNotFoundError:
+                continue
+            size, newest = size + facts.st_size, max(newest, facts.st_mtime)
+    return size, newest
 
 
 def remove(store: Store, output: Stored) -> str | None:
@@ -159,8 +146,6 @@ def remove(store: Store, output: Stored) -> str | None:
     path = output.path
     try:
         with store.locked(output.stage, output.fingerprint, timeout=0):
-            if path.is_symlink() or _written(path, path.suffix) != output.written:
-                return f"{path} has changed in the meantime"
             doomed = path.with_name(f"{output.fingerprint}.discarded-{os.getpid()}")
             path.replace(doomed)
             sync(path.parent)
@@ -170,40 +155,3 @@ def remove(store: Store, output: Stored) -> str | None:
     except OSError as error:
         return f"{path} cannot be removed: {explain_os_error(error, path)}"
     return None
-
-
-def _entries(store: Store, stages: Collection[str]) -> Iterator[tuple[str, Path, str]]:
-    """The stage, path and suffix of every entry that the store names after a fingerprint."""
-    for stage in sorted(stages):
-        folder = store.root / stage
-        if folder.is_symlink():
-            continue
-        for path in _paths(folder):
-            if match := _ENTRY.fullmatch(path.name):
-                yield stage, path, match[2] or ""
-
-
-def _written(path: Path, suffix: str) -> float | None:
-    """When an output was completed, or when the newest of its checkpoints was written."""
-    if suffix == ".partial":
-        return _last_write(path)
-    try:
-        return (path / MANIFEST).stat().st_mtime
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _last_write(path: Path) -> float:
-    return max((facts.st_mtime for facts in _facts(path)), default=0.0)
-
-
-def _facts(path: Path) -> Iterator[os.stat_result]:
-    """The facts of a directory and of everything below it; vanished entries are left out."""
-    paths = [path]
-    for folder, folders, files in os.walk(path):
-        paths += [Path(folder) / name for name in (*folders, *files)]
-    for below in paths:
-        try:
-            yield below.lstat()
-        except FileNotFoundError:
-            continue

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -36,7 +37,6 @@ from pipeline.core.input_files import leaves, read_json
 from pipeline.run.failures import explain_os_error
 from pipeline.run.file_hashes import (
     FileRecord,
-    footer_problems,
     hash_problems,
     parse_records,
     seal,
@@ -150,6 +150,26 @@ class Store:
         finally:
             lock.release()
 
+    @contextmanager
+    def used(self, *, alone: bool = False) -> Iterator[bool]:
+        """Hold the lock of the whole store: runs share it, and a removal needs it ``alone``.
+
+        Yields whether it was taken. A removal does not wait for runs; a run waits for a removal.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = (self.root / ".lock").open("ab")
+        except OSError:  # of another user, or read-only: nothing can be removed there
+            yield not alone
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+            except OSError:  # taken, or a file system without locks
+                yield not alone
+            else:
+                yield True
+
     def completed(self, stage: str) -> list[Path]:
         """The directories of a stage's completed outputs, under any settings."""
         return [path.parent for path in (self.root / stage).glob(f"*/{MANIFEST}")]
@@ -159,15 +179,13 @@ class Store:
 
         A manifest that cannot be read is left out, because the settings of its output are unknown.
         """
-        dated = []
-        for directory in self.completed(stage):
-            try:
-                manifest = read_manifest(directory)
-            except StoreError:
-                continue
-            if manifest["key"].get("round") == round:
-                dated.append(((directory / MANIFEST).stat().st_mtime_ns, manifest))
-        return [manifest for _, manifest in sorted(dated, key=lambda pair: -pair[0])]
+        found = [
+            directory
+            for directory in self.completed(stage)
+            if (manifest := manifest_of(directory)) and manifest["key"].get("round") == round
+        ]
+        found.sort(key=lambda directory: -(directory / MANIFEST).stat().st_mtime_ns)
+        return [manifest for one in found if (manifest := manifest_of(one))]
 
     def commit(self, key: StageKey, written: Path, facts: Mapping[str, Any]) -> Path:
         """Complete a stage: record its files, write the manifest, then rename the directory.
@@ -260,20 +278,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except InputError as error:
         problem = str(error).removeprefix(f"{path}:").strip()
     except ValidationError as error:
-        problem = _first_problem(error)
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     else:
         return manifest
     raise StoreError(
         f"{path}: not a manifest ({problem}); delete {directory} and run the stage again"
     )
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    name = ".".join(map(str, first["loc"]))
-    if first["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name} is {first['input']!r:.60}: {first['msg']}"
 
 
 def differences(
@@ -302,9 +313,8 @@ def differences(
 class Depth(IntEnum):
     """What a check reads."""
 
-    SIZES = 0  # no content: for `steep status`
-    FOOTERS = 1  # the ends of Parquet files too: before a stage reads them
-    HASHES = 2  # everything: before training, and for `steep verify`
+    SIZES = 0  # no content: for `steep status`, and before a stage reads the files
+    HASHES = 1  # everything: before training, and for `steep verify`
 
 
 def problems(directory: Path, depth: Depth) -> list[str]:
@@ -316,8 +326,6 @@ def problems(directory: Path, depth: Depth) -> list[str]:
     try:
         records = parse_records(manifest["files"])
         found = size_problems(directory, records)
-        if depth >= Depth.FOOTERS and not found:
-            found += footer_problems(directory)
         if depth >= Depth.HASHES and not found:
             found += hash_problems(directory, records)
     except OSError as error:
@@ -364,31 +372,28 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Manifests:
-    """The manifests of a process's stores; each is read again only when its file has changed."""
+def manifest_of(directory: Path) -> dict[str, Any] | None:
+    """The manifest of an output; None when there is none, or it is damaged.
 
-    def __init__(self) -> None:
-        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+    It is read again only when its file has changed.
+    """
+    try:
+        facts = (directory / MANIFEST).stat()
+        return _manifest(directory, facts.st_mtime_ns, facts.st_ino)
+    except (OSError, StoreError):
+        return None
 
-    def of(self, directory: Path) -> dict[str, Any] | None:
-        """The manifest of an output; None when there is none, or it is damaged."""
-        path = directory / MANIFEST
-        try:
-            facts = path.stat()
-            state = facts.st_mtime_ns, facts.st_ino
-            known = self._read.get(path)
-            if known is None or known[0] != state:
-                known = self._read[path] = state, read_manifest(directory)
-        except (OSError, StoreError):
-            return None
-        return known[1]
 
-    def with_content(self, store: Store, stage: str, wanted: str) -> Path | None:
-        """The newest output of a stage with a content key."""
-        found = [
-            directory
-            for directory in store.completed(stage)
-            if (manifest := self.of(directory)) is not None
-            and manifest.get("content_key") == wanted
-        ]
-        return max(found, key=lambda directory: self._read[directory / MANIFEST][0], default=None)
+@lru_cache(maxsize=4096)
+def _manifest(directory: Path, written: int, inode: int) -> dict[str, Any]:
+    return read_manifest(directory)
+
+
+def with_content(store: Store, stage: str, wanted: str) -> Path | None:
+    """The newest output of a stage with a content key."""
+    found = [
+        directory
+        for directory in store.completed(stage)
+        if (manifest := manifest_of(directory)) and manifest.get("content_key") == wanted
+    ]
+    return max(found, key=lambda path: (path / MANIFEST).stat().st_mtime_ns, default=None)

@@ -72,12 +72,13 @@ def run_stage(
     """
     log: Path | None = None
     last: dict[str, Any] = {}
-    with _early_output() as early, _pipe() as (reports, writing):
-        stage: subprocess.Popen[bytes] | ForkedProcess
-        if server is None:
-            stage = _start(early, writing, environment, command)
-        else:
-            stage = _fork(server, early, writing, environment)
+    reading, writing = os.pipe()
+    # Output before the log is open goes to a temporary file: errors while Python starts.
+    with os.fdopen(reading, "rb", buffering=0) as reports, tempfile.TemporaryFile() as early:
+        try:
+            stage = _start(early, writing, environment, command, server)
+        finally:
+            os.close(writing)
         with stage:
             try:
                 _send(stage, task)
@@ -130,10 +131,14 @@ def _until_the_end(
 
 
 def _start(
-    early: IO[bytes], writing: int, environment: Mapping[str, str], command: Sequence[str]
-) -> subprocess.Popen[bytes]:
+    early: IO[bytes],
+    writing: int,
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    server: ForkServer | None,
+) -> subprocess.Popen[bytes] | ForkedProcess:
     module, *arguments = command
-    try:
+    if server is None:
         return subprocess.Popen(
             [sys.executable, "-m", process.MODULE, module, str(writing), *arguments],
             stdin=subprocess.PIPE,
@@ -142,45 +147,12 @@ def _start(
             pass_fds=(writing,),
             env={**environment, **process.child_environment()},
         )
-    except OSError as error:
-        raise _cannot_start(error, sys.executable) from None
-    finally:
-        os.close(writing)
-
-
-def _fork(
-    server: ForkServer, early: IO[bytes], writing: int, environment: Mapping[str, str]
-) -> ForkedProcess:
     try:
-        return server.start(
-            f"{WORKER}:main", [], environment=environment, output=early.fileno(), extra=[writing]
-        )
+        target, output = f"{WORKER}:main", early.fileno()
+        return server.start(target, [], environment=environment, output=output, extra=[writing])
     except OSError as error:
-        raise _cannot_start(error, "the fork server") from None
-    finally:
-        os.close(writing)
-
-
-def _early_output() -> IO[bytes]:
-    """A file for the process's output before its log is open: errors while Python starts."""
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise _cannot_start(error, os.environ.get("TMPDIR", "/tmp")) from None
-
-
-@contextlib.contextmanager
-def _pipe() -> Iterator[tuple[IO[bytes], int]]:
-    try:
-        reading, writing = os.pipe()
-    except OSError as error:
-        raise _cannot_start(error, "pipe") from None
-    with os.fdopen(reading, "rb", buffering=0) as stream:
-        yield stream, writing
-
-
-def _cannot_start(error: OSError, path: str) -> StageFailed:
-    return StageFailed(f"its process cannot be started: {explain_os_error(error, path)}")
+        reason = explain_os_error(error, "the fork server")
+        raise StageFailed(f"its process cannot be started: {reason}") from None
 
 
 def _failure(

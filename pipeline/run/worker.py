@@ -314,21 +314,23 @@ def _redirect_output(path: Path, second: Path) -> Path:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, taken = _open_log(path), path
-        if not _locked(descriptor):
-            os.close(descriptor)
-            descriptor, taken = _open_log(second), second
-            _locked(descriptor)
-        _keep_earlier(taken, descriptor)
-        _redirect(descriptor)
+        for taken in (path, second):
+            log = os.open(taken, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            if _locked(log) or taken == second:
+                break
+            os.close(log)
+        # Copied and not renamed: the lock belongs to the file, and `tail -f` keeps following it.
+        if os.fstat(log).st_size > 0:
+            shutil.copyfile(taken, taken.with_name(f"{taken.name}.1"))
+            os.ftruncate(log, 0)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log, stream.fileno())
+        os.close(log)
         print(time.strftime("%Y-%m-%dT%H:%M:%S%z"), f"process {os.getpid()}", flush=True)
     except OSError as error:
         raise StoreError(f"the log cannot be written: {explain_os_error(error, path)}") from None
     return taken
-
-
-def _open_log(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def _locked(descriptor: int) -> bool:
@@ -340,20 +342,6 @@ def _locked(descriptor: int) -> bool:
     except OSError:  # a file system without locks: two processes may then share a log
         return True
     return True
-
-
-def _keep_earlier(path: Path, descriptor: int) -> None:
-    # Copied and not renamed: the lock belongs to the file, and `tail -f` keeps following it.
-    if os.fstat(descriptor).st_size > 0:
-        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-        os.ftruncate(descriptor, 0)
-
-
-def _redirect(descriptor: int) -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(descriptor, stream.fileno())
-    os.close(descriptor)
 
 
 if __name__ == "__main__":

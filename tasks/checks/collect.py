@@ -16,13 +16,13 @@ from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.llm.endpoint import ApiKey
 from tasks.base import StageTask, walk_configured
-from tasks.checks.access import access_faults
 from tasks.checks.devices import device_faults, division_faults
 from tasks.checks.machine import Machine, this_machine
-from tasks.checks.models import downloads, fit_faults, model_faults
+from tasks.checks.models import access_faults, downloads, fit_faults, model_faults
 from tasks.checks.packages import package_faults
 from tasks.checks.space import folder_faults, ram_faults, space_faults
-from tasks.execution.start import check_execution
+from tasks.execution.start import execution_faults
+from tasks.needs import need_faults
 from tasks.opened import Opened, Remote
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import sizes_of
@@ -94,16 +94,13 @@ def check_start(
 def check_with(error: SteepError, task: StageTask) -> None:
     """Check all stages of ``task``, whose state ``error`` made unknown.
 
-    Raises RunRefused when the checks find other faults. Its message then begins with ``error``,
-    unless a fault is about the same file.
+    Raises RunRefused with ``error`` and the other faults, if there are any.
     """
     checked = check_tasks(list(walk_configured(task)), this_machine())
-    own, *rest = str(error).splitlines() or [""]
-    about = own.partition(": ")[0]
-    others = [fault for fault in checked.faults if fault != own]
-    first = [] if any(fault.startswith(f"{about}: ") for fault in others) else [own]
+    file = str(error).partition(": ")[0]  # a fault about the same file says the same
+    others = [fault for fault in checked.faults if not fault.startswith(file)]
     if others:
-        raise RunRefused("\n".join([*first, *rest, *others])) from None
+        raise RunRefused("\n".join([str(error), *others])) from None
 
 
 def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0.0) -> Checked:
@@ -119,19 +116,19 @@ def check_tasks(tasks: Sequence[StageTask], machine: Machine, *, held: float = 0
     on_device = [one for one in opened if one.on_device]
     sizes = sizes_of(settings)
     plan = make_plan(tasks, sizes, machine.gpus if on_device else ())
-    vectors = max(sizes.chunks, sizes.entities, sizes.hyperedges)
     fetched = tuple(downloads(on_device)) if machine.here else ()
     space = sum(size or 0.0 for _, size in fetched)
     faults = _each(
         *(task.faults for task in tasks),
+        lambda: (fault for task in tasks for fault in need_faults(task)),
         lambda: model_faults(settings, on_device, here=machine.here),
         lambda: access_faults(on_device) if local else (),
-        lambda: fit_faults(on_device, vectors),
+        lambda: fit_faults(on_device),
         lambda: division_faults(on_device),
         lambda: _keys(opened) if machine.here else (),
         lambda: device_faults(settings, on_device, machine) if here_or_described else (),
         lambda: package_faults(settings, on_device) if local else (),
-        lambda: _executor(tasks[-1]) if machine.here else (),
+        lambda: execution_faults(settings) if machine.here else (),
         lambda: folder_faults(settings) if machine.here else (),
         lambda: plan.faults(),
         lambda: ram_faults(plan, machine) if here_or_described else (),
@@ -149,16 +146,13 @@ def _distinct(tasks: Iterable[StageTask]) -> list[Opened]:
     return found
 
 
-def _each(*checks: Callable[[], Iterable[str]]) -> list[str]:
+def _each(*checks: Callable[[], Iterable[str]]) -> Iterator[str]:
     """The faults of all checks; a check that fails itself gives the reason as a fault."""
-    return [fault for check in checks for fault in _guarded(check)]
-
-
-def _guarded(check: Callable[[], Iterable[str]]) -> Iterator[str]:
-    try:
-        yield from check()
-    except (SteepError, OSError) as error:
-        yield str(error)
+    for check in checks:
+        try:
+            yield from check()
+        except (SteepError, OSError) as error:
+            yield str(error)
 
 
 def _keys(opened: Iterable[Opened]) -> Iterator[str]:
@@ -169,11 +163,6 @@ def _keys(opened: Iterable[Opened]) -> Iterator[str]:
                 ApiKey(one.settings.api_key_env, one.block)
             except ConfigError as error:
                 yield str(error)
-
-
-def _executor(task: StageTask) -> Iterable[str]:
-    check_execution(task.run_settings)
-    return ()
 
 
 def _held_bytes(tasks: Collection[StageTask]) -> float:

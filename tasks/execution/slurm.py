@@ -110,7 +110,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     for each in (signal.SIGTERM, signal.SIGINT):  # a shell in the background ignores SIGINT
         signal.signal(each, lambda number, frame: signals.append(number))
     here = request.settings["slurm"]["cluster"] == "local"
-    request = request.with_threads(len(os.sched_getaffinity(0)) if here else None, watch.note)
+    request = request.with_threads(len(os.sched_getaffinity(0)) if here else None)
     try:
         job = executor(request).submit(StageCall(request))
     except (RuntimeError, OSError, subprocess.SubprocessError) as error:

@@ -15,34 +15,77 @@ These are expectations. `docs/gpu.md` has measurements.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from pipeline.core.gpus import GIB
 from pipeline.core.model_shapes import PUBLISHED, ModelShape, shape_of
 from pipeline.llm.memory import engine_memory
 from tasks.opened import Encoder, Engine, Opened, Training
-from tasks.planning.rates import Rates, rates
 from tasks.planning.sizes import Sizes
 
 _TYPICAL = "meta-llama/Meta-Llama-3-8B-Instruct"  # for models of unknown shape
-_BILLIONS = 8.0
 
 
-def parameters(model: str) -> float:
-    """Billions of parameters from a model's name: 14 for ``Qwen/Qwen2.5-14B-Instruct``; else 8."""
-    found = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)B\b", model, re.IGNORECASE)
-    return float(found[1]) if found else _BILLIONS
+@dataclass(frozen=True)
+class Rates:
+    """The rates of one GPU, and the amounts of work for a record; all of them are assumed."""
+
+    # GiB of a GPU that programs can use (an A100 of 80 GB).
+    memory_gib: float = 78.8
+    # Operations/s in training (40 % of an A100's) and while prompts are read (50 %).
+    training: float = 1.25e14
+    reading: float = 1.56e14
+    # Bytes/s that are read while tokens are written (60 %).
+    writing: float = 1.2e12
+    # Operations/s of encoders (40 %).
+    embedding_float32: float = 7.8e12
+    embedding_16bit: float = 1.25e14
+    reranking_float32: float = 7.8e12
+    reranking_16bit: float = 1.25e14
+    # A trajectory: tokens of instruction and question, tokens that the policy writes (TeaRAG fig.
+    # 7: 81), tokens of the observations (fig. 7: 803), and retrievals (table 8: 1.4 to 1.8 steps).
+    prompt_tokens: float = 250
+    thinking_tokens: float = 250
+    retrieved_tokens: float = 1_000
+    retrievals: float = 1.5
+    # Tokens that a policy writes when its steps are judged; that a judge reads and writes for a
+    # retrieval.
+    judge_tokens: float = 200
+    case_tokens: float = 400
+    verdict_tokens: float = 50
+    # Pairs of a query and a text: of one retrieval, of a trajectory's reward, and their tokens.
+    reranked_pairs: float = 60
+    rewarded_pairs: float = 25
+    pair_tokens: float = 150
+    # Tokens of 100 words, a name, a triplet and an n-ary fact, and of a model's answer about a
+    # chunk.
+    chunk_tokens: float = 140
+    entity_tokens: float = 8
+    triplet_tokens: float = 18
+    hyperedge_tokens: float = 35
+    extracted_tokens: float = 200
+    # Tokens of a supervised example or a trained trajectory; read and written for an example of
+    # `sft_data`.
+    example_tokens: float = 1_000
+    helper_tokens: float = 1_500
+    helper_written: float = 150
+    # Pairs of a question in round 1 (TeaRAG table 8: 8,760 of 10,000) and later (table 9: 1,688
+    # steps).
+    pairs_first: float = 0.876
+    pairs_later: float = 0.285
+    # States of a trajectory that ProGraph-R1 continues from.
+    continued_states: float = 2.0
 
 
 class Clock:
     """GPU seconds of the work of opened models, and the sizes and rates that stages count with.
 
-    A model of unknown shape counts with 8 B parameters, or with the number in its name.
+    A model of unknown shape counts as Llama-3-8B.
     """
 
     def __init__(self, sizes: Sizes, chosen: Rates | None = None) -> None:
-        self.sizes, self.rates = sizes, chosen or rates()
+        self.sizes, self.rates = sizes, chosen or Rates()
 
     def trajectory(self, opened: Iterable[Opened]) -> float:
         """One roll-out with its retrievals, by the engine and the reranker in ``opened``."""
@@ -71,7 +114,7 @@ class Clock:
         """``read`` tokens of a prompt and ``written`` tokens of one sequence; 0 for an endpoint."""
         if not isinstance(opened, Engine):
             return 0.0
-        shape, share_of_typical = _shape(opened.name)
+        shape = _shape(opened.name)
         a, engine = self.rates, opened.settings
         gpus = engine.tensor_parallel_size
         memory = engine_memory(
@@ -83,7 +126,7 @@ class Clock:
         reading = 2 * shape.parameters * read / a.reading
         context = sequences * (read + written) * memory.token
         step = gpus * (memory.weights + context) / a.writing
-        return share_of_typical * (reading + written / sequences * step)
+        return reading + written / sequences * step
 
     def encoding(self, encoder: Encoder, tokens: float) -> float:
         """``tokens`` tokens of texts or pairs; 0 for a model of unknown shape."""
@@ -102,15 +145,11 @@ class Clock:
 
     def training(self, training: Training, records: float, referred: float = 0.0) -> float:
         """Passes over ``records`` sequences, and the reference's pass over ``referred`` ones."""
-        shape, share_of_typical = _shape(training.name)
+        shape = _shape(training.name)
         passes = 6 * records + 2 * referred
         work = passes * shape.parameters * self.rates.example_tokens
-        return share_of_typical * work / self.rates.training
+        return work / self.rates.training
 
 
-def _shape(model: str) -> tuple[ModelShape, float]:
-    """The shape of a model and 1, or a typical shape and the model's share of its parameters."""
-    shape = shape_of(model)
-    if shape is not None:
-        return shape, 1.0
-    return PUBLISHED[_TYPICAL], parameters(model) / _BILLIONS
+def _shape(model: str) -> ModelShape:
+    return shape_of(model) or PUBLISHED[_TYPICAL]

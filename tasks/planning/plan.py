@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pipeline.core.gpus import GIB, Gpu
 from tasks.base import StageTask
 from tasks.opened import Training
-from tasks.planning.clock import Clock
+from tasks.planning.clock import Clock, Rates
 from tasks.planning.memory import Part, Parts, gib, peak, processes_here, smallest
-from tasks.planning.rates import Rates
 from tasks.planning.sizes import Sizes
 from tasks.sharding import DivisibleTask
 

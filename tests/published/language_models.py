@@ -195,13 +195,12 @@ def shortened(lesson: Encoded) -> Encoded:
     return Encoded([lesson.ids[n] for n in kept], [lesson.learned[n] for n in kept])
 
 
-def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> float:
-    """Train all weights on rows of packed lessons; returns the mean loss of the last steps in nats."""
+def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, seed: int) -> None:
+    """Train all weights on rows of packed lessons."""
     import torch
 
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.98))
-    losses: list[float] = []
     model.train()
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -228,6 +227,4 @@ def teach(model: PreTrainedModel, lessons: Sequence[Encoded], *, steps: int, see
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.item())
     model.eval()
-    return sum(losses[-10:]) / len(losses[-10:])

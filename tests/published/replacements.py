@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pipeline import config
 from pipeline.core.input_files import leaves
@@ -40,19 +40,6 @@ DIVIDED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-7b")
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """The value of the settings whose dotted name matches ``pattern``.
-
-    ``value`` may depend on the `Places` and the name of a run, and on the published value.
-    """
-
-    pattern: str
-    kind: Literal["path", "count", "size", "device"]
-    value: Any
-    why: str
-
-
-@dataclass(frozen=True)
 class Places:
     """Where a stand-in run finds its models and its judges, and where it writes."""
 
@@ -61,60 +48,41 @@ class Places:
     endpoint: str
 
 
-class Stand:
-    """A value that depends on the places: a stand-in for a published model, a directory or an address."""
+MODEL, ENDPOINT = "model", "endpoint"  # values that depend on the places
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def resolve(self, name: str, places: Places, published: Any) -> str:
-        if self.name == "model":
-            return str(places.models / MODELS[published])
-        return places.endpoint if self.name == "endpoint" else str(places.work / self.name)
-
-
-class Shards:
-    """Two in half of the runs; one in the others, as every shard starts the engine of its model."""
-
-    def resolve(self, name: str, places: Places, published: Any) -> int:
-        return 2 if name in DIVIDED else 1
-
-
-REPLACEMENTS = (
-    Replacement("runs_dir", "path", Stand("runs"), "a temporary directory"),
-    Replacement("cache_dir", "path", Stand("cache"), "a temporary directory"),
-    Replacement("model.base", "path", Stand("model"), "two layers, trained in seconds"),
-    Replacement("graph.model", "path", Stand("model"), "as model.base"),
-    Replacement("hypergraph.model", "path", Stand("model"), "as model.base"),
-    Replacement("sft_data.model", "path", Stand("model"), "as model.base"),
-    Replacement("index.embedder.model", "path", Stand("model"), "two random layers"),
-    Replacement("retrieval.reranker.model", "path", Stand("model"), "two random layers"),
-    Replacement("judges.*.endpoint.base_url", "path", Stand("endpoint"), "a server of the test"),
-    Replacement("rounds", "count", 1, "the stages of a round are the same in all rounds"),
-    Replacement("sft_data.sizes.1", "count", 4, "5 questions have few steps"),
-    Replacement("sft_data.sizes.2", "count", 2, "as above"),
-    Replacement("sft_data.sizes.3", "count", 1, "as above"),
-    Replacement("sft_data.sizes.4", "count", 1, "as above"),
-    Replacement("sft_data.test_sizes.*", "count", 1, "as above"),
-    Replacement("sft_data.memory.rehearsed", "count", 2, "as above"),
-    Replacement("shards", "count", Shards(), "time of CI; each method runs with two and with one"),
-    Replacement("*.shards", "count", Shards(), "as above"),
-    Replacement(
-        "sampling.samples", "count", 6, "enough for right and wrong answers to the same question"
-    ),
-    Replacement("rewards.prograph.continuations", "count", 1, "each state is sampled from once"),
-    Replacement("sampling.max_segment_tokens", "size", 64, "a stand-in may write to the limit"),
-    Replacement("sft.batch_size", "count", 4, "several optimizer steps out of few examples"),
-    Replacement("dpo.batch_size", "count", 4, "as above"),
-    Replacement("grpo.batch_size", "count", 4, "as above"),
-    Replacement("*.per_device_batch_size", "size", 2, "as above"),
-    Replacement("*engine.cpu_kv_cache_gib", "size", 1, "memory of the machine"),
-    Replacement("gpus", "device", 0, "no GPU"),
-    Replacement("index.gpu", "device", False, "no GPU"),
-    Replacement("*.tensor_parallel_size", "device", 1, "one device: the CPU"),
-    Replacement("*.processes", "device", 2, "gloo on two cores; NCCL on eight GPUs"),
-    Replacement("*engine.enforce_eager", "device", True, "no C++ compiler to compile kernels with"),
-)
+# Pattern of the dotted names, value, and why. Other texts are directories below the work.
+REPLACEMENTS: dict[str, tuple[Any, str]] = {
+    "runs_dir": ("runs", "a temporary directory"),
+    "cache_dir": ("cache", "a temporary directory"),
+    "model.base": (MODEL, "two layers, trained in seconds"),
+    "graph.model": (MODEL, "as model.base"),
+    "hypergraph.model": (MODEL, "as model.base"),
+    "sft_data.model": (MODEL, "as model.base"),
+    "index.embedder.model": (MODEL, "two random layers"),
+    "retrieval.reranker.model": (MODEL, "two random layers"),
+    "judges.*.endpoint.base_url": (ENDPOINT, "a server of the test"),
+    "rounds": (1, "the stages of a round are the same in all rounds"),
+    "sft_data.sizes.1": (4, "5 questions have few steps"),
+    "sft_data.sizes.2": (2, "as above"),
+    "sft_data.sizes.[34]": (1, "as above"),
+    "sft_data.test_sizes.*": (1, "as above"),
+    "sft_data.memory.rehearsed": (2, "as above"),
+    "shards": (1, "time of CI; each method runs with two and with one"),
+    "*.shards": (1, "as above"),
+    "sampling.samples": (6, "enough for right and wrong answers to the same question"),
+    "rewards.prograph.continuations": (1, "each state is sampled from once"),
+    "sampling.max_segment_tokens": (64, "a stand-in may write to the limit"),
+    "*.per_device_batch_size": (2, "several optimizer steps out of few examples"),
+    "sft.batch_size": (4, "as above"),
+    "dpo.batch_size": (4, "as above"),
+    "grpo.batch_size": (4, "as above"),
+    "*engine.cpu_kv_cache_gib": (1, "memory of the machine"),
+    "gpus": (0, "no GPU"),
+    "index.gpu": (False, "no GPU"),
+    "*.tensor_parallel_size": (1, "one device: the CPU"),
+    "*.processes": (2, "gloo on two cores; NCCL on eight GPUs"),
+    "*engine.enforce_eager": (True, "no C++ compiler to compile kernels with"),
+}
 
 
 def published(name: str) -> dict[str, Any]:
@@ -130,11 +98,19 @@ def stand_in(name: str, places: Places) -> dict[str, Any]:
     """
     changed = {}
     for key, value in published(name).items():
-        for row in REPLACEMENTS:
-            if fnmatchcase(key, row.pattern) and value is not None:
-                new = row.value
-                if isinstance(new, Stand | Shards):
-                    new = new.resolve(name, places, value)
+        for pattern, (new, _) in REPLACEMENTS.items():
+            if fnmatchcase(key, pattern) and value is not None:
+                new = _resolved(new, pattern, name, places, value)
                 if new != value:
                     changed[key] = new
     return changed
+
+
+def _resolved(new: Any, pattern: str, name: str, places: Places, value: Any) -> Any:
+    if new == MODEL:
+        return str(places.models / MODELS[value])
+    if new == ENDPOINT:
+        return places.endpoint
+    if pattern.endswith("shards") and name in DIVIDED:
+        return 2
+    return str(places.work / new) if isinstance(new, str) else new

@@ -1,19 +1,12 @@
-"""Run the published configurations on stand-ins, from ``steep check`` and the raw files to the report.
-
-``python -m tests.published.runs [NAME ...]`` runs them one after another below a temporary directory and
-prints the messages and the seconds of each. Without names it runs all six.
-"""
+"""Runs of the published configurations on stand-ins for their data files and models."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +21,7 @@ from tests.llm.fake_endpoint import FakeEndpoint
 from tests.published import encoders, lessons
 from tests.published.data_files import write_data
 from tests.published.language_models import Family, write_language_model, write_untied
-from tests.published.replacements import MODELS, PUBLISHED, Places, published, stand_in
+from tests.published.replacements import MODELS, Places, published, stand_in
 
 STEPS = 160  # of training; after fewer, facts are forgotten and most trajectories are malformed
 # The configuration from which a language model learns the policy's prompt and grammar.
@@ -38,6 +31,7 @@ POLICIES = {
     ("hiprag", "qwen2.5-tied"): "hiprag-qwen2.5-3b",
     ("prograph", "qwen2.5-tied"): "prograph-qwen2.5-3b",
 }
+PLACES = Places(Path("/work"), Path("/models"), "http://localhost:1/v1")
 ENGINE_PROCESSES = ("prograph-qwen2.5-3b",)  # runs with vLLM's multi-process engine
 
 
@@ -162,20 +156,16 @@ class StandInRun:
             plan = self.steep("check", *options, path=path, **variables)
             return plan + self.steep("run", *options, path=path, **variables)
 
-    def manifests(self) -> dict[str, dict[str, Any]]:
-        """The manifests of the finished stages, by stage and round."""
-        found = {}
-        for path in (self.directory / "store").glob("*/*/manifest.json"):
-            manifest = json.loads(path.read_text())
-            found[f"{path.parent.parent.name}/{path.parent.name}"] = manifest
-        return found
+    def output(self, stage: str, name: str) -> Path:
+        """A file of the newest output of a stage."""
+        paths = (self.directory / "store" / stage).glob(f"*/{name}")
+        return max(paths, key=lambda path: path.stat().st_mtime)
 
     def counts(self, stage: str) -> dict[str, int]:
-        """The row counts of the only output of a stage."""
-        (manifest,) = (
-            manifest for key, manifest in self.manifests().items() if key.startswith(f"{stage}/")
-        )
-        counts: dict[str, int] = manifest["counts"]
+        """The row counts of the newest output of a stage."""
+        counts: dict[str, int] = json.loads(self.output(stage, "manifest.json").read_text())[
+            "counts"
+        ]
         return counts
 
 
@@ -187,30 +177,3 @@ def judge(text: str, earlier: int) -> str:
 def _last_log(directory: Path) -> str:
     logs = sorted(directory.rglob("*.log"), key=lambda path: path.stat().st_mtime)
     return "" if not logs else f"\n{logs[-1]}:\n{logs[-1].read_text()[-4000:]}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, help="keep everything below this directory")
-    parser.add_argument("names", nargs="*", metavar="NAME", default=PUBLISHED)
-    arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(PUBLISHED):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(PUBLISHED)}")
-    root = arguments.work or Path(tempfile.mkdtemp(prefix="stand-ins-"))
-    for name in arguments.names:
-        start, processor_start = time.monotonic(), _processor_seconds()
-        work = root / name.partition("-")[0]
-        run = StandInRun(name, write_stand_ins(work, name), work)
-        print(run.finish(), flush=True)
-        seconds, processor = time.monotonic() - start, _processor_seconds() - processor_start
-        print(f"{name}: whole in {seconds:.0f} s, {processor:.0f} s of processor time", flush=True)
-
-
-def _processor_seconds() -> float:
-    """Of this process and of all processes that have ended below it."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-if __name__ == "__main__":
-    main()

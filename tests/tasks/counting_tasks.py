@@ -1,10 +1,15 @@
 """Tasks of the stage functions in `counting_stages`, and helpers of the tests that run them."""
 
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 from tasks.base import LightTask
 from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
+from tests.waiting import ending
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,13 +67,6 @@ class FollowsAll(FollowsTens):
     @property
     def input_files(self):
         return {}
-
-
-class Describes(FollowsTens):
-    """Describes how its input was made, so it is made again for every change."""
-
-    stage = "describes"
-    reusable = False
 
 
 class FollowsTwice(Counting):
@@ -198,12 +196,9 @@ class WritesNothing(Counting):
 
 
 class _Numbers(Counting, DivisibleTask):
+    shards_block = "sampling"
     entry = "counting_stages:part"
     reads = ("retrieval.top_k",)
-
-    @property
-    def own_shards(self):
-        return self.settings.sampling.shards
 
     def upstream(self):
         return {"first": self.clone(First)}
@@ -231,3 +226,28 @@ def task(kind, workspace, *overrides):
 def executions(workspace) -> list[str]:
     path = workspace / "executions.txt"
     return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+_RUN = """
+import importlib, json, sys
+from pathlib import Path
+from pipeline.cli.app import main
+from tasks.run import run
+from tests.tasks import counting_tasks
+module, kind, options, workspace, *overrides = sys.argv[1:]
+kind = getattr(importlib.import_module(module), kind)
+stage = counting_tasks.task(kind, Path(workspace), *overrides)
+main(lambda: run(stage, **json.loads(options)))
+"""
+
+
+@contextmanager
+def background(kind, workspace, *overrides, preexec_fn=None, **options):
+    """Another process that runs a stage with the options of `tasks.run.run`.
+
+    It is killed at the end of the block.
+    """
+    chosen = [kind.__module__, kind.__name__, json.dumps(options), str(workspace), *overrides]
+    command = [sys.executable, "-c", _RUN, *chosen]
+    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=preexec_fn)) as process:
+        yield process

@@ -55,3 +55,12 @@ def commit_policy(task: StageTask, model: Path, seed: int) -> Path:
     Lineage(name, str(model), sha, None, None, 0, "sft", {}, seed=0, counts={}).write(folder)
     task.directory.parent.mkdir(parents=True, exist_ok=True)
     return task.store.commit(task.key, folder, {"counts": {"rows": 1}})
+
+
+def commit_text(task: StageTask, text: str) -> Path:
+    """Complete a stage with the file ``text.txt`` as its output."""
+    folder = Path("written")
+    folder.mkdir()
+    (folder / "text.txt").write_text(text)
+    task.directory.parent.mkdir(parents=True, exist_ok=True)
+    return task.store.commit(task.key, folder, {"counts": {"rows": 1}})

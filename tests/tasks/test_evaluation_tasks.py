@@ -10,7 +10,6 @@ import pytest
 from pipeline.config.variants import variants
 from pipeline.core.errors import InputError
 from tasks.base import StageTask
-from tasks.named_policies import find_policy
 from tasks.run import task_for, walk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,10 +42,6 @@ def test_what_evaluation_overrides_changes_evaluations_and_no_training_stage() -
     assert changed("evaluation.retrieval.alpha=0.3") == EVALUATIONS
 
 
-def test_overrides_that_equal_the_settings_of_training_change_nothing() -> None:
-    assert changed("evaluation.retrieval={variant: ppr, top_k: 5}") == set()
-
-
 def test_an_index_that_only_evaluation_needs_is_part_of_the_run() -> None:
     new = changed("evaluation.retrieval.variant=prograph")
     assert new == {"hypergraph", "hyper-index", *EVALUATIONS}
@@ -65,11 +60,6 @@ def test_further_policies_are_evaluated_beside_those_of_the_run() -> None:
     assert new == {"given-policy-base", "evaluate-policy-base", "evaluate", "report"}
     evaluate = stages("rounds=1", "evaluation.policies=[base]")["evaluate"]
     assert list(evaluate.inputs) == ["base", "sft", "round-1"]
-
-
-def test_judges_judge_further_policies_too() -> None:
-    judged = stages("rounds=0", "evaluation.policies=[base]", config="embedded-hiprag")
-    assert {"judge-policy-0", "judge-policy-base"} <= judged.keys()
 
 
 def test_a_run_from_the_base_model_has_no_stage_of_the_cold_start() -> None:
@@ -94,15 +84,6 @@ def test_an_adapter_that_does_not_exist_is_refused_before_anything_runs() -> Non
         _ = stages("start=missing")["start"].key
     with pytest.raises(InputError, match=r"evaluation\.policies names missing"):
         fingerprints("evaluation.policies=[missing]")
-
-
-def test_policy_0_is_named_by_what_the_run_starts_from() -> None:
-    report = task_for("report", "embedded", ("start=base",))
-    assert find_policy(report, "base").number == 0
-    with pytest.raises(
-        InputError, match="start is base, so that the run has no SFT policy; name base"
-    ):
-        find_policy(report, "sft")
 
 
 BASELINES = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -78,6 +77,8 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     tests = json.loads(Path("runs/embedded/evaluations/comparisons/test-first-2.json").read_text())
     assert tests == done.tests
 
+    values = run.settings.model_dump(mode="json")
+    Path("runs/embedded/config.yaml").write_text(json.dumps(values))  # JSON is YAML
     copy = tmp_path / "copied adapter"
     shutil.copytree(policy(run, 0).directory / "adapter", copy)
     lines = tmp_path / "same.jsonl"
@@ -92,8 +93,10 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     assert "runs (log" not in capsys.readouterr().out
 
     (done.directories["sft"] / "rows.json").write_text("{}")
-    remake = r"evaluate-sft is damaged .*: steep evaluate --policy sft --limit 2 --select first "
-    with pytest.raises(StoreError, match=rf"{remake}--config embedded .* --force$"):
+    remake = (
+        r"evaluate-sft is damaged .*: steep evaluate --policy \S+ --questions \S+parquet --force "
+    )
+    with pytest.raises(StoreError, match=rf"{remake}--config embedded "):
         evaluate(run, ["sft"], two)
 
     fewer = evaluate(run, ["sft"], QuestionChoice(lines, limit=1))
@@ -110,6 +113,8 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
         evaluate(run, ["2"])
     with pytest.raises(InputError, match="round-3, and rounds is 2"):
         evaluate(run, ["3"])
+    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
+        evaluate(run, ["nothing"])
     unindexed = task_for(
         "evaluate", "embedded", (*overrides, "retrieval.variant=semantic", "index.faiss=hnsw")
     )
@@ -119,12 +124,6 @@ def test_what_is_missing_is_named_with_its_command_and_nothing_runs(
     with pytest.raises(StoreError, match=r"no policy of .* is trained; .*steep run sft"):
         evaluate(untrained)
     assert executions(run) == before
-
-
-@pytest.mark.parametrize("name", ["nothing", "nothing:1", "embedded:x", ":1", ""])
-def test_unknown_policies_are_refused_with_what_is_expected(run: StageTask, name: str) -> None:
-    with pytest.raises(InputError, match=r"expected base, sft, the number of a round, RUN:ROUND"):
-        find_policy(run, name)
 
 
 def test_unusable_policies_are_refused_before_anything_runs(
@@ -144,8 +143,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
     refused(tmp_path / "empty", "holds no policy; expected lineage.json with adapter/")
     (copied("weightless") / "adapter" / "adapter_model.safetensors").unlink()
     refused(tmp_path / "weightless", "has no adapter_model.safetensors")
-    (copied("damaged") / "adapter" / "adapter_model.safetensors").write_bytes(b"12345678{}")
-    refused(tmp_path / "damaged", "not a readable safetensors file")
     shutil.copytree(
         policy(run, 1).directory / "adapter", copied("mixed") / "adapter", dirs_exist_ok=True
     )
@@ -158,8 +155,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
     file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
     refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is 'PROMPT_TUNING'")
-    file.write_text(json.dumps({**settings, "base_model_name_or_path": "meta/Another-8B"}))
-    refused(tmp_path / "prompt" / "adapter", "trained over base model meta/Another-8B")
     assert executions(run) == before
 
 
@@ -168,9 +163,7 @@ def test_an_adapter_that_changed_since_its_evaluation_was_planned_is_not_evaluat
 ) -> None:
     adapter = shutil.copytree(policy(run, 0).directory / "adapter", tmp_path / "adapter")
     questions = task_for("questions-test", "embedded", tuple(run.overrides)).directory
-    planned = run.clone(
-        EvaluateAny, policy=str(adapter), questions=str(questions), title="adapter", again=()
-    )
+    planned = run.clone(EvaluateAny, policy=str(adapter), questions=str(questions), title="adapter")
     assert planned.key.files["policy"] == policy_fingerprint(
         adapter, model_hash(Path(run.settings.model.base))
     )
@@ -199,11 +192,8 @@ def test_an_adapter_that_changes_weights_which_the_base_lacks_is_refused(
     ("content", "choice", "problem"),
     [
         ("garbage", {}, "not valid JSON"),
-        ("", {}, "empty"),
         ('{"question": "Who?", "answer": "Ann"}', {}, "cannot be told from the first"),
-        ('{"question": "Who?", "answer": ["Ann"]}', {"dataset": "musique"}, "paragraphs: missing"),
         ('{"question": "Who?", "answer": ["Ann"]}', {"dataset": "squad"}, "expected one of mus"),
-        ('{"question": "Who?", "answer": []}', {"dataset": "nq"}, "at least one answer"),
     ],
 )
 def test_unusable_questions_are_refused_before_anything_runs(
@@ -218,21 +208,20 @@ def test_unusable_questions_are_refused_before_anything_runs(
     assert not Path("runs/embedded/evaluations").exists()
 
 
-def test_of_several_outputs_that_of_the_runs_configuration_is_taken(
+def test_the_policy_of_another_run_is_that_of_its_configuration(
     run: StageTask, overrides: tuple[str, ...], model: Path
 ) -> None:
-    """Without a configuration in the run's directory it is the newest one."""
-    first = policy(run, 0).directory
-    second = commit_policy(
+    with pytest.raises(InputError, match=r"the directory of a run with its config.yaml; expected"):
+        find_policy(run, "embedded:sft")
+    commit_policy(
         policy(task_for("evaluate", "embedded", (*overrides, "sft.epochs=2")), 0), model, seed=2
     )
-    os.utime(first / "manifest.json", (1, 1))
-    newest = find_policy(run, "runs/embedded:sft")
-    assert (newest.directory, newest.name) == (second, "embedded:sft")
-    assert "the newest of 2" in newest.source
     values = run.settings.model_dump(mode="json")
     Path("runs/embedded/config.yaml").write_text(json.dumps(values))  # JSON is YAML
-    configured = find_policy(run, "embedded:sft")
-    assert configured.directory is not None
-    assert configured.directory.resolve() == first.resolve()
-    assert "of the run's configuration of 2" in configured.source
+    found = find_policy(run, "embedded:sft")
+    assert found.directory is not None
+    assert found.directory.resolve() == policy(run, 0).directory.resolve()
+    assert (found.name, found.number) == ("embedded:sft", None)
+    assert find_policy(run, "runs/embedded:1").name == "embedded:round-1"
+    with pytest.raises(StoreError, match="train-2 is not complete"):
+        find_policy(run, "embedded:2")

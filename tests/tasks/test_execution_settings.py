@@ -7,14 +7,13 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.config import Config
-from pipeline.config.base import Execution, execution_values
+from pipeline.config.base import execution_values
 from pipeline.config.lookup import all_blocks
 from pipeline.run.store import read_manifest
-from tasks.fingerprint import select_execution
 from tasks.run import run, task_for, walk
 from tasks.status import status, why
-from tests.config.settings_walk import parts
 from tests.tasks.counting_tasks import ROOT, First, executions, task
+from tests.tasks.small_run import commit_text
 
 ENDPOINT = "{base_url: http://localhost:1/v1, model: m, prices: {prompt: 1}, cost_ceiling: 2}"
 OPENAI = "{backend: openai, endpoint: " + ENDPOINT + "}"
@@ -28,20 +27,14 @@ OPTIONAL = (
     "rewards.reranker={}",
     "grpo={learning_rate: 1.0e-4, batch_size: 16, per: trajectory, processes: 2}",
 )
-RUNS = [
-    ("embedded-hiprag.yaml", OPTIONAL),
-    ("embedded.yaml", ()),
-    ("embedded.yaml", (OPTIONAL[-1], "objective=grpo")),
-    ("embedded-prograph.yaml", ()),
-]
 
 
 def report(config: str, *overrides: str):  # type: ignore[no-untyped-def]
     return task_for("report", str(ROOT / "configs" / config), ("shards=1", *overrides))
 
 
-def test_one_of_the_runs_below_has_every_execution_setting_of_the_configuration() -> None:
-    settings = report(*RUNS[0][:1], *RUNS[0][1]).settings
+def test_the_run_below_has_every_execution_setting_of_the_configuration() -> None:
+    settings = report("embedded-hiprag.yaml", *OPTIONAL).settings
     expected = {
         f"{place}.{setting.name}".lstrip(".")
         for block in all_blocks()
@@ -82,7 +75,9 @@ def changed(settings: Config, name: str) -> str:
     raise AssertionError(f"no other value for {name}")
 
 
-@pytest.mark.parametrize(("config", "overrides"), RUNS)
+@pytest.mark.parametrize(
+    ("config", "overrides"), [("embedded-hiprag.yaml", OPTIONAL), ("embedded-prograph.yaml", ())]
+)
 def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
     tmp_path, monkeypatch, config, overrides
 ) -> None:
@@ -92,12 +87,8 @@ def test_no_execution_setting_makes_a_stage_of_a_finished_run_stale(
     monkeypatch.chdir(tmp_path)
     finished = report(config, *overrides)
     keys = {needed.label: needed.key for needed in walk(finished)}
-    for number, needed in enumerate(walk(finished)):
-        written = tmp_path / f"written-{number}"
-        written.mkdir()
-        (written / "rows.txt").write_text(needed.label)
-        needed.directory.parent.mkdir(parents=True, exist_ok=True)
-        needed.store.commit(needed.key, written, {"counts": {"rows": 1}})
+    for needed in walk(finished):
+        commit_text(needed, needed.label)
     names = [name for name in execution_values(finished.settings) if name != "runs_dir"]
     changes = {name: changed(finished.settings, name) for name in names}
     alike: dict[str, list[str]] = {}
@@ -136,41 +127,3 @@ def test_an_execution_setting_reruns_nothing_and_why_shows_it(workspace) -> None
         f"first: setting sampling.in_flight: {recorded['sampling.in_flight']} -> 8 {ends}",
         f"first: setting workers: 2 -> 5 {ends}",
     ]
-
-
-def test_the_manifest_records_only_what_the_stage_reads(workspace) -> None:
-    recorded = read_manifest(run(task(First, workspace)))["execution"]
-    assert {name.partition(".")[0] for name in recorded} == Config.marked(Execution)
-    settings = task(Samples, workspace).settings
-    names = set(select_execution(settings, Samples.reads))
-    assert {"sampling.in_flight", "engine.max_num_seqs", "workers"} < names
-    assert "index.embedder.batch_size" not in names
-    assert "sampling.samples" not in names
-
-
-@pytest.mark.parametrize(
-    ("override", "rerun"),
-    [
-        (
-            "evaluation.split=validation",
-            {"evaluate", "report", *(f"evaluate-policy-{number}" for number in range(4))},
-        ),
-        ("rewards.hiprag.process=0.3", set()),
-    ],
-)
-def test_a_setting_reruns_only_the_stages_that_use_it(override: str, rerun: set[str]) -> None:
-    plain, other = report("embedded.yaml"), report("embedded.yaml", override)
-    keys = {needed.label: needed.key for needed in walk(plain)}
-    stale = {needed.label for needed in walk(other) if needed.key != keys[needed.label]}
-    assert stale == rerun
-
-
-def test_the_walk_knows_all_types_of_execution_settings() -> None:
-    """A new kind of value needs another value to change to."""
-    kinds = {
-        str(kind)
-        for block in all_blocks()
-        for name in block.block.marked(Execution)
-        for kind, _ in parts(block.block.model_fields[name].annotation)
-    }
-    assert "dict" not in " ".join(kinds)

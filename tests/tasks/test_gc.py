@@ -1,24 +1,26 @@
-"""Outputs that no configuration names: which are listed, and that nothing else is ever removed."""
+"""``steep gc``: which outputs no configuration names, and that nothing else is ever removed."""
 
-import os
+import json
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
+from luigi.task_register import Register
+from typer.testing import CliRunner
 
+from pipeline.cli.app import app
+from pipeline.core.errors import InputError
 from pipeline.run.removal import clean
+from tasks.base import load_config
 from tasks.gc import collect
-from tasks.run import run
+from tasks.run import run, task_for, walk
 from tasks.status import status
-from tests.tasks.counting_tasks import (
-    First,
-    FollowsTens,
-    Second,
-    Waits,
-    executions,
-    task,
-)
+from tests.tasks.counting_tasks import FollowsTens, Second, Waits, background, executions, task
+from tests.tasks.small_run import commit_text
 from tests.waiting import LIMIT, wait_until
 
 
@@ -27,12 +29,15 @@ def _in_workspace(workspace, monkeypatch):
     monkeypatch.chdir(workspace)  # the shared store data/closed_world is below it
 
 
-def gc(*tasks, removing=False, recent_minutes=0.0):
-    return collect(tasks, removing=removing, recent_minutes=recent_minutes)
+def gc(*tasks, runs=None, removing=True):
+    # As in a new process: loaded configurations and their tasks are remembered by path.
+    load_config.cache_clear()
+    Register.clear_instance_cache()
+    return collect(tasks, runs, removing=removing)
 
 
-def states(stage) -> list[str]:
-    return [state.state for state in status(stage)]
+def removed(found) -> list[str]:
+    return [row.stage for row in found.rows if row.removed]
 
 
 def contents(folder) -> set[str]:
@@ -41,114 +46,54 @@ def contents(folder) -> set[str]:
 
 
 def test_only_the_output_of_other_settings_is_listed_with_size_age_and_reason(workspace):
-    named = run(task(Second, workspace))
+    run(task(Second, workspace))
     other = run(task(Second, workspace, "retrieval.tau=0.3"))
     before = contents(workspace / "runs")
-    found = gc(task(Second, workspace))
-    assert found.left == []
-    assert [row.directory for row in found.rows] == [str(other)]
-    row = found.rows[0]
-    assert (row.stage, row.removed) == ("second", False)
+    found = gc(task(Second, workspace), removing=False)
+    (row,) = found.rows
+    assert (row.stage, row.directory, row.removed) == ("second", str(other), False)
     assert row.reason == "setting retrieval.tau: 0.3 -> 0.2"
     assert row.bytes == sum(path.stat().st_size for path in other.iterdir())
     assert 0 <= row.age_seconds < 600
-    assert contents(workspace / "runs") == before
-    assert named.exists()
-
-
-def test_an_output_made_from_an_unnamed_input_says_so(workspace):
-    run(task(Second, workspace))
+    assert (found.left, contents(workspace / "runs")) == ([], before)
     run(task(Second, workspace, "retrieval.top_k=6"))
-    reasons = {row.stage: row.reason for row in gc(task(Second, workspace)).rows}
-    assert reasons == {
-        "first": "setting retrieval.top_k: 6 -> 5",
-        "second": "made from another first",
-    }
-
-
-def test_what_status_shows_as_done_stays_done(workspace):
-    run(task(Second, workspace))
-    run(task(Second, workspace, "retrieval.top_k=6"))
-    run(task(Second, workspace, "retrieval.tau=0.3"))
-    before = executions(workspace)
-    found = gc(task(Second, workspace), removing=True)
-    assert [row.removed for row in found.rows] == [True] * 3
-    assert states(task(Second, workspace)) == ["done", "done"]
-    run(task(Second, workspace))
-    assert executions(workspace) == before
-    run(task(Second, workspace, "retrieval.tau=0.3"))  # its first stage is that of the named run
-    assert executions(workspace)[len(before) :] == ["second", "batch 0", "batch 1", "batch 2"]
-
-
-def test_what_any_of_several_configurations_names_is_kept(workspace):
-    run(task(Second, workspace))
-    run(task(Second, workspace, "retrieval.tau=0.3"))
+    reasons = {row.stage: row.reason for row in gc(task(Second, workspace), removing=False).rows}
+    assert reasons["first"] == "setting retrieval.top_k: 6 -> 5"
     both = task(Second, workspace), task(Second, workspace, "retrieval.tau=0.3")
-    assert gc(*both, removing=True).rows == []
+    assert removed(gc(*both)) == ["first", "second"]
     assert all(stage.complete() for stage in both)
 
 
-def test_a_reused_output_is_kept(workspace):
+def test_reused_outputs_and_checkpoints_of_the_configuration_are_kept(workspace):
     made = run(task(FollowsTens, workspace, "name=tens.txt", "retrieval.top_k=31"))
     reusing = task(FollowsTens, workspace, "name=tens.txt", "retrieval.top_k=32")
     assert run(reusing) == made
-    assert [row.stage for row in gc(reusing, removing=True).rows] == ["rounded"]
-    assert states(reusing) == ["done", "reused"]
-
-
-def test_checkpoints_are_listed_unless_a_configuration_would_continue_from_them(workspace):
-    stages = task(Second, workspace), task(Second, workspace, "retrieval.tau=0.3")
-    for stage in stages:
-        folder = stage.store.checkpoint_dir(stage.key)
+    folders = [
+        stage.store.checkpoint_dir(stage.key)
+        for stage in (reusing, reusing.clone(overrides=(*reusing.overrides, "retrieval.tau=0.3")))
+    ]
+    for folder in folders:
         folder.mkdir(parents=True)
         (folder / "1.txt").write_text("batch")
-    found = gc(stages[0], removing=True)
-    assert [row.directory for row in found.rows] == [
-        str(stages[1].store.checkpoint_dir(stages[1].key))
-    ]
+    found = gc(reusing)
+    assert removed(found) == ["follows-tens", "rounded"]
     assert "checkpoints" in found.rows[0].reason
-    assert found.rows[0].bytes == 5
-    assert [stage.store.checkpoint_dir(stage.key).exists() for stage in stages] == [True, False]
+    assert [folder.exists() for folder in folders] == [True, False]
+    assert [row.state for row in status(reusing)] == ["done", "reused"]
 
 
-def test_nothing_is_removed_soon_after_other_settings_wrote(workspace):
+def test_nothing_is_removed_while_a_run_uses_the_store(workspace):
+    """Whatever its settings: it may read the outputs of stages that have ended."""
     run(task(Second, workspace))
-    other = run(task(Second, workspace, "retrieval.tau=0.3"))
-    found = gc(task(Second, workspace), removing=True, recent_minutes=10)
-    assert [row.removed for row in found.rows] == [False]
-    assert other.exists()
-    assert "was written" in found.left[0]
-    an_hour_ago = (other / "manifest.json").stat().st_mtime - 3600
-    os.utime(other / "manifest.json", (an_hour_ago, an_hour_ago))
-    assert gc(task(Second, workspace), removing=True, recent_minutes=10).rows[0].removed
-    assert not other.exists()
-
-
-def test_nothing_is_removed_while_a_process_runs_other_settings(workspace):
-    run(task(First, workspace, "retrieval.top_k=6"))  # an input that the process may be reading
-    code = (
-        "import sys; from pathlib import Path; from tests.tasks.counting_tasks import Waits, task; "
-        "from tasks.run import run; run(task(Waits, Path(sys.argv[1]), 'seed=1'))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(workspace)], cwd=workspace)
-    try:
+    run(task(Second, workspace, "retrieval.tau=0.3"))
+    with background(Waits, workspace, "seed=1") as process:
         wait_until(lambda: "waits" in executions(workspace))
-        roots = task(First, workspace), task(Waits, workspace)
-        found = gc(*roots, removing=True)
-        assert [row.removed for row in found.rows] == [False, False]  # with its checkpoints
-        assert "a process runs stage waits" in found.left[0]
-    finally:
+        found = gc(task(Second, workspace))
+        assert (removed(found), len(found.rows)) == ([], 1)
+        assert found.left[0].endswith("/store: a run uses it")
         (workspace / "release").touch()
         assert process.wait(LIMIT) == 0
-    assert [row.removed for row in gc(*roots, removing=True).rows] == [True, True]
-
-
-def test_a_process_that_runs_named_settings_does_not_hinder(workspace):
-    base = task(Waits, workspace)
-    other = run(task(First, workspace, "retrieval.top_k=6"))
-    with base.store.locked("waits", base.key.fingerprint, 0):
-        assert gc(base, task(First, workspace), removing=True).rows[0].removed
-    assert not other.exists()
+    assert removed(gc(task(Second, workspace))) == ["second"]
 
 
 def test_what_steep_did_not_make_and_links_are_left(workspace):
@@ -166,7 +111,7 @@ def test_what_steep_did_not_make_and_links_are_left(workspace):
     other = run(task(Second, workspace, "retrieval.tau=0.3"))
     (other / "link").symlink_to(outside)
     before = contents(workspace)
-    found = gc(task(Second, workspace), removing=True)
+    found = gc(task(Second, workspace))
     assert [row.directory for row in found.rows] == [str(other)]
     assert found.left == [f"{folder / ('1' * 16)} holds the manifest of another output"]
     gone = {str(other), *(str(other / name) for name in ("manifest.json", "total.txt", "link"))}
@@ -180,14 +125,114 @@ def test_a_kill_midway_leaves_litter_that_is_removed_later(workspace):
         "import os, sys; from pathlib import Path; from tasks.gc import collect; "
         "from tests.tasks.counting_tasks import Second, task; root = task(Second, Path.cwd()); "
         "sys.addaudithook(lambda event, _: event == 'os.remove' and os.kill(os.getpid(), 9)); "
-        "collect([root], removing=True, recent_minutes=0)"
+        "collect([root], removing=True)"
     )
     killed = subprocess.run([sys.executable, "-c", code], cwd=workspace, check=False)
     assert killed.returncode == -signal.SIGKILL
     rest = [path for path in other.parent.iterdir() if "discarded" in path.name]
-    assert len(rest) == 1
-    assert (rest[0] / "total.txt").exists()
-    assert not other.exists()
-    assert states(task(Second, workspace)) == ["done", "done"]
+    assert (len(rest), other.exists()) == (1, False)
     assert clean(task(Second, workspace).store, {"first", "second"}).removed == rest
-    assert states(task(Second, workspace)) == ["done", "done"]
+    assert [row.state for row in status(task(Second, workspace))] == ["done", "done"]
+
+
+def fabricate(name, *overrides, stage="report"):
+    """The task of an undivided run of the embedded configuration, all outputs of which exist."""
+    last = task_for(stage, "embedded", (f"name={name}", "shards=1", *overrides))
+    for needed in walk(last):
+        if not needed.complete():
+            commit_text(needed, f"{needed.label} of {name} {overrides}")
+    return last
+
+
+def leave_configuration(report):
+    path = report.settings.run_dir / "config.yaml"
+    path.write_text(yaml.safe_dump(report.settings.model_dump(mode="json")))
+    return path
+
+
+def test_the_configuration_that_a_run_left_names_its_outputs():
+    base = fabricate("a")
+    leave_configuration(fabricate("a", "dpo.beta=0.3", "rounds=1"))
+    assert gc(base).rows == []
+    leave_configuration(base)
+    assert removed(gc(base)) == ["evaluate", "evaluate-policy", "report", "train"]
+    assert all(stage.complete() for stage in walk(base))
+    fewer = fabricate("a", "rounds=2")
+    reasons = {row.stage: row.reason for row in gc(fewer, removing=False).rows}
+    assert "train" not in reasons  # the configuration in the directory has three rounds
+
+
+def test_stages_that_the_report_does_not_need_are_named_too():
+    report = fabricate("a", "rounds=0")
+    hyper_index = fabricate("a", "rounds=0", stage="hyper-index")
+    assert gc(report).rows == []
+    assert hyper_index.complete()
+
+
+def test_shards_are_named_until_their_stage_is_complete():
+    divided = ("a", "rounds=1", "sampling.shards=2")
+    report = fabricate(*divided)
+    sample = next(stage for stage in walk(report) if stage.stage == "sample")
+    shutil.rmtree(sample.directory)
+    rows = gc(report, removing=False).rows
+    assert {(row.stage, row.reason) for row in rows} == {
+        ("score-shard", "the complete stage holds what this shard wrote")
+    }
+    fabricate(*divided)
+    assert removed(gc(report)) == ["sample-shard"] * 2 + ["score-shard"] * 2
+
+
+def test_a_world_is_kept_while_another_run_may_use_it():
+    a, b = fabricate("a", "rounds=0"), fabricate("b", "rounds=0", "data.closed_world.seed=7")
+    found = gc(a)
+    assert [(row.stage, row.removed) for row in found.rows] == [("world", False)]
+    assert "runs/b has no config.yaml" in found.left[0]
+    path = leave_configuration(b)
+    assert gc(a).rows == []
+    path.unlink()
+    (b.settings.run_dir / "store").rename("elsewhere")  # b is no run any more
+    assert removed(gc(a)) == ["world"]
+
+
+def test_all_runs_below_a_directory_are_examined_where_they_are():
+    reports = [fabricate(name, "rounds=0") for name in "abc"]
+    for name in "abc":
+        fabricate(name, "rounds=0", "sft.epochs=9")
+    for report in reports[:2]:
+        leave_configuration(report)
+    Path("runs").rename("archive")
+    found = gc(runs=Path("archive"))
+    assert removed(found) == ["evaluate", "evaluate-policy", "report", "sft"] * 2
+    assert {Path(row.directory).parts[:2] for row in found.rows} == {("archive", n) for n in "ab"}
+    assert any("archive/c has no config.yaml" in line for line in found.left)
+
+
+@pytest.mark.parametrize("text", ["rounds: many", "name: other", "["])
+def test_a_configuration_that_cannot_be_resolved_prevents_removal(text):
+    base = fabricate("a", "rounds=0")
+    fabricate("a", "rounds=0", "sft.epochs=9")
+    path = leave_configuration(base)
+    if text == "name: other":
+        text = yaml.safe_dump({**yaml.safe_load(path.read_text()), "name": "other"})
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"the outputs of runs/a are unknown: .*; nothing was rem"):
+        gc(base)
+    assert len(gc(base, removing=False).rows) == 4
+
+
+def test_the_command_lists_and_removes():
+    fabricate("a", "rounds=0")
+    other = fabricate("a", "rounds=0", "sft.epochs=9")
+    options = ["gc", "--set", "name=a", "--set", "rounds=0"]
+    listed = CliRunner().invoke(app, options).stdout
+    assert "setting sft.epochs: 9.0 -> " in listed
+    assert "4 directories, " in listed
+    rows = json.loads(CliRunner().invoke(app, [*options, "--remove", "--json"]).stdout)
+    assert sorted(rows[0]) == [
+        *("age_seconds", "bytes", "directory", "reason", "removed", "stage"),
+    ]
+    assert [row["removed"] for row in rows] == [True] * 4
+    assert not other.store.directory(other.key).exists()
+    assert "every output is named by a configuration\n" in CliRunner().invoke(app, options).stdout
+    missing = CliRunner().invoke(app, ["gc", "--runs", "nowhere"])
+    assert "nowhere: no such directory" in str(missing.exception)

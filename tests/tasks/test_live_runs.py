@@ -1,113 +1,59 @@
 """Forced runs, cleaning and logs while another process runs the same stage."""
 
-import subprocess
-import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from tasks.run import RunFailed, clean, run
 from tests.tasks.counting_tasks import (
-    ROOT,
     First,
     Reports,
     Second,
     Waits,
+    background,
     executions,
     task,
 )
 from tests.waiting import LIMIT, wait_until
 
-PROCESS = """
-import sys
-from pathlib import Path
-from tasks.run import run
-from tests.tasks.counting_tasks import Waits, task
-run(task(Waits, Path(sys.argv[1]), *sys.argv[2:]))
-"""
-
-
-FORCED = """
-import sys, time
-from pathlib import Path
-from pipeline.cli.app import main
-from tasks.run import run
-from tests.tasks.counting_tasks import Reports, task
-stage, start = task(Reports, Path(sys.argv[1])), Path(sys.argv[1]) / "start"
-print("ready", flush=True)
-while not start.exists():
-    time.sleep(0.01)
-main(lambda: run(stage, force=True))
-"""
-
 
 @contextmanager
 def live(workspace, *overrides):
-    """Another process that runs the stage `Waits`; it ends with the block, and must succeed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(workspace), *overrides], cwd=ROOT
-    )
-    try:
-        stage = task(Waits, workspace, *overrides)
+    """Another process that runs the stage `Waits`, and must succeed at the end of the block."""
+    stage = task(Waits, workspace, *overrides)
+    with background(Waits, workspace, *overrides) as process:
         wait_until(lambda: (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").exists())
         yield
         (workspace / "release").touch()
         assert process.wait(LIMIT) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_force_beside_a_live_run_is_refused_and_leaves_its_checkpoints(workspace):
     stage = task(Waits, workspace)
+    log = workspace / "runs" / "embedded" / "logs" / "waits.log"
     with live(workspace):
-        with pytest.raises(
-            RunFailed, match="waits: another process is running this stage"
-        ) as caught:
+        wait_until(lambda: "working" in log.read_text())
+        before = log.read_text()
+        with pytest.raises(RunFailed, match="waits: another process is running this") as caught:
             run(stage, force=True)
         assert caught.value.exit_status == 2
         assert (stage.store.checkpoint_dir(stage.key) / "checkpoint.txt").read_text() == "kept"
+        assert log.read_text() == before
+        run(task(Second, workspace))  # another stage of the same folder
     assert (stage.directory / "text.txt").read_text() == "kept"
-    assert executions(workspace) == ["waits"]
+    assert executions(workspace).count("waits") == 1
+    assert task(First, workspace).complete()
 
 
 def test_of_three_forced_runs_at_once_none_finds_its_stage_incomplete(workspace):
     (workspace / "release").touch()
     run(task(Reports, workspace))
-    command = [sys.executable, "-c", FORCED, str(workspace)]
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, cwd=ROOT, **piped) for _ in range(3)]
-    for process in processes:
-        assert process.stdout.readline() == "ready\n"
-    (workspace / "start").touch()
-    ended = {process.communicate()[1]: process.returncode for process in processes}
-    assert set(ended.values()) == {0, 2}, ended
-    refused = [text for text, status in ended.items() if status == 2]
-    assert all("another process is running this stage" in text for text in refused), ended
+    with ExitStack() as stack:
+        runs = [background(Reports, workspace, force=True) for _ in range(3)]
+        processes = [stack.enter_context(one) for one in runs]
+        ended = {process.wait(LIMIT) for process in processes}
+    assert 0 in ended <= {0, 2}
     assert task(Reports, workspace).complete()
-
-
-def test_a_refused_force_leaves_the_output_complete(workspace):
-    stage = task(Waits, workspace)
-    (workspace / "release").touch()
-    run(stage)
-    with (
-        stage.store.locked(stage.stage, stage.key.fingerprint, timeout=0),
-        pytest.raises(RunFailed),
-    ):
-        run(stage, force=True)
-    assert stage.complete()
-    assert executions(workspace) == ["waits"]
-
-
-def test_a_second_process_does_not_truncate_the_log_of_the_first(workspace):
-    log = workspace / "runs" / "embedded" / "logs" / "waits.log"
-    with live(workspace):
-        wait_until(lambda: "working" in log.read_text())
-        before = log.read_text()
-        with pytest.raises(RunFailed, match="another process"):
-            run(task(Waits, workspace))
-        assert log.read_text() == before
 
 
 def test_a_live_stage_with_other_settings_has_another_log(workspace):
@@ -120,41 +66,21 @@ def test_a_live_stage_with_other_settings_has_another_log(workspace):
         assert (folder / "waits.log").read_text().count("working") == 1
 
 
-def test_the_log_of_the_attempt_before_is_kept(workspace):
-    (workspace / "kill").touch()
-    with pytest.raises(RunFailed):
-        run(task(Second, workspace))
-    log = workspace / "runs" / "embedded" / "logs" / "second.log"
-    first = log.read_text()
-    (workspace / "kill").unlink()
-    run(task(Second, workspace))
-    assert log.with_name("second.log.1").read_text() == first
-    assert log.read_text() != first
-    run(task(Second, workspace), force=True)
-    assert sorted(path.name for path in log.parent.glob("second*")) == [
-        "second.log",
-        "second.log.1",
-    ]
-
-
-def test_a_killed_forced_run_continues_without_force(workspace):
-    run(task(Second, workspace))
-    (workspace / "kill").touch()
-    with pytest.raises(RunFailed):
-        run(task(Second, workspace), force=True)
-    assert not task(Second, workspace).complete()
-    (workspace / "kill").unlink()
-    run(task(Second, workspace))
-    assert executions(workspace).count("batch 0") == 2  # once in each of the two outputs
-    assert executions(workspace).count("batch 1") == 2
-
-
-def test_force_leaves_the_files_to_a_process_that_reads_them(workspace):
+def test_a_killed_forced_run_continues_without_force_and_leaves_files_that_others_read(workspace):
     directory = run(task(Second, workspace))
+    log = workspace / "runs" / "embedded" / "logs" / "second.log"
     (workspace / "kill").touch()
     with pytest.raises(RunFailed):
         run(task(Second, workspace), force=True)
     assert (directory / "total.txt").read_text() == "15"
+    assert not task(Second, workspace).complete()
+    killed = log.read_text()
+    (workspace / "kill").unlink()
+    run(task(Second, workspace))
+    assert executions(workspace).count("batch 0") == 2  # once in each of the two outputs
+    assert executions(workspace).count("batch 1") == 2
+    assert log.with_name("second.log.1").read_text() == killed
+    assert len(list(log.parent.glob("second*"))) == 2
 
 
 def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(workspace):
@@ -174,10 +100,8 @@ def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(wo
     for folder in [*litter, *kept]:
         folder.mkdir(parents=True)
         (folder / "file").touch()
-    outside = workspace / "outside"
-    outside.mkdir()
-    kept[-1].rename(outside / "target")
-    kept[-1].symlink_to(outside / "target")
+    kept[-1].rename(workspace / "target")
+    kept[-1].symlink_to(workspace / "target")
     with live(workspace):
         cleaning = clean(stage)
         assert sorted(cleaning.removed) == sorted(litter)
@@ -187,12 +111,3 @@ def test_clean_leaves_a_live_stage_and_everything_that_the_store_did_not_make(wo
         assert f"{root / 'stranger'} is not the folder of a stage" in left
         assert ".partial is in use" in left
     assert stage.complete()
-
-
-def test_two_runs_in_one_folder_both_succeed(workspace):
-    """Each runs its own stages; the stage that both need runs once."""
-    with live(workspace):
-        run(task(Second, workspace))
-    assert task(First, workspace).complete()
-    run(task(Waits, workspace))
-    assert executions(workspace).count("waits") == 1

@@ -4,9 +4,10 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from tasks.base import StageTask, walk
-from tasks.build import asked_of, check_needs
+from tasks.build import asked_of
 from tasks.execution.leases import Capacity
-from tasks.needs import Needs, needs
+from tasks.needs import check_needs, need_faults, needs
+from tasks.opened import Needs
 from tasks.run import task_for
 from tasks.sharding import shards_of
 
@@ -63,43 +64,6 @@ def test_other_settings_ask_for_other_devices():
     assert embedded["corpus"].threads == 1
 
 
-def test_a_model_over_more_gpus_than_the_run_has_is_refused_with_its_setting():
-    """Its sentence begins with the setting, whatever the number of shards of the stage."""
-    tasks = divided("tearag-llama3-8b", "gpus=4", "sft.processes=4", "dpo.processes=4")
-    with pytest.raises(ConfigError) as caught:
-        check_needs(tasks, Capacity.expected(tasks[-1].settings))
-    message = str(caught.value)
-    assert message.startswith(
-        "sft_data.engine.tensor_parallel_size is 8, and gpus is 4, so stage sft-data"
-    )
-    assert message.endswith("set sft_data.engine.tensor_parallel_size to at most 4, or raise gpus")
-
-
-def test_training_asks_for_the_gpus_that_there_are():
-    sft = task_for("sft", "embedded")
-    assert needs(sft) == Needs(2, 2, "sft.processes")
-    assert needs(sft, 1) == Needs(1, 1, "sft.processes")
-    assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
-
-
-def test_training_of_a_run_with_fewer_gpus_than_processes_is_not_refused():
-    tasks = divided("hiprag-qwen2.5-3b", "gpus=3", "shards=1")
-    assert tasks[-1].settings.sft.processes == 4
-    capacity = Capacity.expected(tasks[-1].settings)
-    check_needs(tasks, capacity)
-    (sft,) = [task for task in tasks if task.stage == "sft"]
-    assert asked_of(sft, capacity) == Needs(2, 2, "sft.processes")
-
-
-def test_training_on_two_machines_has_the_gpus_of_both():
-    overrides = ("execution=slurm", "sft.machines=2", "sft.processes=8", "gpus=4")
-    sft = task_for("sft", "hiprag-qwen2.5-3b", overrides)
-    check_needs([sft], Capacity.expected(sft.settings))
-    more = task_for("sft", "hiprag-qwen2.5-3b", (*overrides, "sft.processes=10"))
-    with pytest.raises(ConfigError, match=r"sft\.processes is 10, .* to at most 8, or raise gpus"):
-        check_needs([more], Capacity.expected(more.settings))
-
-
 def test_a_cluster_without_a_number_of_gpus_is_asked_for_all_processes():
     """The GPUs of the machine that submits say nothing about those of the cluster."""
     here = Capacity(1, 1, ("0",), threads=2, workers=1)
@@ -108,3 +72,30 @@ def test_a_cluster_without_a_number_of_gpus_is_asked_for_all_processes():
         for kind in ("local", "slurm")
     }
     assert asked_for == {"local": 1, "slurm": 2}
+
+
+def test_more_gpus_than_the_run_has_are_refused_with_the_setting_also_of_a_divided_stage():
+    few = ("gpus=4", "sft.processes=4", "dpo.processes=4")
+    data = task_for("sft-data", "tearag-llama3-8b", few, "/data")
+    with pytest.raises(
+        ConfigError, match=r"^sft_data\.engine\.tensor_parallel_size is 8, and gpus"
+    ):
+        check_needs([data])
+    (fault,) = need_faults(
+        task_for("sample", "tearag-llama3-8b", (*few, "engine.tensor_parallel_size=5"), "/data")
+    )
+    assert fault.startswith("engine.tensor_parallel_size is 5, and gpus is 4, so stage sample-1")
+
+
+def test_training_asks_for_the_gpus_that_there_are():
+    """Of the run, or of each of its machines."""
+    sft = task_for("sft", "embedded")
+    assert needs(sft, 1) == Needs(1, 1, "sft.processes")
+    assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
+    assert not list(need_faults(task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3",))))
+    two = ("execution=slurm", "sft.machines=2", "gpus=4")
+    for processes, refused in ((8, False), (10, True)):
+        spread = task_for("sft", "hiprag-qwen2.5-3b", (*two, f"sft.processes={processes}"))
+        assert (
+            any("to at most 8, or raise gpus" in fault for fault in need_faults(spread)) == refused
+        )

@@ -41,13 +41,9 @@ def test_training_reads_only_the_settings_of_its_objective() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (
-            GRPO[:1],
-            "needs the block grpo; add it with at least learning_rate and batch_size and per",
-        ),
+        (GRPO[:1], "needs the block grpo; add it with at least learning_rate and batch_size and"),
         ((*GRPO, "until=pair"), "until is pair, and objective grpo makes no pairs"),
         ((*GRPO, "sampling.top_p=0.9"), r"set sampling\.top_p to 1"),
-        ((*GRPO, "sampling.temperature=0"), r"sampling\.temperature above 0"),
         ((*GRPO, "grpo.per=step"), r"rewards\.kind tearag has no step rewards"),
     ],
 )
@@ -56,25 +52,3 @@ def test_an_objective_that_cannot_be_trained_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         _ = train(*overrides).settings
-
-
-@pytest.mark.parametrize(
-    ("ablation", "shared", "apart"),
-    [
-        ("neither", "sft", "sample"),
-        ("optimisation-only", "sft", "sample"),
-        ("retrieval-only", "sample", "score"),
-        ("structure-only", "sample", "score"),
-        ("dpo", "score", "train"),
-    ],
-)
-def test_ablations_of_prograph_share_the_stages_that_they_do_not_change(
-    ablation: str, shared: str, apart: str
-) -> None:
-    both, other = (
-        {task.label: task.key for task in walk(task_for("train", name))}
-        for name in ("embedded-prograph", f"prograph-{ablation}")
-    )
-    rounds = {label.partition("-1")[0]: label for label in both}
-    assert other[rounds[shared]] == both[rounds[shared]]
-    assert other[rounds[apart]] != both[rounds[apart]]

@@ -49,10 +49,6 @@ def test_a_row_shows_count_rate_remaining_time_and_values():
     assert "starting" in report
 
 
-def test_rows_of_a_narrow_terminal_stay_on_one_line():
-    assert len(drawn(60)) == len(four_stages())
-
-
 def test_quiet_lines_come_once_in_an_interval(capfd):
     running = four_stages()[:1]
     lines: list[str] = []
@@ -73,12 +69,6 @@ def test_quiet_lines_come_once_in_an_interval(capfd):
         )
         for line in lines
     )
-
-
-def test_a_short_stage_prints_no_line(capfd):
-    with quiet_lines(four_stages):
-        time.sleep(0.2)
-    assert capfd.readouterr().out == ""
 
 
 def test_records_of_earlier_runs_and_of_ended_processes_are_not_shown(workspace):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import ConfigError
 from pipeline.run.store import read_manifest
 from tasks.base import StageTask
 from tasks.run import run, task_for, walk
-from tasks.status import status
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
@@ -20,7 +17,6 @@ QUESTIONS = {
     "test.jsonl": ["who painted Guernica?", "where is lake tovel"],
     "other.jsonl": ["who painted guernica", "what is a quark"],
 }
-REST = ("validation", "sampling", "sft", "test")
 
 
 @pytest.fixture
@@ -54,21 +50,7 @@ def keys(configuration: Path, *overrides: str) -> dict[str, str]:
     return {needed.label: needed.key.fingerprint for needed in walk(report)}
 
 
-def made(configuration: Path) -> dict[str, int]:
-    """The number of outputs of each stage."""
-    store = task("corpus", configuration).store.root
-    return {folder.name: len(list(folder.glob("*/manifest.json"))) for folder in store.glob("*/")}
-
-
 OTHER_TEST = "data.test=[{dataset: nq, path: other.jsonl}]"
-
-
-def test_other_test_questions_change_no_key_of_what_reads_only_documents(
-    configuration: Path,
-) -> None:
-    before, after = keys(configuration), keys(configuration, OTHER_TEST)
-    same = {label for label in before if before[label] == after[label]}
-    assert same == {"corpus", "graph", "index", "questions-validation"}
 
 
 def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
@@ -86,19 +68,6 @@ def test_each_split_reads_only_its_own_files(configuration: Path) -> None:
         assert not changed & {"corpus", "graph", "index"}
 
 
-def test_a_limit_on_test_questions_reruns_only_what_reads_them(configuration: Path) -> None:
-    for stage in ("corpus", "questions-sft", "questions-sampling"):
-        run(task(stage, configuration), check=False)  # data.sft has no files
-    assert made(configuration) == {"corpus": 1} | {f"questions-{split}": 1 for split in REST}
-    limited = "data.test=[{dataset: nq, path: test.jsonl, limit: 1}]"
-    for stage in ("corpus", "questions-sft", "questions-sampling"):
-        run(task(stage, configuration, limited), check=False)
-    assert made(configuration) == {
-        "corpus": 1, "questions-validation": 1,
-        "questions-test": 2, "questions-sft": 2, "questions-sampling": 2,
-    }  # fmt: skip
-
-
 def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     configuration: Path,
 ) -> None:
@@ -112,27 +81,6 @@ def test_a_test_file_that_drops_the_same_leaves_the_same_training_questions(
     sample = task("sample", configuration)
     assert sample.upstream()["questions"].directory == first
     assert sample.input_files["questions"] == (file,)
-
-
-def test_evaluation_reads_the_questions_of_its_split(configuration: Path) -> None:
-    for split in ("test", "validation"):
-        evaluation = task_for(
-            "evaluate-policy", str(configuration), (f"evaluation.split={split}",), round=0
-        )
-        assert evaluation.upstream()["questions"].label == f"questions-{split}"
-
-
-def test_status_names_every_split_and_the_stage_of_one_can_be_run(configuration: Path) -> None:
-    run(task("questions-test", configuration))
-    states = {row.label: row.state for row in status(task("report", configuration))}
-    splits = {label: state for label, state in states.items() if label.startswith("questions-")}
-    assert splits == {
-        "questions-test": "done", "questions-validation": "missing",
-        "questions-sft": "missing", "questions-sampling": "missing",
-    }  # fmt: skip
-    assert states["corpus"] == "missing"
-    with pytest.raises(ConfigError, match=r"no stage 'questions'; there are .*questions-test"):
-        task("questions", configuration)
 
 
 def test_a_closed_world_is_read_by_the_files_that_a_stage_names(configuration: Path) -> None:
@@ -149,7 +97,7 @@ def test_a_closed_world_is_read_by_the_files_that_a_stage_names(configuration: P
             f"questions-{split}": tuple(
                 file.path for file in getattr(task("corpus", embedded).settings.data, split)
             )
-            for split in REST
+            for split in ("validation", "sampling", "sft", "test")
         },
     }
 
@@ -169,11 +117,3 @@ def test_a_file_outside_the_closed_world_is_a_raw_file(configuration: Path) -> N
         contents.append(questions.content_of(questions.files()))
     assert contents[0].keys() == contents[1].keys() == {str(file)}
     assert contents[0] != contents[1]
-
-
-def test_a_name_with_a_bracket_is_no_pattern(configuration: Path) -> None:
-    name = "data.test=[{dataset: nq, path: 'test[1].jsonl'}]"
-    questions = task("questions-test", ROOT / "configs" / "embedded.yaml", name)
-    (pattern,) = questions.input_files["world"]
-    assert fnmatchcase("test[1].jsonl", pattern)
-    assert not fnmatchcase("test1.jsonl", pattern)

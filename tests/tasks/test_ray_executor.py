@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,21 +10,19 @@ import psutil
 import pytest
 
 from tasks.execution.ray import cpus_for
-from tasks.needs import Needs
+from tasks.opened import Needs
 from tasks.run import RunFailed, run
 from tests.ray_nodes import Nodes, process_of, ray_nodes
 from tests.tasks.counting_tasks import (
-    ROOT,
     Complains,
-    Ends,
     First,
     InBatches,
     executions,
     task,
 )
 from tests.tasks.leasing_tasks import Samples, given
-from tests.tasks.test_slurm_executor import RUN, content, request
-from tests.waiting import ending, wait_until
+from tests.tasks.test_slurm_executor import content, request
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +39,6 @@ def test_the_message_of_a_stage_is_that_of_its_task(workspace, nodes) -> None:
     assert str(caught.value).startswith(
         "complains: questions.jsonl:7: answer is missing; add it (log"
     )
-
-
-@pytest.mark.slow
-def test_a_stage_killed_for_its_memory_is_not_started_again(workspace, nodes) -> None:
-    with pytest.raises(RunFailed, match=r"killed by SIGKILL, probably .*; lower sampling.batch"):
-        run(task(Ends, workspace, "name=SIGKILL", "execution=ray"))
-
-
-@pytest.mark.slow
-def test_a_stage_that_no_node_can_hold_is_refused(workspace, nodes, monkeypatch) -> None:
-    monkeypatch.setattr("tasks.build.needs", lambda *_: Needs(threads=7))
-    with pytest.raises(RunFailed, match=r"1 node with 0 GPUs and 7 CPUs needed, and the Ray"):
-        run(task(InBatches, workspace, "execution=ray"))
 
 
 @pytest.mark.slow
@@ -81,17 +64,6 @@ def test_stages_share_the_cpus_of_a_node_by_its_gpus() -> None:
     assert [most(gpus, machines=2) for gpus in (0, 4)] == [24, 12]  # each of two nodes has them
     assert most(4, machines=3) is None
     assert most(0, processes=65) is None
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_its_stage(workspace, nodes) -> None:
-    stage = task(InBatches, workspace, "execution=ray")
-    command = [sys.executable, "-c", RUN, "InBatches", str(workspace), "execution=ray"]
-    with ending(subprocess.Popen(command, cwd=ROOT)):
-        wait_until(lambda: "batch 1" in executions(workspace))
-        process = process_of(stage.store.progress_file(stage.key))
-    wait_until(lambda: not process.is_running())
-    wait_until(lambda: not stage.store.in_use(stage.key))
 
 
 @pytest.mark.slow

@@ -131,9 +131,3 @@ def test_no_retrieval_cannot_be_served():
     index = task_for("index", str(ROOT / "configs/embedded.yaml"), ("retrieval.variant=none",))
     with pytest.raises(ConfigError, match="nothing to serve"):
         serve_retrieval(index, "127.0.0.1", 0)
-
-
-def test_an_address_of_another_form_is_refused():
-    overrides = ("retrieval.service=localhost:8765",)
-    with pytest.raises(ConfigError, match=r"retrieval.service: expected an address such as http"):
-        _ = task_for("index", str(ROOT / "configs/embedded.yaml"), overrides).settings

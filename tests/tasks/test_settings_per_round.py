@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import load
-from pipeline.core.errors import ConfigError
-from tasks.base import StageTask
-from tasks.rounds import RoundTask
+from tasks.base import RoundTask, StageTask
 from tasks.run import run, task_for, walk
 from tests.tasks.counting_tasks import ROOT, Counting, executions, task
 
@@ -65,13 +63,6 @@ def test_a_setting_of_round_2_runs_its_pairs_and_what_follows(workspace: Path) -
     assert len(executions(workspace)) == count
 
 
-def test_training_reads_its_rounds_block(workspace: Path) -> None:
-    train(workspace)
-    count = len(executions(workspace))
-    train(workspace, "per_round.3.dpo.beta=0.25")
-    assert executions(workspace)[count:] == ["trained-3"]
-
-
 def keys(*overrides: str, config: str = "embedded") -> dict[str, str]:
     """The fingerprints of all stages of an undivided run by label."""
     report = task_for("report", config, ("shards=1", *overrides))
@@ -103,23 +94,6 @@ def test_the_stages_of_a_run_before_the_change_keep_their_fingerprints(
     assert changed("per_round.2.sampling.shards=2") == shards
 
 
-def test_the_report_reads_the_questions_of_a_round_that_has_its_own() -> None:
-    own = "per_round.2.data.sampling=[{dataset: nq, path: nq_sampling.jsonl}]"
-    report, plain = task_for("report", "embedded", (own,)), task_for("report", "embedded")
-    [added] = report.inputs.keys() - plain.inputs.keys()
-    assert added == "questions-sampling-2"
-    assert report.inputs[added].key == report.inputs["sample-2"].inputs["questions"].key
-
-
-def test_judges_of_one_round_leave_the_judges_of_policies(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    stale = changed("per_round.1.judges.over.noisy={share: 0.1}", config=HIPRAG)
-    assert {"judge-1", "score-1", "pair-1", "train-1", "judge-2"} <= stale
-    assert not {"sample-1", "judge-policy-0", "evaluate-policy-0"} & stale
-
-
 def test_a_judge_runs_in_the_rounds_whose_reward_counts_it() -> None:
     unjudged = ("judges=null", "rewards.hiprag.process=0", "evaluation.judges=null")
     judges = "{over: {backend: closed-world}, under: {backend: closed-world}}"
@@ -140,28 +114,13 @@ def steep(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "train", "--round", 9),
-        ("status", "--why", "sample:9"),
-        ("view", "--round", 9),
-        ("run", "evaluate-policy", "--round", 9),
-    ],
-)
-def test_a_round_above_rounds_is_refused(tmp_path: Path, arguments: tuple[object, ...]) -> None:
-    done = steep(*arguments, cwd=tmp_path)
+def test_a_round_above_rounds_is_refused(tmp_path: Path) -> None:
+    done = steep("run", "train", "--round", 9, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: round is 9, and rounds is 3; choose a round up to 3, or")
     assert "--set rounds=9" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_a_round_after_the_pairs_at_which_a_run_stops_is_refused() -> None:
-    with pytest.raises(ConfigError, match="round is 2, and until is pair"):
-        task_for("pair", "embedded", ("until=pair",), round=2)
-    assert task_for("pair", "embedded", ("until=pair",), round=1).label == "pair-1"
 
 
 WORLD = "data.closed_world={documents: 300, musique_train: 9, musique_sampling: 3, musique_dev: 3, musique_test: 3, hotpotqa_sampling: 3, hotpotqa_dev: 3, hotpotqa_test: 3, wiki2_test: 3, nq_sampling: 3, nq_dev: 3, nq_test: 3}"
@@ -193,30 +152,3 @@ def test_a_run_writes_its_configuration_which_gives_the_same_stages(tmp_path: Pa
     assert (again.returncode, file.stat().st_mtime_ns) == (0, written)
     steep("run", "world", *options, "--set", "seed=7", cwd=tmp_path)
     assert load(file).seed == 7
-
-
-def test_a_data_directory_of_the_command_line_is_kept_as_an_absolute_path(tmp_path: Path) -> None:
-    data, elsewhere = tmp_path / "data sets", tmp_path / "elsewhere"
-    data.mkdir()
-    elsewhere.mkdir()
-    (data / "documents.jsonl").write_text('{"title": "A", "text": "B is C."}\n')
-    (data / "questions.jsonl").write_text('{"question": "Q?", "answer": ["a"]}\n')
-    own = tmp_path / "own.yaml"
-    own.write_text(
-        f"base: {ROOT}/configs/embedded.yaml\nruns_dir: {tmp_path}/runs\n"
-        "data: {closed_world: null, sft: [], validation: [], test: [],\n"
-        "       sampling: [{dataset: nq, path: questions.jsonl}]}\n"
-        "corpus: {files: [{path: documents.jsonl, format: jsonl}]}\n"
-    )
-    done = steep("run", "corpus", "--config", own, "--data", "data sets", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    file = tmp_path / "runs" / "own" / "config.yaml"
-    assert load(file).data.root == str(data)
-    again = steep("run", "corpus", "--config", file, cwd=elsewhere)
-    assert again.stdout == done.stdout.splitlines()[-1] + "\n"  # nothing runs
-
-
-def test_a_run_that_a_missing_file_stops_writes_no_configuration(tmp_path: Path) -> None:
-    done = steep("run", "corpus", "--config", "musique-sample", "--data", ".", cwd=tmp_path)
-    assert done.returncode == 2
-    assert not list(tmp_path.rglob("config.yaml"))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -15,45 +12,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import ConfigError
 from pipeline.core.gpus import GIB, nominal_gpu
 from pipeline.run.progress import read_progress
 from tasks.base import walk
 from tasks.execution import cluster, slurm
 from tasks.execution.cluster import Request
-from tasks.execution.stage_run import Resources
 from tasks.execution.start import check_execution
-from tasks.needs import Needs, needs
+from tasks.needs import needs
 from tasks.planning.plan import make_plan
 from tasks.planning.sizes import published_count, sizes_of
 from tasks.report import Report
 from tasks.run import RunFailed, run
 from tasks.sharding import shards_of
 from tests.docs.test_documented_commands import PAGES, commands
-from tests.tasks.counting_tasks import (
-    ROOT,
-    Complains,
-    First,
-    InBatches,
-    Second,
-    Waits,
-    executions,
-    task,
-)
-from tests.tasks.leasing_tasks import Samples, given
-from tests.waiting import LIMIT, ending, wait_until
+from tests.tasks.counting_tasks import ROOT, InBatches, Second, background, executions, task
+from tests.waiting import LIMIT, wait_until
 
 LOCAL = ("execution=slurm", "execution.slurm.cluster=local")
-RUN = """
-import sys
-from tasks.run import run
-from tests.tasks import counting_tasks
-kind, workspace, *overrides = sys.argv[1:]
-run(counting_tasks.task(getattr(counting_tasks, kind), __import__("pathlib").Path(workspace), *overrides))
-"""
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -74,72 +52,35 @@ def test_a_job_writes_what_a_process_of_this_machine_writes(workspace, capfd) ->
 
 
 @pytest.mark.slow
-def test_the_message_of_a_stage_is_that_of_its_job(workspace) -> None:
-    with pytest.raises(RunFailed) as caught:
-        run(task(Complains, workspace, *LOCAL))
-    assert caught.value.exit_status == 2
-    assert re.fullmatch(
-        r"complains: questions.jsonl:7: answer is missing; add it \(log: .*/complains.log\)",
-        str(caught.value),
-    )
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_ends_cancels_its_job_and_the_stage_continues(
+    workspace, number: signal.Signals
+) -> None:
+    """A killed run tells its driver nothing. A shell's background run ignores SIGINT, by which
+    submitit cancels jobs.
+    """
 
+    def ignore_interrupts() -> None:
+        ignored = signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL
+        signal.signal(signal.SIGINT, ignored)
 
-@pytest.mark.slow
-def test_a_killed_run_cancels_its_job_and_the_stage_continues(workspace) -> None:
-    """The run gets SIGKILL, so only its death tells the driver."""
     stage = task(InBatches, workspace, *LOCAL)
-    command = [sys.executable, "-c", RUN, "InBatches", str(workspace), *LOCAL]
-    with ending(subprocess.Popen(command, cwd=ROOT)):
+    with background(InBatches, workspace, *LOCAL, preexec_fn=ignore_interrupts) as started:
         wait_until(lambda: "batch 1" in executions(workspace))
         record = read_progress(stage.store.progress_file(stage.key))
         assert record is not None
         assert record.job.startswith("local job ")
+        second = task(InBatches, workspace)
+        second.lock_seconds = 0.2
+        with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
+            run(second)
+        started.send_signal(number)
+        assert started.wait(LIMIT) != 0
     wait_until(lambda: not stage.store.in_use(stage.key))
     (workspace / "release").touch()
     directory = run(stage)
     assert (directory / "squares.txt").read_text() == "0 1 4 9"
     assert executions(workspace).count("batch 0") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "in_background"),
-    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
-)
-def test_an_interrupted_run_cancels_its_job(
-    workspace, number: signal.Signals, in_background: bool
-) -> None:
-    """A shell starts a run in the background with SIGINT ignored, by which submitit cancels jobs.
-
-    SIGINT goes to the run alone, so its driver learns of it from the run, and not from the terminal.
-    """
-
-    def ignore_interrupts() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN if in_background else signal.SIG_DFL)
-
-    stage = task(Waits, workspace, *LOCAL)
-    command = [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL, "workers=1"]
-    with ending(subprocess.Popen(command, cwd=ROOT, preexec_fn=ignore_interrupts)) as started:
-        wait_until(lambda: executions(workspace) == ["waits"])
-        record = read_progress(stage.store.progress_file(stage.key))
-        assert record is not None
-        process = psutil.Process(record.pid)
-        started.send_signal(number)
-        assert started.wait(LIMIT) != 0
-    wait_until(lambda: not process.is_running())
-    assert not stage.store.in_use(stage.key)
-
-
-@pytest.mark.slow
-def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
-    stage = task(Waits, workspace)
-    command = [sys.executable, "-c", RUN, "Waits", str(workspace), *LOCAL]
-    with ending(subprocess.Popen(command, cwd=ROOT)) as started:
-        wait_until(lambda: executions(workspace) == ["waits"])
-        with pytest.raises(RunFailed, match=r"of local job \d+ on .* holds .*\.lock"):
-            run(stage)
-        (workspace / "release").touch()
-        assert started.wait(LIMIT) == 0
 
 
 def request(**settings: Any) -> Request:
@@ -174,18 +115,13 @@ def test_the_needs_of_a_stage_are_directives() -> None:
         "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
-
-
-def test_submitit_takes_all_parameters(tmp_path, monkeypatch) -> None:
-    """Where Slurm is installed, which the name of one of its commands stands for."""
-    (tmp_path / "srun").write_text("#!/bin/sh\n")
-    (tmp_path / "srun").chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    asked = request(memory_per_cpu=6.0)
-    asked = replace(asked, folder=str(tmp_path / "jobs"))
-    parameters = slurm.executor(asked)._executor.parameters
-    assert parameters["mem_per_cpu"] == "6144M"
-    assert parameters["srun_args"] == ["--cpus-per-task=32", "--mpi=pmi2"]
+    # Since Slurm 22.05 the step of srun would otherwise have one CPU.
+    assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", text, re.MULTILINE)
+    assert "#SBATCH --mem-per-cpu=6656M\n" in text
+    other = sbatch(replace(request(memory_per_cpu=None), machines=3, gpus=0))
+    assert "#SBATCH --nodes=3\n" in other
+    assert "--mem" not in other
+    assert "gpus" not in other
 
 
 def documented() -> list[tuple[str, ...]]:
@@ -215,76 +151,26 @@ def test_documented_jobs_get_the_memory_of_the_plan() -> None:
                     job = replace(
                         request(), settings=execution, gpus=asked.gpus, processes=asked.threads
                     )
-                    cpus = job.with_threads(None, print).threads
+                    cpus = job.with_threads(None).threads
                     assert cpus * execution["slurm"]["memory_per_cpu"] > ram / GIB, (stage, asked)
-
-
-def test_srun_gets_the_cpus_of_the_job_and_the_options_of_the_site() -> None:
-    """Since Slurm 22.05 the step of srun would otherwise have one CPU."""
-    assert re.search(r"^srun .* --cpus-per-task=32 --mpi=pmi2 stage$", sbatch(request()), re.M)
 
 
 @pytest.mark.parametrize(
     ("gpus", "processes", "machines", "threads", "of_process"),
-    [(0, 1, 1, 6, 6), (1, 1, 1, 3, 3), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 4, 1, 6, 1), (0, 9, 1, 9, 1)],
-)  # fmt: skip
+    [(0, 1, 1, 6, 6), (4, 4, 1, 12, 3), (8, 8, 2, 12, 3), (0, 9, 1, 9, 1)],
+)
 def test_a_stage_has_the_cpu_threads_of_its_gpus(
-    workspace, monkeypatch, gpus, processes, machines, threads, of_process
+    monkeypatch, gpus, processes, machines, threads, of_process
 ) -> None:
     """Its job asks for them, and its process computes with them."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    sent: list[dict[str, Any]] = []
-
-    def started(*args: Any, command: tuple[str, str], **kwargs: Any) -> dict[str, int]:
-        sent.append(json.loads(command[1]))
-        return {}
-
-    monkeypatch.setattr("tasks.execution.cluster.run_stage", started)
-    monkeypatch.setattr("tasks.execution.cluster.visible", lambda path: True)
-    few = ("execution.threads_per_gpu=3", "execution.threads_without_gpu=6")
-    stage = task(Second, workspace, *few, "execution=slurm")
-    monkeypatch.setattr(Second, "machines", machines)
-    stage.asked = Resources(gpus, processes)
-    stage.execute(stage.entry, {})
-    given = Request(**sent[0]).with_threads(None, print)
+    execution = request().settings | {"threads_per_gpu": 3, "threads_without_gpu": 6}
+    asked = replace(
+        request(), gpus=gpus // machines, processes=-(-processes // machines), settings=execution
+    )
+    given = asked.with_threads(None)
     assert slurm.parameters(given)["cpus_per_task"] == threads
     assert given.environment["OMP_NUM_THREADS"] == str(of_process)
-    assert given.environment["OPENBLAS_NUM_THREADS"] == str(of_process)
-
-
-def test_a_job_computes_with_its_threads(workspace, monkeypatch) -> None:
-    """The local executor of submitit gives no more of them than this machine has."""
-    monkeypatch.setenv("MARKS", str(workspace))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    one = ("execution.threads_per_gpu=1", "execution.threads_without_gpu=1")
-    for overrides, threads in ((one, 1), ((), min(16, len(os.sched_getaffinity(0))))):
-        stage = Samples(**task(First, workspace, *overrides, *LOCAL).param_kwargs, number=threads)
-        monkeypatch.setattr("tasks.build.needs", lambda stage, gpus: Needs())
-        run(stage)
-        assert given(stage)["OMP_NUM_THREADS"] == str(threads)
-
-
-def test_an_exported_number_of_threads_that_slows_a_stage_is_told(monkeypatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    told: list[str] = []
-    given = request().with_threads(32, told.append)
-    assert given.environment["OMP_NUM_THREADS"] == "1"
-    assert "OMP_NUM_THREADS is 1" in told[0]
-    assert "fewer than its 8 CPU threads" in told[0]
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    request().with_threads(32, told.append)
-    assert len(told) == 1
-
-
-def test_a_stage_on_several_machines_is_one_job_with_a_task_on_each() -> None:
-    asked = request()
-    text = sbatch(replace(asked, machines=3))
-    assert "#SBATCH --nodes=3\n" in text
-    assert "#SBATCH --ntasks-per-node=1\n" in text
-
-
-def test_a_stage_without_gpus_asks_for_none() -> None:
-    assert "gpu" not in sbatch(replace(request(partition=None), gpus=0))
 
 
 def test_a_machine_without_slurm_is_told_so(workspace, monkeypatch) -> None:
@@ -300,7 +186,7 @@ def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> No
         )
         settings = task(Second, workspace, f"execution={kind}").settings
         with pytest.raises(
-            DependencyError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
+            ConfigError, match=rf"{package} is missing; pip install 'steep\[{kind}\]'"
         ):
             check_execution(settings)
 
@@ -315,12 +201,6 @@ def test_a_missing_package_is_named_with_its_extra(workspace, monkeypatch) -> No
 def test_machines_that_do_not_fit_are_refused(workspace, overrides, words) -> None:
     with pytest.raises(ConfigError, match=words):
         check_execution(task(Second, workspace, *overrides).settings)
-
-
-def test_the_short_form_keeps_the_other_settings(workspace) -> None:
-    settings = task(Second, workspace, "execution.slurm.partition=gpu", "execution=slurm").settings
-    assert settings.execution.kind == "slurm"
-    assert settings.execution.slurm.partition == "gpu"
 
 
 def test_a_file_system_that_does_not_lock_between_machines_is_noticed(

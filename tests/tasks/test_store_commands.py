@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from pipeline.run.progress import ProgressFile
 from tasks.run import task_for, walk
 from tests.tasks.counting_tasks import ROOT
+from tests.tasks.small_run import commit_text
 
 RUNS = "runs_dir=runs [/red][bold]"  # no markup of the terminal
 
@@ -33,22 +35,12 @@ def finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = task_for("report", "embedded", (RUNS,))
     for task in walk(report):
-        written = tmp_path / "written"
-        written.mkdir()
-        (written / "pairs.txt").write_text(task.label)
-        task.directory.parent.mkdir(parents=True, exist_ok=True)
-        task.store.commit(task.key, written, {"counts": {"rows": 1}})
+        commit_text(task, task.label)
     return {task.label: task.directory.absolute() for task in walk(report)}
 
 
-def test_a_whole_run_is_verified_with_status_0(tmp_path, finished):
-    done = steep("verify", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stdout == f"{len(finished)} outputs checked, 0 damaged\n"
-
-
 def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, finished):
-    (finished["pair-2"] / "pairs.txt").write_text("PAIR-2")
+    (finished["pair-2"] / "text.txt").write_text("PAIR-2")
     (finished["evaluate-policy-0"] / "manifest.json").write_text("")
     done = steep("verify", "--json", cwd=tmp_path)
     assert done.returncode == 1
@@ -61,33 +53,20 @@ def test_a_damaged_output_is_listed_with_its_command_and_status_1(tmp_path, fini
     assert " evaluate-policy --round 0 --force " in damaged["evaluate-policy-0"]["remake"]
     text = steep("verify", cwd=tmp_path).stdout
     assert "pair-2 is damaged: " in text
-    assert "pairs.txt has other content" in text
+    assert "text.txt has other content" in text
     assert f"{len(finished)} outputs checked, 2 damaged" in text
 
 
 def test_status_shows_a_damaged_output_and_paths_with_brackets(tmp_path, finished):
-    (finished["pair-2"] / "pairs.txt").write_text("")
+    (finished["pair-2"] / "text.txt").write_text("")
     done = steep("status", cwd=tmp_path)
     assert done.returncode == 0
     assert "runs [/red][bold]/embedded/store/pair/" in done.stdout
-    assert "pair-2 is damaged: pairs.txt has 0 bytes instead of 6" in done.stdout
+    assert "pair-2 is damaged: text.txt has 0 bytes instead of 6" in done.stdout
     rows = {row["label"]: row for row in json.loads(steep("status", "--json", cwd=tmp_path).stdout)}
     assert rows["pair-2"]["state"] == "done"
-    assert rows["pair-2"]["damage"] == ["pairs.txt has 0 bytes instead of 6"]
+    assert rows["pair-2"]["damage"] == ["text.txt has 0 bytes instead of 6"]
     assert rows["pair-1"]["damage"] == []
-
-
-def test_a_damaged_output_is_not_returned_as_done(tmp_path, finished):
-    (finished["pair-2"] / "pairs.txt").write_text("")
-    done = steep("run", "pair", "--round", "2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "error: the output of pair-2 is damaged" in done.stderr
-
-
-def test_a_policy_without_number_is_refused(tmp_path):
-    done = steep("run", "evaluate-policy", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "needs --round with the number of a policy" in done.stderr
 
 
 def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
@@ -102,10 +81,21 @@ def test_clean_tmp_says_what_it_removed_and_what_it_left(tmp_path, finished):
     assert (folder / "thesis").exists()
 
 
-@pytest.mark.parametrize("command", [("run",), ("status",), ("verify",), ("clean-tmp",)])
-def test_a_file_as_runs_dir_is_one_sentence(tmp_path, command):
-    (tmp_path / "runs [").write_text("")  # the first part of RUNS
-    done = steep(*command, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "runs [ is not a directory" in done.stderr
-    assert done.stderr.count("\n") == 1
+KEYS = [
+    "label", "state", "counts", "wall_seconds", "directory", "damage", "remake", "progress", "message",
+]  # fmt: skip
+PROGRESS = ["done", "total", "unit", "percent", "rate", "remaining_seconds", "values"]
+
+
+def test_every_row_has_the_documented_keys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    graph = task_for("graph", "embedded", (RUNS,))
+    stopped = graph.store.progress_file(graph.key)
+    stopped.parent.mkdir(parents=True)
+    ProgressFile(stopped).start(None, "triples", done=7)
+    rows = {row["label"]: row for row in json.loads(steep("status", "--json", cwd=tmp_path).stdout)}
+    assert all(list(row) == KEYS for row in rows.values())
+    assert list(rows["graph"]["progress"]) == PROGRESS
+    assert rows["graph"]["progress"]["done"] == 7
+    assert rows["graph"]["message"] == "stopped at 7 triples; it starts again"
+    assert rows["corpus"]["progress"] is None

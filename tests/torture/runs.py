@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ from tests.waiting import becomes
 _FOLDER = Path(__file__).parent
 SMALL = (_FOLDER / "small.yaml").read_text(encoding="utf-8")
 PROGRAPH = (_FOLDER / "small_prograph.yaml").read_text(encoding="utf-8")
-EMBEDDED = "base: {configs}/embedded.yaml\nname: small\n"  # the shipped configuration as it is
 # Files whose content is time or memory, and keys of JSON files that hold seconds.
-TIMED_FILES = frozenset({"manifest.json", "timing.json", "report.html"})
+TIMED_FILES = frozenset({"timing.json", "report.html"})
 _TIMED_KEYS = re.compile(r"second|runtime|per_second|timing")
 _STARTED = re.compile(r"^\S+\s+(\S+)\s+runs \(log: ")
 
@@ -39,12 +39,13 @@ class RunFolder:
     """A working directory with a configuration; its data, runs and caches stay inside.
 
     ``overrides`` are settings as ``--set`` takes them. ``configuration`` is the text of the file, in which
-    {configs} stands for the folder of the shipped ones.
+    {configs} stands for the folder of the shipped ones. ``goal`` is the stage to run.
     """
 
     root: Path
     overrides: tuple[str, ...] = ()
     configuration: str = SMALL
+    goal: tuple[str, ...] = ("report",)
 
     @property
     def store(self) -> Path:
@@ -57,98 +58,82 @@ class RunFolder:
         (self.root / "small.yaml").write_text(text, encoding="utf-8")
         return self
 
-    def start(
-        self, *arguments: str, before: Callable[[], None] | None = None
-    ) -> subprocess.Popen[str]:
-        """Start ``steep`` in a process group of its own, with its messages in ``stdout``.
+    def without(self, stages: Collection[str], root: Path) -> RunFolder:
+        """A copy of the run in ``root`` without the outputs of these stages."""
+        shutil.copytree(self.root, root)
+        copy = replace(self, root=root)
+        for stage in stages:
+            shutil.rmtree(copy.store / stage, ignore_errors=True)
+        return copy
 
-        ``before`` is called in the new process, for example to limit its resources.
-        """
-        options = ["--config", "small.yaml"]
-        for override in self.overrides:
-            options += ["--set", override]
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start ``steep`` in a process group of its own, with its messages in ``stdout``."""
+        options = ["--config", "small.yaml", *(f"--set={setting}" for setting in self.overrides)]
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline.cli", *arguments, *options],
-            cwd=self.root,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            preexec_fn=before,
-        )
+            cwd=self.root, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
 
-    def finish(self, *, before: Callable[[], None] | None = None) -> tuple[int, str]:
-        """Run ``steep run`` to its end; returns the exit status and everything that it printed."""
-        process = self.start("run", before=before)
+    def finish(self) -> str:
+        """Run to the end; returns what was printed. Raises AssertionError with it if the run fails."""
+        process = self.start("run", *self.goal)
         output, _ = process.communicate()
-        return process.returncode, output
+        assert process.returncode == 0, output
+        return output
 
-    def stages(self) -> list[dict[str, Any]]:
-        """The rows of ``steep status --json``, in running order."""
-        process = self.start("status", "--json")
-        output, _ = process.communicate()
-        rows: list[dict[str, Any]] = json.loads(output)
-        return rows
-
-    def done(self) -> set[str]:
-        """Labels of the stages whose output is complete."""
-        return {row["label"] for row in self.stages() if row["state"] == "done"}
-
-    def finished(self) -> list[dict[str, Any]]:
-        """Run to the end, unless that was done; returns the rows of ``steep status --json`` of complete stages.
-
-        They are in the order in which the stages ended. An early stage can be missing when those that use it
-        are complete. Raises RuntimeError with the output of a run that fails.
-        """
-        status, output = self.prepare().finish()
-        if status != 0:
-            raise RuntimeError(f"the uninterrupted run failed:\n{output}")
-        complete = (row for row in self.stages() if self._manifest(row).is_file())
-        return sorted(complete, key=lambda row: self._manifest(row).stat().st_mtime)
-
-    def _manifest(self, row: dict[str, Any]) -> Path:
-        return self.root / row["directory"] / "manifest.json"
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the complete stages, in the order in which they ended."""
+        paths = self.store.glob("*/*/manifest.json")
+        manifests = [json.loads(path.read_text()) for path in sorted(paths, key=_written)]
+        return {_label(manifest["key"]): manifest["wall_seconds"] for manifest in manifests}
 
     def orphans(self) -> list[int]:
         """Ids of living processes that were started for this folder."""
-        return [pid for pid, _ in _processes() if _works_in(pid, self.root)]
+        found = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+        return [pid for pid in found if _works_in(pid, self.root)]
 
 
-@dataclass(frozen=True)
-class Killed:
-    """One kill: the stage that was running, how long it had run, and what was left behind."""
-
-    stage: str
-    seconds: float
-    orphans: int
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
 
 
-def kill_during(run: RunFolder, stage: str, delay: float) -> Killed | None:
+def _label(key: dict[str, Any]) -> str:
+    return key["stage"] if key["round"] is None else f"{key['stage']}-{key['round']}"
+
+
+def kill_during(run: RunFolder, stage: str, delay: float) -> str | None:
     """Run until ``stage`` starts, wait ``delay`` seconds and kill the group with SIGKILL.
 
-    Returns None when the run ended first. The stage in the result is the one that was running then.
+    Returns the stage that was running then, or None when the run ended first. Raises AssertionError
+    when a process outlives the kill.
     """
     running, due = "", None
-    with run.start("run") as process:
-        messages = process.stdout
-        assert messages is not None
-        os.set_blocking(messages.fileno(), False)
-        while process.poll() is None:
-            for line in iter(messages.readline, ""):
-                started = stage_started(line)
-                if started is not None:
-                    running = started
-                    if running == stage and due is None:
-                        due = time.monotonic() + delay
+    with run.start("run", *run.goal) as process:
+        for line in lines_of(process):
+            running = stage_started(line) or running
+            if running == stage and due is None:
+                due = time.monotonic() + delay
             if due is not None and time.monotonic() >= due:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                becomes(lambda: not run.orphans())
-                return Killed(running, delay, len(run.orphans()))
-            time.sleep(0.02)
+                assert becomes(lambda: not run.orphans()), run.orphans()
+                return running
     return None
+
+
+def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
+    """The lines that a process prints, and an empty one now and then, until it ends."""
+    messages = process.stdout
+    assert messages is not None
+    os.set_blocking(messages.fileno(), False)
+    while True:
+        ended = process.poll() is not None
+        yield from iter(messages.readline, "")
+        if ended:
+            return
+        yield ""
+        time.sleep(0.02)
 
 
 def stage_started(line: str) -> str | None:
@@ -171,8 +156,7 @@ def differing_files(one: RunFolder, other: RunFolder) -> list[str]:
 def _contents(store: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(store.rglob("*")):
         name = path.relative_to(store).as_posix()
-        stage_directory = len(path.relative_to(store).parts) > 2
-        if not path.is_file() or not stage_directory or ".partial/" in name:
+        if not path.is_file() or name.count("/") < 2 or ".partial/" in name:
             continue
         if path.name == "manifest.json":
             counts = json.loads(path.read_text())["counts"]
@@ -181,28 +165,17 @@ def _contents(store: Path) -> Iterator[tuple[str, str]]:
         elif path.name in TIMED_FILES:
             yield name, "present"
         elif path.suffix == ".json":
-            value = _without_seconds(json.loads(path.read_text()))
-            yield name, json.dumps(value, sort_keys=True)
+            yield name, json.dumps(_without_seconds(json.loads(path.read_text())), sort_keys=True)
         else:
             yield name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _without_seconds(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _without_seconds(item)
-            for key, item in value.items()
-            if not _TIMED_KEYS.search(key)
-        }
     if isinstance(value, list):
         return [_without_seconds(item) for item in value]
-    return value
-
-
-def _processes() -> Iterator[tuple[int, str]]:
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            yield int(path.name), path.name
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_seconds(one) for key, one in value.items() if not _TIMED_KEYS.search(key)}
 
 
 def _works_in(pid: int, folder: Path) -> bool:

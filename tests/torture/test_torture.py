@@ -1,71 +1,157 @@
-"""A short seeded part of the suite, the tutorial, and a check that the comparison of runs sees a difference."""
+"""Kills, lost nodes and damage of real runs, the tutorial, and a check of the comparison of runs."""
 
 import json
+import random
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.core import shipped
-from tests.torture import damage, kills, nodes
-from tests.torture.runs import RunFolder, differing_files, environment
+from tasks import status
+from tasks.run import task_for
+from tests.ray_nodes import ray_nodes
+from tests.torture.nodes import finish_with_losses
+from tests.torture.runs import (
+    PROGRAPH,
+    RunFolder,
+    differing_files,
+    environment,
+    kill_during,
+)
 
-# One round over few questions: about a minute on an idle machine. The tutorial has another seed.
+# One round over few questions. The tutorial has another seed.
 TINY = (
     "rounds=1",
     "seed=1",
     "data.closed_world.seed=1",
+    "data.closed_world.documents=200",
+    "data.closed_world.musique_train=250",
     "data.sampling=[{dataset: nq, path: nq_sampling.jsonl}]",
     "data.test=[{dataset: nq, path: nq_test.jsonl}]",
     "sft_data.sizes={1: 160}",
     "sft_data.test_sizes={1: 8}",
 )
+ROUND = ("sample", "score", "pair", "train")
+START = 4  # seconds from the start of a stage's process to the work that its manifest counts
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    run = RunFolder(tmp_path_factory.mktemp("torture") / "reference", TINY)
-    run.finished()
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that ended after the training of its only round."""
+    goal = ("train", "--round", "1")
+    run = RunFolder(tmp_path_factory.mktemp("torture") / "reference", TINY, goal=goal).prepare()
+    run.finish()
     return run
+
+
+@pytest.fixture(scope="module")
+def reported(trained: RunFolder) -> RunFolder:
+    """The same run up to its report."""
+    whole = replace(trained, goal=("report",))
+    whole.finish()
+    return whole
+
+
+def check_kills(reference: RunFolder, victim: RunFolder, stages: Sequence[str], seed: int) -> None:
+    """Kill ``victim`` once in each of the stages; then it ends with the files of ``reference``."""
+    chance, seconds = random.Random(seed), reference.seconds()
+    killed = [
+        kill_during(victim, stage, chance.uniform(0, seconds[stage] + START)) for stage in stages
+    ]
+    assert any(killed), "the run ended before its kills"
+    victim.finish()
+    assert differing_files(reference, victim) == [], killed
 
 
 @pytest.mark.timeout(1500)
 def test_a_run_that_was_killed_in_its_stages_equals_the_uninterrupted_run(
-    reference: RunFolder, tmp_path: Path
+    trained: RunFolder, tmp_path: Path
 ) -> None:
-    figures = kills.run(tmp_path, reference, seed=0, count=2, only=["sample-1", "train-1"])
-    assert figures.problems == []
-    assert figures.cases == 2
+    """The stages before the round are those of the reference."""
+    victim = trained.without(ROUND, tmp_path / "victim")
+    check_kills(trained, victim, ["sample-1", "train-1"], seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("configuration", ["tearag", "prograph"])
+def test_a_run_that_was_killed_in_all_stages_equals_the_uninterrupted_run(
+    reported: RunFolder, tmp_path: Path, configuration: str
+) -> None:
+    if configuration == "prograph":
+        reported = RunFolder(tmp_path / "reference", (), PROGRAPH).prepare()
+        reported.finish()
+    victim = replace(reported, root=tmp_path / "victim").prepare()
+    check_kills(reported, victim, list(reported.seconds()), seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
-    reference: RunFolder, tmp_path: Path
+    reported: RunFolder, tmp_path: Path
 ) -> None:
-    figures = nodes.run(tmp_path, reference, seed=0, count=2)
-    assert figures.problems == []
-    assert figures.facts["by_stage"] == {"sample": 1, "score": 1}
+    victim = replace(
+        reported, root=tmp_path / "victim", overrides=(*reported.overrides, "execution=ray")
+    ).prepare()
+    stages = {
+        label: s for label, s in reported.seconds().items() if label in ("sample-1", "score-1")
+    }
+    with ray_nodes(2, cpus=2) as nodes:
+        printed, lost = finish_with_losses(victim, nodes, stages, random.Random(0))
+    assert lost == ["sample-1", "score-1"]
+    assert ", from its checkpoint (start " in printed
+    assert victim.orphans() == []
+    assert differing_files(reported, victim) == []
 
 
-@pytest.mark.timeout(600)
-def test_every_log_says_what_its_stage_did_and_no_record_is_left(reference: RunFolder) -> None:
-    logs = reference.root / "runs" / "small" / "logs"
-    for row in reference.stages():
-        lines = (logs / f"{row['label']}.log").read_text().splitlines()
-        assert lines[1].startswith("stage "), row["label"]
-        assert lines[-1].startswith("wrote "), row["label"]
-        assert len(lines) >= 4, row["label"]  # beside these: inputs, and what was done
-    assert not [*reference.store.rglob("*.progress.json"), *reference.store.rglob("*.failed.json")]
+def test_every_log_says_what_its_stage_did_and_no_record_is_left(trained: RunFolder) -> None:
+    logs = trained.root / "runs" / "small" / "logs"
+    for label in trained.seconds():
+        lines = (logs / f"{label}.log").read_text().splitlines()
+        assert lines[1].startswith("stage "), label
+        assert lines[-1].startswith("wrote "), label
+        assert len(lines) >= 4, label  # beside these: inputs, and what was done
+    assert not [*trained.store.rglob("*.progress.json"), *trained.store.rglob("*.failed.json")]
 
 
-@pytest.mark.timeout(600)
-def test_damaged_outputs_of_a_run_are_named(reference: RunFolder) -> None:
-    assert damage.run(reference, seed=0, count=20).problems == []
+def flip(content: bytes) -> bytes:
+    """The content with another bit in its middle."""
+    at = len(content) // 2
+    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "flipped": flip,
+    "emptied": lambda content: b"",
+    "longer": lambda content: content + b"\0",
+}
+
+
+def test_damaged_outputs_of_a_run_are_named(
+    trained: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of all stages, one at a time; a manifest is not hashed, so that it is only cut."""
+    monkeypatch.chdir(trained.root)
+    task = task_for("train", "small.yaml", trained.overrides, round=1)
+    outputs = {row.label: Path(row.directory) for row in status.verify(task)}
+    files = [(label, p) for label, d in outputs.items() for p in d.rglob("*") if p.is_file()]
+    chance = random.Random(0)
+    for name, damage in DAMAGES.items():
+        for label, path in chance.sample([one for one in files if one[1].stat().st_size > 1], 3):
+            content = path.read_bytes()
+            kind = DAMAGES["cut"] if path.name == "manifest.json" else damage
+            path.write_bytes(kind(content))
+            damaged = [row.label for row in status.verify(task) if row.damage]
+            path.write_bytes(content)
+            assert damaged == [label], (name, path)
+    assert not any(row.damage for row in status.verify(task))
 
 
 def tutorial() -> Iterator[str]:
@@ -109,14 +195,14 @@ def output(run: RunFolder, command: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_the_tutorial_works_in_a_run_of_another_seed(reference: RunFolder) -> None:
+def test_the_tutorial_works_in_a_run_of_another_seed(reported: RunFolder) -> None:
     """ID and QUESTION stand for what the commands before them print."""
     found: dict[str, str] = {}
     commands = [command for command in tutorial() if command not in ("make browse", "make run")]
     for command in commands:
         for name, value in found.items():
             command = command.replace(name, value)
-        printed = output(reference, command)
+        printed = output(reported, command)
         if identity := re.search(r"\S+/\d+@[0-9a-f]+", printed):
             found["ID"] = identity[0]
         if command.startswith("head"):

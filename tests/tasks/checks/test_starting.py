@@ -3,17 +3,13 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline.cli.app import app
 from pipeline.core.errors import InputError
 from pipeline.core.gpus import nominal_gpu
-from tasks.checks import collect
 from tasks.checks.collect import RunRefused, check_start, check_tasks
 from tasks.checks.machine import Machine
 from tasks.planning.plan import summary
 from tasks.run import run, task_for, walk
-from tasks.sharding import ShardedTask
 from tests.tasks.checks.published_files import write_published_files
 from tests.tasks.declared import stages
 from tests.tasks.small_run import commit
@@ -73,15 +69,6 @@ def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
     assert check_start(tasks, todo, Machine(())).faults == ()
 
 
-def test_joining_finished_shards_needs_no_gpu(elsewhere, data) -> None:
-    overrides = ("shards=2", "gpus=8")
-    graph = task_for("graph", "tearag-llama3-8b", overrides, data)
-    assert isinstance(graph, ShardedTask)
-    with pytest.raises(RunRefused, match="no GPU"):
-        check_start([graph], [*graph.shards().values(), graph], Machine(()))
-    assert check_start([graph], [graph], Machine(())).faults == ()
-
-
 def test_what_a_stopped_run_has_written_is_part_of_the_disk_that_it_needs(
     elsewhere, monkeypatch
 ) -> None:
@@ -106,13 +93,3 @@ def test_the_plan_of_a_run_is_two_lines_without_downloads() -> None:
     assert memory.startswith("1 GPU, at most ")
     assert "GiB of 78.8 (sft); RAM at most " in memory
     assert hours.endswith("GPU hours, computed and not measured")
-
-
-def test_a_command_starts_without_the_checks(elsewhere, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RunRefused("a fault")
-
-    monkeypatch.setattr(collect, "check_start", refuse)
-    refused = CliRunner().invoke(app, ["run", "corpus"])
-    assert isinstance(refused.exception, RunRefused)
-    assert CliRunner().invoke(app, ["run", "corpus", "--no-check"]).exit_code == 0

@@ -6,7 +6,7 @@ from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
-from pipeline.index.memory import encoder_activations, index_bytes, is_on_gpu, scratch_bytes
+from pipeline.index.memory import index_bytes, is_on_gpu, scratch_bytes
 from pipeline.llm.memory import engine_memory
 from pipeline.training.memory import training_memory
 from tasks.planning.plan import Plan, make_plan
@@ -58,13 +58,6 @@ def test_padded_rows_have_a_mask_of_every_token_by_every_token() -> None:
     assert dpo["attention mask"] == 0.8
 
 
-def test_the_graphs_of_an_engine_are_in_its_share_and_its_context_is_not() -> None:
-    graphs, eager = (engine_memory(LLAMA, "bfloat16", enforce_eager=on) for on in (False, True))
-    assert graphs.least(0) - eager.least(0) == GIB
-    assert eager.cached_tokens(40 * GIB) - graphs.cached_tokens(40 * GIB) == GIB // graphs.token
-    assert graphs.outside == eager.outside == GIB / 2
-
-
 def test_each_index_on_a_gpu_has_scratch_memory_of_its_own() -> None:
     both = parts(plan("tearag-llama3-8b", nominal_gpu(80), "sample"))
     assert both["FAISS scratch"] == 3.0
@@ -84,30 +77,6 @@ def test_each_process_of_a_training_reads_one_file_of_the_weights_at_a_time() ->
     assert eight.ram == 8 * one.ram
     small = plan("embedded", None, "sft")
     assert GIB < small.ram < 3 * GIB  # on CPUs the weights stay in RAM
-
-
-def test_a_training_on_several_machines_is_planned_for_each_of_them() -> None:
-    two = ("dpo.machines=2", "dpo.processes=16", "execution=slurm")
-    made = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample", overrides=two)
-    one = plan("tearag-llama3-8b", nominal_gpu(80), "train", "sample")
-    for spread, alone in zip(made.stages, one.stages, strict=True):
-        assert (spread.gpus, spread.ram) == (alone.gpus, alone.ram)
-
-
-def test_keeping_all_layers_takes_more_than_recomputing_them() -> None:
-    settings = {"rows": 1, "length": 8192, "rank": 8, "targets": ATTENTION, "dropout": True}
-    kept = training_memory(LLAMA, checkpointing=False, **settings)
-    recomputed = training_memory(LLAMA, checkpointing=True, **settings)
-    assert kept.layer > 20 * recomputed.layer
-    assert kept.layer_inputs == 0
-    assert recomputed.layer_inputs == 8192 * 32 * 4096 * 2
-
-
-def test_quantized_weights_take_half_a_byte_and_embeddings_four() -> None:
-    settings = {"rows": 1, "length": 1, "rank": 8, "targets": ATTENTION, "dropout": False}
-    memory = training_memory(LLAMA, quantization="4bit", **settings)
-    # 6,979,321,856 weights of projections, 1,050,939,392 others.
-    assert memory.weights == pytest.approx(6_979_321_856 * 0.52 + 1_050_939_392 * 4)
 
 
 def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
@@ -136,13 +105,6 @@ def test_indexes_of_the_published_corpus_have_the_bytes_of_the_page() -> None:
     assert is_on_gpu(21_015_324)
     assert not is_on_gpu(1_000_000)  # HNSW
     assert index_bytes(100, 768) == 4 * 768 * 100
-
-
-def test_a_batch_of_the_embedder_grows_with_its_tokens_up_to_its_positions() -> None:
-    e5 = PUBLISHED["intfloat/e5-base-v2"]
-    assert encoder_activations(e5, "float32", 512, 256) / GIB == pytest.approx(5.25)
-    longest = encoder_activations(e5, "float32", 1, 512)
-    assert encoder_activations(e5, "float32", 1, 4096) == longest
 
 
 def test_sampling_with_a_share_of_85_percent_does_not_fit_80_gb() -> None:
@@ -177,19 +139,6 @@ def test_a_judge_with_too_small_a_share_is_refused_beside_a_larger_policy() -> N
     assert on_cpu.ram > 60 * GIB  # of its weights in 16 bit
 
 
-def test_a_fault_of_the_judges_of_the_evaluation_names_their_block() -> None:
-    blocks = ("evaluation.judges.over", "evaluation.judges.under")
-    own = judged_by("Qwen/Qwen2.5-32B-Instruct", 0.5, *blocks)
-    faults = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge-policy", overrides=own).faults()
-    assert [fault.partition(".engine.")[0] for fault in faults] == [*blocks]
-
-
-def test_a_judge_of_unknown_shape_is_named_beside_a_larger_policy() -> None:
-    unknown = judged_by("me/unknown", 0.5, "judges.over")
-    made = plan("hiprag-qwen2.5-3b", nominal_gpu(80), "judge", overrides=unknown)
-    assert made.stages[0].unknown == ("me/unknown",)
-
-
 def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
     own = ("retrieval.variant=none", "evaluation.retrieval.variant=semantic")
     gpu = nominal_gpu(80)
@@ -200,18 +149,6 @@ def test_the_evaluation_is_planned_with_its_own_retrieval() -> None:
     assert {"FAISS indexes", "embedder"} <= device["evaluate-policy"]
     everywhere = plan("hiprag-qwen2.5-3b", gpu, "index")
     assert found["index"].ram == everywhere.stages[0].ram
-
-
-def test_no_more_shards_run_at_once_than_the_gpus_allow() -> None:
-    divided = ("gpus=4", "shards=8", "engine.tensor_parallel_size=4")
-    (stage,) = plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=divided).stages
-    assert stage.gpus == 4
-
-
-def test_without_a_gpu_only_ram_and_disk_count() -> None:
-    made = plan("embedded", None, "corpus", "sft", "sample")
-    assert all(stage.device == () and stage.gpus == 0 for stage in made.stages)
-    assert made.ram < 5 * GIB
 
 
 def test_published_sizes_are_those_of_the_paper() -> None:
@@ -228,17 +165,3 @@ def test_records_of_a_file_are_estimated_from_the_first(tmp_path) -> None:
     write_lines(path, [{"question": f"What is {n:04d}?"} for n in range(1000)])
     assert estimated_records(path) == pytest.approx(1000, rel=0.1)
     assert estimated_records(tmp_path / "absent.jsonl") is None
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_training_is_planned_on_the_gpus_that_there_are(count: int) -> None:
-    assert load("embedded").sft.processes == 2
-    (stage,) = plan("embedded", nominal_gpu(80), "sft", gpus=count).stages
-    assert stage.gpus == count
-
-
-def test_a_model_of_unknown_shape_is_named_and_left_out() -> None:
-    unknown = ("model.base=nobody/model",)
-    made = plan("tearag-llama3-8b", nominal_gpu(80), "train", overrides=unknown)
-    assert made.stages[0].unknown == ("nobody/model",)
-    assert not list(made.faults())
