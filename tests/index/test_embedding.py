@@ -69,17 +69,6 @@ def test_changed_weights_under_the_same_path_change_the_identity(model, tmp_path
     assert embedder(path).identity != before
 
 
-def test_settings_that_change_vectors_change_the_identity(model):
-    plain = embedder(model).identity
-    assert Embedder(str(model), max_length=32).identity != plain
-    assert embedder(model, dtype="bfloat16").identity != plain
-    assert embedder(model, batch_size=8, query_prefix="query: ").identity == plain
-
-
-def test_no_texts_give_an_empty_array_of_the_right_width(model):
-    assert embedder(model).encode([], "query").shape == (0, 32)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -84,24 +84,6 @@ def test_the_measured_error_is_that_of_the_weights_on_disk(
     assert 0.001 < stated < MOST_LOST
 
 
-def test_merging_layer_by_layer_gives_what_peft_merges(
-    model: Path, adapter: Path, tmp_path: Path
-) -> None:
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    for dtype in ("float32", "bfloat16"):
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
-        theirs = PeftModel.from_pretrained(loaded, str(adapter)).merge_and_unload(safe_merge=True)
-        target = merge_adapter(model, adapter, tmp_path, dtype=dtype)
-        ours = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype))
-        assert all(
-            torch.equal(weight, theirs.get_parameter(name))
-            for name, weight in ours.named_parameters()
-        )
-
-
 def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_side(
     model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
