@@ -46,7 +46,7 @@ def test_a_gold_passage_with_only_a_title_matches_all_documents_of_that_title(tm
 
 def test_a_question_without_its_gold_passages_in_the_corpus_is_skipped_and_counted(tmp_path):
     with pytest.raises(InputError, match="lacks gold passages of all 1 questions"):
-        read(tmp_path, HOTPOTQA)
+        read(tmp_path, {**HOTPOTQA, "level": "hard"})
     other = {**EVIDENCE, "id": "z", "evidence": [["Nobody", "mother", "Ann"]]}
     result = read(tmp_path, other, EVIDENCE)
     assert (len(result.questions), result.skipped) == (1, 1)
