@@ -9,28 +9,20 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from pipeline.config.lookup import BlockSettings, Setting, all_blocks
-from tasks.settings_reference import setting_stages, stages_reading
+from tasks.settings_reference import setting_stages
 
 _HEAD = """\
 # Settings
 
-This page lists every setting, block by block, in the order of a configuration file. `steep run
---set block.setting=value` overrides one. The column *kind* says what a change does:
+All settings, block by block, in the order of a configuration file. `steep run --set \
+block.setting=value` overrides one.
 
-| kind | meaning |
-|---|---|
-| result | The setting decides results. It is in the fingerprint of each stage that reads it, so a \
-change reruns these stages and what follows from them. |
-| execution | The setting says how work is executed, such as a batch size or a device. It \
-is in no fingerprint and no cache key, so a change reruns nothing. The manifest of a stage records \
-it, and `steep status --why STAGE` shows a difference. \
-[Reproducibility](reproducibility.md#execution-settings) says which of them keep results \
-equal to the byte. |
-| indirect | The setting decides results through something else that fingerprints hold, \
-such as the content of the files that it names. |
-
-The column *read by* names the stages that read the setting under some configuration. A stage
-reads only the settings that its method and its other settings need.
+- A setting without a mark decides results: it is in the fingerprint of each stage that reads it \
+under some configuration, so a change reruns these stages and those after them.
+- *execution*: it says how work is executed, such as a batch size or a device. A change reruns \
+nothing; [reproducibility](reproducibility.md#execution-settings) says which results it can move.
+- *indirect*: it decides results through something else in fingerprints, such as the content of \
+a file that it names.
 """
 
 
@@ -40,36 +32,43 @@ def page() -> str:
 
 
 def _table(block: BlockSettings) -> str:
-    """One block. Where it is used at several places, the stages are listed by place."""
-    title = " and ".join(f"`{place}`" for place in block.places) if block.places != ("",) else ""
-    shared = len(block.places) > 1
-    if shared:
-        title = f"{block.block.__name__}"
-    lines = [f"## {title or 'The run'}", "", _summary(block), ""]
-    if shared:
-        lines += [f"- `{place}`: {_of_place(block, place)}" for place in block.places] + [""]
-        lines += ["| setting | default | kind | description |", "|---|---|---|---|"]
-    else:
-        lines += ["| setting | default | kind | read by | description |", "|---|---|---|---|---|"]
+    """One block, the stages that read it, and its settings."""
+    title = "The run" if block.places == ("",) else block.block.__name__
+    if len(block.places) == 1 and block.places[0]:
+        title = f"`{block.places[0]}`"
+    lines = [f"## {title}", "", _summary(block), ""]
+    if readers := _readers(block):
+        lines += [*readers, ""]
+    lines += ["| setting | default | description |", "|---|---|---|"]
     for setting in block.settings:
-        cells = [f"`{setting.name}`", _shown(setting), setting.kind, _description(setting)]
-        if not shared:
-            cells.insert(3, setting_stages(f"{block.places[0]}.{setting.name}".lstrip(".")))
-        lines.append(f"| {' | '.join(cells)} |")
+        mark = "" if setting.kind == "result" else f" *{setting.kind}*"
+        lines.append(f"| `{setting.name}`{mark} | {_shown(setting)} | {_description(setting)} |")
     return "\n".join([*lines, ""])
+
+
+def _readers(block: BlockSettings) -> list[str]:
+    """The stages that read the block at each of its places; settings with other stages by name."""
+    places: dict[str, list[str]] = {}
+    for place in block.places:
+        settings: dict[str, list[str]] = {}
+        for setting in block.settings:
+            if setting.kind == "result":
+                stages = setting_stages(f"{place}.{setting.name}".lstrip("."))
+                settings.setdefault(stages, []).append(f"`{setting.name}`")
+        rows = sorted(settings.items(), key=lambda row: -len(row[1]))
+        parts = [stages if not row else f"{', '.join(names)} by {stages}"
+                 for row, (stages, names) in enumerate(rows)]  # fmt: skip
+        places.setdefault("; ".join(parts), []).append(f"`{place}`")
+    found = [(names, text) for text, names in places.items() if text]
+    if len(block.places) == 1:
+        return [f"Read by {text}." for _, text in found]
+    return [f"- {', '.join(names)}: read by {text}" for names, text in found]
 
 
 def _summary(block: BlockSettings) -> str:
     text = (block.block.__doc__ or "").strip()
     first = " ".join(text.split("\n\n")[0].split())
     return first.replace("``", "`")
-
-
-def _of_place(block: BlockSettings, place: str) -> str:
-    stages: dict[str, None] = {}
-    for setting in block.settings:
-        stages |= dict.fromkeys(stages_reading(f"{place}.{setting.name}"))
-    return f"read by {', '.join(stages)}"
 
 
 def _shown(setting: Setting) -> str:

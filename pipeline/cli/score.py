@@ -33,7 +33,7 @@ from pipeline.core.records import Trajectory
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
     from pipeline.core.similarity import Similarity
-    from pipeline.core.verdicts import Ruling, Verdict
+    from pipeline.core.verdicts import Ruling
     from pipeline.methods import ScoreInputs
     from pipeline.rewards.structure import EntitySource
 
@@ -67,10 +67,9 @@ def score_file(
     """Add ``rewards`` with every term, null where retrieval failed; returns the number of records.
 
     ``similarity`` is "lexical" or a configuration, whose reranker and weights are used. TeaRAG's
-    reward needs the similarity; with weights that count judged steps every step needs a
-    ``verdict``. HiPRAG's reward takes its verdicts from the steps, or from the file ``verdicts`` as
-    the stage ``judge`` writes it. ProGraph-R1's reward (`ProGraphView`) and Search-R1's need
-    neither.
+    reward needs the similarity. HiPRAG's reward takes its verdicts from the steps, or from the
+    file ``verdicts`` as the stage ``judge`` writes it. ProGraph-R1's reward (`ProGraphView`) and
+    Search-R1's need neither.
     """
     from pipeline.methods import method
 
@@ -100,10 +99,7 @@ def _score_trajectories(source: File, reward: str, similarity: str) -> Iterator[
         trajectories = [
             scorable_trajectory(kind, record, source, line, reward) for line, record in batch
         ]
-        verdicts = None
-        if evidence and settings.tearag.judged:
-            verdicts = [_verdicts_in_steps(record, source, line) for line, record in batch]
-        with_rewards(trajectories, scorer, verdicts)
+        with_rewards(trajectories, scorer)
         for (_, record), trajectory in zip(batch, trajectories, strict=True):
             yield record | {"rewards": trajectory.rewards}
         del batch, trajectories  # before the next batch is read
@@ -142,22 +138,6 @@ class _SimilarityOnly:
         self, trajectories: Sequence[Trajectory], continuations: int
     ) -> list[list[float]]:
         raise NotImplementedError
-
-
-def _verdicts_in_steps(record: Record, source: File, line: int) -> list[Verdict]:
-    """The verdicts of the record's steps; every TeaRAG step searches: all are on over-search."""
-    from pipeline.core.verdicts import Verdict
-
-    steps, verdicts = parse_view(TrajectoryView, record, source, line).steps, []
-    if steps is None:
-        problem = "steps: missing; rewards.tearag.judged counts their verdicts"
-        raise InputError.at(source_name(source), line, problem)
-    for number, step in enumerate(steps):
-        if step.verdict is None:
-            problem = f"steps.{number}.verdict: missing; rewards.tearag.judged counts it"
-            raise InputError.at(source_name(source), line, problem)
-        verdicts.append(Verdict("", number, "over", step.verdict, "", ""))
-    return verdicts
 
 
 def _score_judged(

@@ -66,9 +66,7 @@ def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
     printed = config("explain", "sampling.batch")[1]
     assert "it is in no fingerprint, so a change reruns nothing" in printed
     assert "one of fill, llm" in config("explain", "sft_data.rewriter")[1]
-    assert (
-        "a whole number from 1, up to 1,000,000,000; or null" in config("explain", "pairs.limit")[1]
-    )
+    assert "a number above 0, up to 1,000,000; or null" in config("explain", "pairs.step_margin")[1]
 
 
 def test_blocks_lists_and_rounds_are_found() -> None:
@@ -78,13 +76,13 @@ def test_blocks_lists_and_rounds_are_found() -> None:
     of_round = json.loads(
         config(
             "explain",
-            "per_round.2.pairs.limit",
+            "per_round.2.pairs.margin",
             "--set",
-            "per_round={2: {pairs: {limit: 9}}}",
+            "per_round={2: {pairs: {margin: 9}}}",
             "--json",
         )[1]
     )
-    assert (of_round["key"], of_round["here"]) == ("pairs.limit", 9)
+    assert (of_round["key"], of_round["here"]) == ("pairs.margin", 9)
 
 
 def test_every_setting_can_be_explained() -> None:
@@ -108,7 +106,7 @@ def test_every_setting_can_be_explained() -> None:
         (["explain", "dtype"], "engine.dtype, sft.dtype, dpo.dtype, grpo.dtype, graph.engine.dtype, "),
         (["explain", "x.y.z\x1b"], "steep config show lists all settings"),
         (["explain", ""], "there is no setting"),
-        (["explain", "per_round.9.pairs.limit"], "round is 9, and rounds is 3"),
+        (["explain", "per_round.9.pairs.margin"], "round is 9, and rounds is 3"),
         (["show", "-c", "absent"], "absent: no such configuration file"),
         (["show", "--set", "rounds=x"], "rounds is 'x'; set it to a whole number"),
     ],

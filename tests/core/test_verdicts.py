@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.core.records import Step
-from pipeline.core.verdicts import JudgedStep, Verdict, optimal_share, steps_of
+from pipeline.core.verdicts import JudgedStep, Verdict, steps_of
 from pipeline.judges.search_errors import (
     SearchErrors,
     calibrate,
@@ -41,7 +41,6 @@ def test_unknown_verdicts_are_excluded_from_the_share():
         1.0,
         3 / 8,
     )
-    assert optimal_share(verdicts("over", "yn?n")) == 2 / 3
 
 
 def test_share_without_a_known_verdict_is_none():
@@ -57,7 +56,6 @@ def test_share_without_a_known_verdict_is_none():
         None,
         1.0,
     )
-    assert optimal_share(verdicts("over", "??")) is None
 
 
 def test_judge_is_measured_on_steps_with_two_known_verdicts():

@@ -55,21 +55,3 @@ def test_the_shell_completes(words: str, expected: set[str]) -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.split()) == expected
-
-
-def test_the_completion_script_can_be_shown() -> None:
-    program = "import sys; sys.argv = ['steep', '--show-completion', 'bash']; "
-    program += "from pipeline.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        # The name of the shell is given, because the tests may run below another one, such as make's.
-        env={
-            "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "_STEEP_COMPLETE" in done.stdout, done.stderr

@@ -74,7 +74,7 @@ def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContex
         "rewards": {"kind": "hiprag"},
         "judges": {
             "over": over,
-            "under": {"backend": "openai", "endpoint": endpoint, "tries": 2},
+            "under": {"backend": "openai", "endpoint": endpoint},
             **settings,
         },
         "sft_data": {"sizes": {1: 1}},
