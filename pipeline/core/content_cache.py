@@ -85,10 +85,6 @@ class ContentCache:
         """Forget the values of these keys, so that `put` stores new ones."""
         self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
 
-    def clear(self) -> None:
-        """Remove all values."""
-        self._execute("DELETE FROM items", [()])
-
     def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
         """Execute a statement for every row in one transaction."""
         with self._lock:
@@ -134,6 +130,3 @@ class LruCache(Generic[K, V]):
         self._items.move_to_end(key)
         while len(self._items) > self._size:
             self._items.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._items)

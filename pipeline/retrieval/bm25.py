@@ -62,17 +62,12 @@ class Bm25Retrieval:
         )
         return [
             [
-                ScoredChunk(chunk_id, title, text, score)
-                for (chunk_id, title, text), score in zip(
-                    map(self._chunk, rows), scores, strict=True
-                )
+                ScoredChunk(*self._chunks[row], score)
+                for row, score in zip(rows, scores, strict=True)
                 if score > 0
             ]
             for rows, scores in zip(rows_QK.tolist(), scores_QK.tolist(), strict=True)
         ]
-
-    def _chunk(self, row: int) -> tuple[str, ...]:
-        return self._chunks[row]
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[str]]:
         words: list[list[str]] = self._library.tokenize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import config
-from pipeline.corpus.official import OFFICIAL, markdown_table
+from pipeline.corpus.official import OFFICIAL
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ("tearag-llama3-8b", "hiprag-qwen2.5-3b", "prograph-qwen2.5-3b")
@@ -40,6 +40,29 @@ def test_every_listed_file_is_read_by_a_published_configuration() -> None:
 
 def test_every_listed_file_can_be_downloaded() -> None:
     assert {file.path for file in OFFICIAL} == listed()
+
+
+def markdown_table() -> str:
+    """The table of docs/data.md: one row per file."""
+    rows = [
+        "| file in `DATA` | `DATASETS` | records | published as | size | SHA-256 | licence |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for file in OFFICIAL:
+        load = file.download
+        page = (
+            load.page.partition("://")[2]
+            .removeprefix("github.com/")
+            .removeprefix("huggingface.co/")
+        )
+        name = f"{file.member} of {load.name}" if file.member else load.name
+        size = f"{load.size:,}" if isinstance(load.size, int) else load.size or ""
+        checksum = f"{load.sha256[:8]}…" if load.sha256 else ""
+        rows.append(
+            f"| `{file.path}` | {file.dataset} | {file.records:,} | {name} "
+            f"([{page}]({load.page})) | {size} | {checksum} | {file.licence} |"
+        )
+    return "\n".join(rows) + "\n"
 
 
 def test_the_table_of_docs_is_that_of_the_list() -> None:
