@@ -85,6 +85,10 @@ class ContentCache:
         """Forget the values of these keys, so that `put` stores new ones."""
         self._execute("DELETE FROM items WHERE key = ?", ((key,) for key in keys))
 
+    def clear(self) -> None:
+        """Remove all values."""
+        self._execute("DELETE FROM items", [()])
+
     def _execute(self, statement: str, rows: Iterable[tuple[bytes, ...]]) -> None:
         """Execute a statement for every row in one transaction."""
         with self._lock:

@@ -62,8 +62,10 @@ class Bm25Retrieval:
         )
         return [
             [
-                ScoredChunk(*self._chunks[row], score)
-                for row, score in zip(rows, scores, strict=True)
+                ScoredChunk(chunk_id, title, text, score)
+                for (chunk_id, title, text), score in zip(
+                    (self._chunks[row] for row in rows), scores, strict=True
+                )
                 if score > 0
             ]
             for rows, scores in zip(rows_QK.tolist(), scores_QK.tolist(), strict=True)

@@ -90,8 +90,8 @@ def best_rows(
 ) -> list[list[T]]:
     """At most ``top_k`` candidate rows per query, best first, ties in their order.
 
-    They become records of ``kind``, whose fields are the columns of a row and the raw score. ``text``
-    selects the columns that the reranker reads.
+    They become records of ``kind``, whose fields are the columns of a row and the raw score.
+    ``text`` selects the columns that the reranker reads.
     """
     texts = [[passage_text(*row[text]) for row in rows] for rows in candidates]
     scores = score_candidates(reranker, queries, texts)

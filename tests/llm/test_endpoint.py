@@ -177,8 +177,7 @@ def test_an_outage_during_the_last_prompts_is_an_error_and_keeps_the_answers(tmp
     ("failure", "message"),
     [
         (refusal(401, f"bad key {KEY}"), r"HTTP 401: bad key \[key\]\); set FAKE_KEY to a key"),
-        (refusal(404, "no model fake"), r"correct graph\.endpoint\.base_url .* or graph\.endpoint"),
-        (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(model"),
+        (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(base_url"),
         (Response(400, "busy\n" * 10**3), r"HTTP 400: busy busy .{200,300} …\)"),
         (refusal(429, "x", "insufficient_quota", retry_after_ms="1"), "add credit"),
         (
