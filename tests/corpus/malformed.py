@@ -16,7 +16,7 @@ import json
 import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,42 +69,6 @@ FORMATS = [
     Format(**table)
     for table in yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text("utf-8"))
 ]
-
-
-# Real files: format, file, and the number of records that a case holds.
-_REAL = (
-    ("docs_list", "musique/musique_train100_corpus1890.json", 3),
-    ("titles", "hotpotqa/hotpotqa_train100_corpus994.json", 3),
-    ("musique", "musique/musique_train100.json", 2),
-    ("hotpotqa", "hotpotqa/hotpotqa_train100.json", 2),
-    ("wiki2", "2wiki/2wiki_official100.json", 2),
-    ("wiki2_evidence", "2wiki/2wiki_dev973_evidence.json", 3),
-    ("nq_passages", "single-hop/nq_open_gold_1326.jsonl", 3),
-    ("search_r1", "single-hop/nq_search_1802.jsonl", 3),
-    ("popqa", "single-hop/popqa_gold_502.jsonl", 3),
-    ("prunerag", "hotpotqa/prunerag_hotpotqa_276.jsonl", 3),
-    ("contexts_retrieved", "single-hop/bamboogle_e5_top21_58.jsonl", 1),
-)
-
-
-def real_formats(directory: Path) -> list[Format]:
-    """The formats with the first records of the real data sets below ``directory``."""
-    by_name = {format.name: format for format in FORMATS}
-    formats = []
-    for name, file, count in _REAL:
-        text = (directory / file).read_text(encoding="utf-8")
-        format = by_name[name]
-        records: Any
-        if format.layout == "titles":
-            records = [dict(list(json.loads(text).items())[:count])]
-        elif file.endswith(".jsonl"):
-            records = [json.loads(line) for line in text.splitlines()[:count]]
-        else:
-            records = json.loads(text)[:count]
-        # Only the supporting paragraphs of a question are read, and the first are not among them.
-        texts = [path for path in format.texts if path[0] != "paragraphs"]
-        formats.append(replace(format, records=records, texts=texts))
-    return formats
 
 
 class _Missing:

@@ -58,12 +58,6 @@ def test_malformed_annotation_raises_input_error_with_its_line(tmp_path: Path) -
         list(read_annotated(path, CHUNKS))
 
 
-def test_annotations_of_another_corpus_raise_input_error(tmp_path: Path) -> None:
-    path = annotations(tmp_path, annotation("x", "y", "z") | {"title": "Nobody"})
-    with pytest.raises(InputError, match="use the annotations that belong to this corpus"):
-        list(read_annotated(path, CHUNKS))
-
-
 def openie(tmp_path: Path, *documents: Any) -> Path:
     path = tmp_path / "openie.json"
     path.write_text(json.dumps({"docs": list(documents)}), encoding="utf-8")

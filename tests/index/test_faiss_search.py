@@ -65,17 +65,6 @@ def test_unsuitable_kinds_raise_config_error():
         VectorIndex.build(unit(100), "ivf-pq")
 
 
-def test_hnsw_is_searched_on_the_cpu_although_a_gpu_is_wanted(tmp_path, capsys):
-    vectors = unit(400)
-    VectorIndex.build(vectors, "hnsw").save(tmp_path / "index.faiss")
-    files = tmp_path / "index.faiss", tmp_path / "index.npy"
-    (wanted,), (plain,) = (
-        VectorIndex.load(*files, gpu=gpu).search(vectors[:1], 5) for gpu in (True, False)
-    )
-    np.testing.assert_array_equal(wanted[0], plain[0])
-    assert "index.faiss: HNSW, which FAISS has for the CPU only" in capsys.readouterr().out
-
-
 @pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has a GPU build")
 def test_gpu_without_faiss_gpu_names_the_remedy(tmp_path):
     VectorIndex.build(unit(5), "flat").save(tmp_path / "index.faiss")

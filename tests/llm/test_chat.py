@@ -24,7 +24,6 @@ class Opener:
     def __init__(self, max_model_len: int = 4096) -> None:
         self.opened = 0
         self.prompts: list[str] = []
-        self.most_at_once = 0
         self.max_model_len = max_model_len
 
     def __call__(self) -> ScriptedEngine:
@@ -32,16 +31,14 @@ class Opener:
 
         def script(prompt: str, request: GenerationRequest) -> str:
             self.prompts.append(prompt.split()[-2])
-            self.most_at_once = max(self.most_at_once, engine.unfinished() + 1)
             return self.prompts[-1]
 
-        engine = ScriptedEngine(script, CharacterTokenizer(), max_model_len=self.max_model_len)
-        return engine
+        return ScriptedEngine(script, CharacterTokenizer(), max_model_len=self.max_model_len)
 
 
-def engine_model(folder: Path, opener: Opener, window: int = 256) -> EngineChat:
+def engine_model(folder: Path, opener: Opener) -> EngineChat:
     cache = ContentCache(folder / "chat.sqlite")
-    return EngineChat(opener, {"model": "m"}, cache, window=window)
+    return EngineChat(opener, {"model": "m"}, cache)
 
 
 def prompts(*texts: str) -> list[tuple[str, list[Message]]]:

@@ -240,18 +240,3 @@ def test_a_server_that_misbehaves_is_a_retrieval_error_of_one_sentence(status, b
         client.close()
     assert visible(str(caught.value)) == str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("headers", "words"),
-    [
-        ({}, "status 200 without the header"),
-        ({HEADER: "other"}, "its retrieval differs from this configuration; start it"),
-    ],
-)
-def test_a_server_that_is_no_such_service_is_rejected(headers, words):
-    with (
-        answering(200, "", headers) as server,
-        pytest.raises(RetrievalUnavailable, match=words),
-    ):
-        RemoteRetriever(server.url, IDENTITY, patience=0.2)
