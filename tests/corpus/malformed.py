@@ -1,6 +1,6 @@
 """Malformed native files: a generator of cases, and the reading that each case must survive.
 
-Input: small valid files of every native format (``formats.yaml``, or cut from the real data sets).
+Input: small valid files of every native format (``formats.yaml``).
 Output: `Case`s, each a file with one defect. `read_case` reads a case as the stages do and returns
 the error message of a refused file. `problem_of` says what is wrong with an outcome: a message
 without file or field, or accepted data that breaks a rule of the records. Any other exception than

@@ -1,6 +1,5 @@
 """Corpus files of every format give the same documents; malformed ones raise InputError."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,15 +34,6 @@ def test_dpr_tsv_keeps_quoted_tabs_and_quotes(tmp_path: Path) -> None:
     path = tmp_path / "psgs_w100.tsv"
     path.write_text('id\ttext\ttitle\n7\t"""Aaron"" is a\tprophet"\tAaron\n', encoding="utf-8")
     assert list(read_documents(path)) == [Document("Aaron", '"Aaron" is a\tprophet', "7")]
-
-
-def test_contexts_of_question_files_are_documents(tmp_path: Path) -> None:
-    path = tmp_path / "hotpotqa.json"
-    record = {"question": "?", "context": [["Elster", ["A river.", " It is long."]]]}
-    path.write_text(json.dumps([record]), encoding="utf-8")
-    assert list(read_documents(path, "questions", "hotpotqa")) == [
-        Document("Elster", "A river. It is long.")
-    ]
 
 
 @pytest.mark.parametrize(
