@@ -22,7 +22,6 @@ from pipeline.config.base import (
     Indirect,
     NotEmpty,
     PathOrName,
-    PathOrTemplate,
     Positive,
     Shards,
     Share,
@@ -39,7 +38,7 @@ class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
-    chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
+    chat_template: Annotated[NotEmpty | None, Indirect()] = Field(
         None,
         description="file of a Jinja template, or the template; null: the tokenizer's template",
     )
@@ -137,6 +136,13 @@ class Trainer(Block):
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
     )
     weight_decay: Weight = Field(0.001, description="weight decay (AdamW)")
+    warmup_ratio: Share = Field(
+        0.03,
+        description="share of the steps with a rising learning rate; less than one step is none",
+    )
+    scheduler: Literal["linear", "cosine", "constant"] = Field(
+        "cosine", description="course of the learning rate after the warm-up"
+    )
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
@@ -211,10 +217,6 @@ class Dpo(Trainer):
     reference: Literal["previous", "sft"] = Field(
         "previous",
         description="reference policy: the policy of the round before, or the SFT policy",
-    )
-    max_chosen_drop: Above0 = Field(
-        20.0,
-        description="training stops when log p(chosen) is this many nats below the reference",
     )
 
     def passes(self, round: int) -> float:

@@ -77,7 +77,8 @@ def test_epochs_that_give_no_step_are_refused() -> None:
 
 
 def test_warm_up_is_a_share_of_the_steps_and_less_than_one_step_is_none() -> None:
-    assert [warmup_steps(steps) for steps in (1, 2, 33, 34, 100)] == [0, 0, 0, 2, 3]
+    assert [warmup_steps(0.03, steps) for steps in (1, 2, 33, 34, 100)] == [0, 0, 0, 2, 3]
+    assert [warmup_steps(1.0, steps) for steps in (1, 2, 10)] == [0, 1, 9]
 
 
 def test_the_number_of_steps_is_that_of_the_trainer(run: Run, tmp_path: Path) -> None:
