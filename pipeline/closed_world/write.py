@@ -214,8 +214,7 @@ def read_world(directory: Path) -> World:
     summary = read_json(path)
     seed, documents, digest = (summary.get(k) for k in ("seed", "documents", "corpus_sha256"))
     if type(seed) is not int or type(documents) is not int or not 0 < documents <= _MAX_DOCUMENTS:
-        problem = f"seed and documents: expected numbers, got {seed!r:.40} and {documents!r:.40}"
-        raise InputError.at(path, None, f"{problem}; write the world again")
+        raise InputError.at(path, None, "seed or documents: no number; write the world again")
     world = generate_world(seed, documents=documents)
     if _digest(world) != digest:
         raise InputError.at(

@@ -134,6 +134,3 @@ class LruCache(Generic[K, V]):
         self._items.move_to_end(key)
         while len(self._items) > self._size:
             self._items.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._items)

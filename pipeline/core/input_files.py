@@ -290,12 +290,7 @@ def _check_type(kind: pa.DataType, name: str, path: Path | str) -> None:
     if is_type.is_struct(kind):
         for number in range(kind.num_fields):
             _check_type(kind.field(number).type, f"{name}.{kind.field(number).name}", path)
-    elif (
-        is_type.is_list(kind)
-        or is_type.is_large_list(kind)
-        or is_type.is_fixed_size_list(kind)
-        or is_type.is_dictionary(kind)
-    ):
+    elif hasattr(kind, "value_type"):  # lists and dictionaries
         _check_type(kind.value_type, name, path)
     elif not (
         is_type.is_integer(kind)
@@ -329,11 +324,7 @@ def _all_finite(array: pa.Array) -> bool:
         return bool(pc.all(pc.is_finite(array), min_count=0).as_py() is not False)
     if is_type.is_struct(array.type):
         return all(_all_finite(field) for field in array.flatten())
-    if is_type.is_list(array.type) or is_type.is_large_list(array.type):
-        return _all_finite(array.flatten())
-    if is_type.is_fixed_size_list(array.type):
-        return _all_finite(array.flatten())
-    return True
+    return _all_finite(array.flatten()) if hasattr(array, "flatten") else True
 
 
 def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -77,7 +77,7 @@ PACKAGE = "package:"
 
 def is_hub_name(name: str) -> bool:
     """Whether a name can only name a model on the hub: owner/model."""
-    return not Path(name).is_absolute() and not name.startswith(".") and name.count("/") == 1
+    return not Path(name).is_absolute() and not name.startswith((".", "~")) and name.count("/") == 1
 
 
 def is_offline() -> bool:

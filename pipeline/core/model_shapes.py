@@ -1,12 +1,13 @@
 """Shapes of transformer models: layers, widths, heads, and the numbers of parameters.
 
 Memory and time of a model follow from its shape. Input: a model's ``config.json``, or the name of a
-published model, whose shape is in `PUBLISHED`. Output: a `ModelShape`. No weights are read and
-nothing is downloaded.
+published model, whose shape is in ``model_shapes.toml``. Output: a `ModelShape`. No weights are
+read and nothing is downloaded.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,55 +97,11 @@ class ModelShape:
         return self.layers * sum(rank * sum(width) for width in widths if width is not None)
 
 
-def _qwen(
-    layers: int,
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    intermediate: int,
-    vocabulary: int,
-    tied: bool = False,
-) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, kv_heads, intermediate, vocabulary, 32_768, hidden // heads,
-        tied, attention_bias=True,
-    )  # fmt: skip
-
-
-def _llama(
-    layers: int, hidden: int, heads: int, intermediate: int, positions: int, tied: bool = False
-) -> ModelShape:
-    return ModelShape(layers, hidden, heads, 8, intermediate, 128_256, positions, 128, tied)
-
-
-def _bert(
-    layers: int, hidden: int, heads: int, vocabulary: int = 30_522, positions: int = 512
-) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, heads, 4 * hidden, vocabulary, positions, hidden // heads,
-        encoder=True,
-    )  # fmt: skip
-
-
-# From the ``config.json`` of each model, for plans with a model that is not on this machine.
 PUBLISHED: Mapping[str, ModelShape] = {
-    "meta-llama/Meta-Llama-3-8B-Instruct": _llama(32, 4096, 32, 14_336, 8192),
-    "meta-llama/Llama-3.1-8B-Instruct": _llama(32, 4096, 32, 14_336, 131_072),
-    "meta-llama/Llama-3.2-3B-Instruct": _llama(28, 3072, 24, 8192, 131_072, tied=True),
-    "Qwen/Qwen2.5-0.5B-Instruct": _qwen(24, 896, 14, 2, 4864, 151_936, tied=True),
-    "Qwen/Qwen2.5-1.5B-Instruct": _qwen(28, 1536, 12, 2, 8960, 151_936, tied=True),
-    "Qwen/Qwen2.5-3B-Instruct": _qwen(36, 2048, 16, 2, 11_008, 151_936, tied=True),
-    "Qwen/Qwen2.5-7B-Instruct": _qwen(28, 3584, 28, 4, 18_944, 152_064),
-    "Qwen/Qwen2.5-14B-Instruct": _qwen(48, 5120, 40, 8, 13_824, 152_064),
-    "Qwen/Qwen2.5-32B-Instruct": _qwen(64, 5120, 40, 8, 27_648, 152_064),
-    "Qwen/Qwen2.5-72B-Instruct": _qwen(80, 8192, 64, 8, 29_568, 152_064),
-    "intfloat/e5-base-v2": _bert(12, 768, 12),
-    "intfloat/e5-large-v2": _bert(24, 1024, 16),
-    "BAAI/bge-base-en-v1.5": _bert(12, 768, 12),
-    "BAAI/bge-large-en-v1.5": _bert(24, 1024, 16),
-    "BAAI/bge-m3": _bert(24, 1024, 16, 250_002, 8194),
-    "BAAI/bge-reranker-v2-m3": _bert(24, 1024, 16, 250_002, 8194),
-    "sentence-transformers/all-MiniLM-L6-v2": _bert(6, 384, 12),
+    name: ModelShape(**table)
+    for name, table in tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    ).items()
 }
 
 

@@ -1,9 +1,9 @@
 """The official files of the published configurations, and where their authors publish them.
 
 `OFFICIAL` (``official.toml``) is the one list of names, sources, sizes, checksums and licences.
-`steep data` downloads from it, and docs/data.md shows it as `markdown_table`. A size or checksum is
-given only where a public source states it. Of all other files, `pipeline.corpus.fetch` records the
-checksum of the first download.
+`steep data` downloads from it, and docs/data.md shows it. A size or checksum is given only where a
+public source states it. Of all other files, `pipeline.corpus.fetch` records the checksum of the
+first download.
 """
 
 from __future__ import annotations
@@ -57,26 +57,3 @@ def _read(path: Path) -> tuple[OfficialFile, ...]:
 
 OFFICIAL = _read(Path(__file__).with_suffix(".toml"))
 DATASETS = tuple(dict.fromkeys(file.dataset for file in OFFICIAL))
-
-
-def markdown_table(files: tuple[OfficialFile, ...] = OFFICIAL) -> str:
-    """The table of docs/data.md: one row per file."""
-    rows = [
-        "| file in `DATA` | `DATASETS` | records | published as | size | SHA-256 | licence |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for file in files:
-        load = file.download
-        page = (
-            load.page.partition("://")[2]
-            .removeprefix("github.com/")
-            .removeprefix("huggingface.co/")
-        )
-        name = f"{file.member} of {load.name}" if file.member else load.name
-        size = f"{load.size:,}" if isinstance(load.size, int) else load.size or ""
-        checksum = f"{load.sha256[:8]}…" if load.sha256 else ""
-        rows.append(
-            f"| `{file.path}` | {file.dataset} | {file.records:,} | {name} "
-            f"([{page}]({load.page})) | {size} | {checksum} | {file.licence} |"
-        )
-    return "\n".join(rows) + "\n"

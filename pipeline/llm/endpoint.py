@@ -269,18 +269,14 @@ class EndpointChat(Chat):
                 f"would go there; correct {block}.base_url"
             )
         if status in (401, 403):
-            variable = self._settings.api_key_env
-            if variable is None:
-                return f"set {block}.api_key_env to the environment variable that holds the key"
+            variable = self._settings.api_key_env or f"the variable of {block}.api_key_env"
             return f"set {variable} to a key that is valid for this model"
-        if status in (404, 405):
-            return f"correct {block}.base_url (it usually ends in /v1) or {block}.model"
         if status in (402, 429):
             return (
                 f"set {block}.requests_per_minute, lower {block}.concurrency, or add credit to the "
                 f"account, and {_KEPT}"
             )
-        return f"correct {block} (model, limit, temperature, extra)"
+        return f"correct {block} (base_url, which usually ends in /v1; model; limit; extra)"
 
     def _shown(self, text: str) -> str:
         return one_line(self._key.clean(text), _SHOWN)

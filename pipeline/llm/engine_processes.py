@@ -53,7 +53,6 @@ _OCCUPIED = re.compile(
     r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
     r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
 )
-_LEAST_SHARE = 0.1  # less holds no model, so it is not proposed
 
 
 @contextmanager
@@ -244,9 +243,10 @@ def start_error(model: object, error: BaseException, cause: Path) -> str:
 
 def _occupied(found: re.Match[str]) -> str:
     share = math.floor(100 * float(found["free"]) / float(found["total"])) / 100
-    remedy = "end the programs that hold the rest (nvidia-smi lists them)"
-    if share >= _LEAST_SHARE:
-        remedy += f", or lower gpu_memory_utilization to at most {share:g}"
+    remedy = (
+        "end the programs that hold the rest (nvidia-smi lists them), or lower "
+        f"gpu_memory_utilization to at most {share:g}"
+    )
     return (
         f"{found['free']} of {found['total']} GiB are free on {found['device']}, and the engine's "
         f"gpu_memory_utilization, {found['share']}, asks for {found['wanted']}; {remedy}, and run "

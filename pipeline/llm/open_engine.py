@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline.config.base import EngineConfig
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.model_files import TORCH_WEIGHTS
+from pipeline.core.model_files import TORCH_WEIGHTS, is_hub_name
 from pipeline.core.shipped import find_model
 from pipeline.llm.adapter_files import adapter_settings
 from pipeline.llm.engine import Engine
@@ -64,13 +64,9 @@ def check_model(model: Path | str, key: str = "model.base") -> None:
     """
     directory = Path(model)
     if not directory.is_dir():
-        name = str(model)
-        if directory.exists():
-            raise InputError(f"{name} is a file; expected a model directory; correct {key}")
-        if isinstance(model, Path) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-            raise InputError(f"{name}: no such model directory; correct {key}")
-        if directory.parent.is_dir():
-            raise InputError(f"{name}: no such directory in {directory.parent}; correct {key}")
+        local = isinstance(model, Path) or not is_hub_name(model) or directory.parent.is_dir()
+        if local:
+            raise InputError(f"{model}: no such model directory; correct {key}")
         return
     if not (directory / "config.json").is_file():
         raise InputError(

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.errors import DependencyError, EngineError
+from pipeline.core.errors import DependencyError, EngineError, model_problem
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
@@ -143,7 +143,7 @@ class VllmEngine(Engine):
         """The error of a failed engine; vLLM's own names no cause when a process has ended."""
         reason = self._watch.reason()
         if reason is None:
-            return EngineError(f"vLLM failed while generating: {_first_line(error)}")
+            return EngineError(f"vLLM failed while generating: {model_problem(error)}")
         return EngineError(f"the process of vLLM's engine {reason}")
 
     def close(self) -> None:
@@ -175,8 +175,8 @@ def import_vllm() -> None:
         import vllm  # noqa: F401
     except ImportError as error:
         raise DependencyError(
-            f"engine.kind is vllm, but vLLM cannot be imported ({_first_line(error)}); install the "
-            "extra cpu or gpu (make setup, make setup-gpu), or choose engine.kind=transformers"
+            f"engine.kind is vllm, but vLLM cannot be imported ({model_problem(error)}); install "
+            "the extra cpu or gpu (make setup, make setup-gpu), or choose engine.kind=transformers"
         ) from error
 
 
@@ -288,8 +288,3 @@ def _finish(reason: str | None, stopped_by: str | int | None) -> FinishReason:
     if reason != "stop":
         raise EngineError(f"vLLM ended a request with {reason!r}, expected stop or length")
     return "stop" if isinstance(stopped_by, str) else "eos"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -33,12 +33,6 @@ class ScoredChunk:
     text: str
     score: float
 
-    @classmethod
-    def from_columns(cls, columns: tuple[str, ...], score: float) -> ScoredChunk:
-        """From a row with the columns id, title, text."""
-        chunk_id, title, text = columns
-        return cls(chunk_id, title, text, float(score))
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredTriplet:
@@ -50,12 +44,6 @@ class ScoredTriplet:
     tail: str
     chunk_id: str | None  # the chunk that it was extracted from
     score: float
-
-    @classmethod
-    def from_columns(cls, columns: tuple[str, ...], score: float) -> ScoredTriplet:
-        """From a row with the columns id, head, relation, tail, chunk_id."""
-        triplet_id, head, relation, tail, chunk_id = columns
-        return cls(triplet_id, head, relation, tail, chunk_id, float(score))
 
     @property
     def text(self) -> str:

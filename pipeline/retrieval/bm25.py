@@ -64,15 +64,12 @@ class Bm25Retrieval:
             [
                 ScoredChunk(chunk_id, title, text, score)
                 for (chunk_id, title, text), score in zip(
-                    map(self._chunk, rows), scores, strict=True
+                    (self._chunks[row] for row in rows), scores, strict=True
                 )
                 if score > 0
             ]
             for rows, scores in zip(rows_QK.tolist(), scores_QK.tolist(), strict=True)
         ]
-
-    def _chunk(self, row: int) -> tuple[str, ...]:
-        return self._chunks[row]
 
     def _tokenize(self, texts: Sequence[str]) -> list[list[str]]:
         words: list[list[str]] = self._library.tokenize(

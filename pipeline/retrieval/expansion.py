@@ -18,10 +18,10 @@ import numpy as np
 from pipeline.core.columns import Columns
 from pipeline.graph.entities import entity_key
 from pipeline.graph.names import NameIndex
-from pipeline.index.embed import Embedder, Vectors, passage_text
+from pipeline.index.embed import Embedder, Vectors
 from pipeline.index.faiss_index import DECIMALS
 from pipeline.retrieval.base import Query, ScoredChunk, ScoredTriplet, top_positions
-from pipeline.retrieval.rerank import Reranker, score_candidates
+from pipeline.retrieval.rerank import Reranker, best_rows
 
 
 class KeyEntityExpansion:
@@ -93,18 +93,10 @@ class LinkedChunkExpansion:
             cosine_N = np.round(self._chunk_CD[rows] @ query_D, DECIMALS)
             nearest = rows[top_positions(cosine_N, self._top_k)].tolist()
             candidates.append([self._chunks[row] for row in nearest])
-        scores = score_candidates(
-            self._reranker,
-            [query.subquery for query in queries],
-            [[passage_text(title, text) for _, title, text in chunks] for chunks in candidates],
+        subqueries = [query.subquery for query in queries]
+        return best_rows(
+            self._reranker, subqueries, candidates, ScoredChunk, self._top_k, slice(1, 3)
         )
-        return [
-            [
-                ScoredChunk.from_columns(chunks[n], scores_N[n])
-                for n in top_positions(scores_N, len(chunks))
-            ]
-            for chunks, scores_N in zip(candidates, scores, strict=True)
-        ]
 
     def _linked_rows(self, query: Query, triplets: Sequence[ScoredTriplet]) -> Iterator[int]:
         names = list(query.entities)

@@ -15,10 +15,10 @@ import numpy as np
 
 from pipeline.core.columns import Columns
 from pipeline.graph.adjacency import Adjacency
-from pipeline.index.embed import Embedder, Vectors, passage_text
+from pipeline.index.embed import Embedder, Vectors
 from pipeline.index.faiss_index import DECIMALS, VectorIndex
 from pipeline.retrieval.base import Query, ScoredTriplet, top_positions
-from pipeline.retrieval.rerank import Reranker, score_candidates
+from pipeline.retrieval.rerank import Reranker, best_rows, score_candidates
 
 HEAD, TAIL = 1, 3  # positions among the triplets' columns
 
@@ -71,21 +71,15 @@ class GraphRetrieval:
         if not queries:
             return []
         candidates = self._nearest(queries, self.entities(queries))
-        scores = score_candidates(
+        subqueries = [query.subquery for query in queries]
+        return best_rows(
             self._reranker,
-            [query.subquery for query in queries],
-            [
-                [passage_text(*columns[HEAD : TAIL + 1]) for columns in triplets]
-                for triplets in candidates
-            ],
+            subqueries,
+            candidates,
+            ScoredTriplet,
+            self._top_k,
+            slice(HEAD, TAIL + 1),
         )
-        return [
-            [
-                ScoredTriplet.from_columns(triplets[n], scores_N[n])
-                for n in top_positions(scores_N, self._top_k)
-            ]
-            for triplets, scores_N in zip(candidates, scores, strict=True)
-        ]
 
     def entities(self, queries: Sequence[Query]) -> list[list[int]]:
         """V_q of each query: rows of the entity table, ascending."""

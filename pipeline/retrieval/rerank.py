@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from pipeline.core.content_cache import ContentCache, LruCache, digest
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.core.model_files import model_hash
-from pipeline.index.embed import Embedder, open_cache, open_embedder
+from pipeline.index.embed import Embedder, open_cache, open_embedder, passage_text
 from pipeline.index.faiss_index import DECIMALS
 from pipeline.index.models import loading, locate, resolve_device
+from pipeline.retrieval.base import top_positions
 from pipeline.retrieval.flag_logits import flag_logits
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pipeline.config.knowledge import Embedder as EmbedderSettings
     from pipeline.config.knowledge import Reranker as RerankerSettings
 
+T = TypeVar("T")
 Pair = tuple[str, str]
 Doubles = NDArray[np.float64]
 KEY = "reranker.model"
@@ -76,6 +78,27 @@ def score_candidates(
     )
     ends = itertools.accumulate(len(texts) for texts in candidates)
     return [scores_N[end - len(texts) : end] for texts, end in zip(candidates, ends, strict=True)]
+
+
+def best_rows(
+    reranker: Reranker,
+    queries: Sequence[str],
+    candidates: Sequence[Sequence[tuple[str, ...]]],
+    kind: Callable[..., T],
+    top_k: int,
+    text: slice,
+) -> list[list[T]]:
+    """At most ``top_k`` candidate rows per query, best first, ties in their order.
+
+    They become records of ``kind``, whose fields are the columns of a row and the raw score.
+    ``text`` selects the columns that the reranker reads.
+    """
+    texts = [[passage_text(*row[text]) for row in rows] for rows in candidates]
+    scores = score_candidates(reranker, queries, texts)
+    return [
+        [kind(*rows[n], float(scores_N[n])) for n in top_positions(scores_N, top_k)]
+        for rows, scores_N in zip(candidates, scores, strict=True)
+    ]
 
 
 class BiEncoder:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.core.columns import Columns
-from pipeline.index.embed import Embedder, passage_text
+from pipeline.index.embed import Embedder
 from pipeline.index.faiss_index import VectorIndex
-from pipeline.retrieval.base import ScoredChunk, top_positions
-from pipeline.retrieval.rerank import Reranker, score_candidates
+from pipeline.retrieval.base import ScoredChunk
+from pipeline.retrieval.rerank import Reranker, best_rows
 
 
 class SemanticRetrieval:
@@ -45,15 +45,6 @@ class SemanticRetrieval:
             [self._chunks[row] for row in rows.tolist()]
             for rows, _ in self._index.search(query_QD, self._num_candidates)
         ]
-        scores = score_candidates(
-            self._reranker,
-            subqueries,
-            [[passage_text(title, text) for _, title, text in chunks] for chunks in candidates],
+        return best_rows(
+            self._reranker, subqueries, candidates, ScoredChunk, self._top_k, slice(1, 3)
         )
-        return [
-            [
-                ScoredChunk.from_columns(chunks[n], scores_N[n])
-                for n in top_positions(scores_N, self._top_k)
-            ]
-            for chunks, scores_N in zip(candidates, scores, strict=True)
-        ]

@@ -107,24 +107,3 @@ def test_yes_and_no_follow_from_the_steps(drawn: dict[tuple[str, str], DrawnQues
 def test_sizes_that_exceed_the_world_are_rejected_with_the_remedy(world: World) -> None:
     with pytest.raises(InputError, match=r"only .* of .* nq test .* raise documents or lower"):
         draw_questions(world, {"nq_test": 100_000})
-
-
-def test_famous_share_raises_the_number_of_famous_hops(world: World) -> None:
-    def famous_hops(famous_share: float) -> tuple[int, int]:
-        """Number of hops about famous entities in seen and in unseen questions."""
-        drawn = draw_questions(world, SIZES, famous_share=famous_share)
-        assert {
-            f"{name}_{split}": len(part.questions) for (name, split), part in drawn.items()
-        } == SIZES
-        counts = {"seen": 0, "unseen": 0}
-        for part in drawn.values():
-            for position, question in enumerate(part.questions):
-                heads = [fact.rpartition("/")[0] for fact in question.facts]
-                counts["unseen" if position in part.unseen else "seen"] += sum(
-                    head in world.entities and world.entities[head].famous for head in heads
-                )
-        return counts["seen"], counts["unseen"]
-
-    default, raised = famous_hops(0.0), famous_hops(0.5)
-    assert raised[0] > 1.5 * default[0]
-    assert default[1] == raised[1] == 0

@@ -50,20 +50,6 @@ def test_every_process_writes_the_same_bytes(written: Path, tmp_path: Path) -> N
     assert digests(tmp_path / "world") == digests(written)
 
 
-def test_numbers_of_questions_change_no_document_and_no_split_drawn_before(
-    written: Path, tmp_path: Path
-) -> None:
-    """Test questions are drawn first, and training questions last."""
-    for changed, same in (("musique_train", "test"), ("nq_test", "none")):
-        directory = tmp_path / changed
-        sizes = SIZES | {changed: SIZES[changed] - 3}
-        write_closed_world(directory, seed=2, documents=500, sizes=sizes)
-        before, after = digests(written), digests(directory)
-        documents = {"corpus.jsonl", "triplets.jsonl", "hyperedges.jsonl"}
-        drawn_before = {name for name in before if f"_{same}." in name}
-        assert {name for name in before if before[name] == after[name]} >= documents | drawn_before
-
-
 def test_every_split_has_a_file_and_every_question_a_note(written: Path) -> None:
     world = json.loads((written / "world.json").read_text(encoding="utf-8"))
     assert {path.name for path in written.iterdir()} == {

@@ -18,7 +18,6 @@ from pipeline.core.gpus import (
     compiler_fault,
     cuda_works,
     machine_gpus,
-    nominal_gpu,
     parse_table,
     visible,
     visible_gpus,
@@ -81,12 +80,6 @@ def test_the_tool_s_gpus_count_and_without_it_the_device_files(tool: Path, tmp_p
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
 
 
-def test_a_gpu_of_80_gb_offers_less_than_its_name() -> None:
-    memory = nominal_gpu(80).memory
-    assert memory is not None
-    assert memory / GIB == pytest.approx(78.8)
-
-
 def test_a_missing_compiler_or_header_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,20 +123,6 @@ def test_allotted_gpus_that_cuda_cannot_use_are_an_error_with_the_warning_of_tor
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(DependencyError, match=f"CUDA_VISIBLE_DEVICES is 0,1.*{WARNING}"):
         entrance()
-
-
-@pytest.mark.usefixtures("broken_cuda")
-def test_the_reason_is_asked_for_again_where_torch_has_warned_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("Found no NVIDIA driver on your system.")
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", fail)
-    with pytest.raises(DependencyError, match="Found no NVIDIA driver"):
-        cuda_works()
 
 
 @pytest.mark.usefixtures("broken_cuda")

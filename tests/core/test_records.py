@@ -70,14 +70,6 @@ def test_missing_field_raises_input_error_with_line_and_field(tmp_path):
         read_records(path, Trajectory)
 
 
-def test_missing_or_unreadable_parquet_raises_input_error(tmp_path):
-    (tmp_path / "no.parquet").write_text("text")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        read_records(tmp_path / "no.parquet", Trajectory)
-    with pytest.raises(InputError, match="no such file"):
-        read_records(tmp_path / "absent.jsonl", Trajectory)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

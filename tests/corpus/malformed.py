@@ -1,6 +1,6 @@
 """Malformed native files: a generator of cases, and the reading that each case must survive.
 
-Input: small valid files of every native format (written here, or cut from the real data sets).
+Input: small valid files of every native format (``formats.yaml``).
 Output: `Case`s, each a file with one defect. `read_case` reads a case as the stages do and returns
 the error message of a refused file. `problem_of` says what is wrong with an outcome: a message
 without file or field, or accepted data that breaks a rule of the records. Any other exception than
@@ -16,9 +16,11 @@ import json
 import random
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from pipeline.core.errors import SteepError
 from pipeline.core.records import Chunk, Question
@@ -31,20 +33,20 @@ from pipeline.graph.build import Graph
 from pipeline.graph.facts import Facts
 from pipeline.graph.sources import read_annotated, read_annotated_facts, read_openie
 
-PathInRecord = tuple[str | int, ...]
+PathInRecord = Sequence[str | int]
 
 
 @dataclass(frozen=True)
 class Format:
-    """One native format: valid records, and the fields that must hold text."""
+    """One native format with valid records; ``formats.yaml`` explains the fields."""
 
     name: str
-    kind: str  # documents, questions, annotated, openie or facts
-    layout: str  # jsonl, json, titles, docs, csv or tsv
+    kind: str
+    layout: str
     records: Sequence[dict[str, Any]]
     dataset: str | None = None
-    texts: Sequence[PathInRecord] = ()  # required text; any value without text must be refused
-    blank: Sequence[PathInRecord] = ()  # text that may be blank; any other type must be refused
+    texts: Sequence[PathInRecord] = ()
+    blank: Sequence[PathInRecord] = ()
 
 
 @dataclass(frozen=True)
@@ -63,176 +65,10 @@ class Case:
         return f"{self.format.name}.{suffixes.get(self.format.layout, 'json')}"
 
 
-_PARAGRAPHS = [
-    {"idx": 0, "title": "Emma", "paragraph_text": "Ann Lee directed Emma.", "is_supporting": True},
-    {"idx": 1, "title": "Ann Lee", "paragraph_text": "Ann Lee was born in Rome."},
-    {"idx": 2, "title": "Bo", "paragraph_text": "Bo sings in Oslo."},
+FORMATS = [
+    Format(**table)
+    for table in yaml.safe_load(Path(__file__).with_name("formats.yaml").read_text("utf-8"))
 ]
-_MUSIQUE = {
-    "id": "2hop__1_2",
-    "paragraphs": _PARAGRAPHS,
-    "question": "Where was the director of Emma born?",
-    "question_decomposition": [
-        {"id": 1, "question": "Emma >> director", "answer": "Ann Lee", "paragraph_support_idx": 0},
-        {"id": 2, "question": "Where was #1 born?", "answer": "Rome", "paragraph_support_idx": 1},
-    ],
-    "answer": "Rome",
-    "answer_aliases": ["Roma"],
-    "answerable": True,
-}
-_HOTPOTQA = {
-    "_id": "5a7",
-    "question": "Are Emma and Bo films?",
-    "answer": "no",
-    "type": "comparison",
-    "level": "hard",
-    "supporting_facts": [["Emma", 0], ["Bo", 1]],
-    "context": [["Emma", ["Emma is a film.", " By Ann."]], ["Bo", ["Bo sings.", " In Oslo."]]],
-}
-_WIKI2 = {**_HOTPOTQA, "evidences": [["Emma", "director", "Ann"], ["Bo", "city", "Oslo"]]}
-_DOCUMENT = {"id": "d1", "title": "Emma", "text": "Ann Lee directed Emma."}
-_TRIPLE = {
-    "head": "Emma",
-    "relation": "has director",
-    "tail": "Ann Lee",
-    "title": "Emma",
-    "doc_id": "d1",
-    "sentence": "Ann Lee directed Emma.",
-}
-_QUESTION = {
-    "question_id": "q1",
-    "dataset": "musique",
-    "question": "Where was the director of Emma born?",
-    "answers": ["Rome"],
-    "hop": "multi",
-    "evidence": ["Emma: Ann Lee directed Emma."],
-    "hops": 2,
-    "decomposition": [
-        {"question": "Emma >> director", "answer": "Ann Lee", "support_title": "Emma",
-         "support_text": "Ann Lee directed Emma."},
-        {"question": "Where was #1 born?", "answer": "Rome"},
-    ],
-}  # fmt: skip
-
-
-def _twice(record: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
-    return [record, {**copy.deepcopy(record), **changes}]
-
-
-FORMATS = (
-    Format("docs", "documents", "jsonl", _twice(_DOCUMENT, id="d2", title="Bo", text="Bo sings."),
-           blank=[("text",), ("title",)]),
-    Format("docs_list", "documents", "json", _twice(_DOCUMENT, id=2, title="Bo"),
-           blank=[("text",), ("title",)]),
-    Format("contents", "documents", "jsonl",
-           _twice({"id": "0", "contents": '"Emma"\nA film.'}, contents="Bo\nSings."),
-           texts=[("contents",)]),
-    Format("titles", "documents", "titles", [{"Emma": ["A film.", " By Ann."], "Bo": ["Sings."]}],
-           blank=[("Emma", 0), ("Emma", 1), ("Bo", 0)]),
-    Format("psgs", "documents", "tsv", [{"id": "1", "text": "A film.", "title": "Emma"},
-                                        {"id": "2", "text": '"Bo" sings.', "title": "Bo"}]),
-    Format("contexts_musique", "documents", "json", [_MUSIQUE], "musique",
-           [("paragraphs", 0, "title"), ("paragraphs", 2, "paragraph_text")]),
-    Format("contexts_hotpotqa", "documents", "json", [_HOTPOTQA], "hotpotqa",
-           [("context", 0, 0)], [("context", 0, 1, 0)]),
-    Format("contexts_retrieved", "documents", "jsonl",
-           [{"id": 1, "query": "Who?", "context": [["7", '"Emma"\nA film.'], ["8", "Bo\nSings."]]}],
-           "bamboogle", [("context", 0, 1)]),
-    Format("musique", "questions", "jsonl", _twice(_MUSIQUE, id="2hop__3_4"), "musique",
-           [("question",), ("answer",), ("paragraphs", 0, "title"),
-            ("paragraphs", 1, "paragraph_text"), ("question_decomposition", 0, "question"),
-            ("question_decomposition", 1, "answer")], [("answer_aliases", 0)]),
-    Format("hotpotqa", "questions", "json", _twice(_HOTPOTQA, _id="5a8"), "hotpotqa",
-           [("question",), ("answer",), ("supporting_facts", 0, 0), ("context", 0, 0)],
-           [("context", 1, 1, 0)]),
-    Format("wiki2", "questions", "json", _twice(_WIKI2, _id="5a8"), "2wiki",
-           [("question",), ("answer",), ("supporting_facts", 0, 0), ("evidences", 0, 2)]),
-    Format("wiki2_evidence", "questions", "json",
-           _twice({"id": "a", "question_type": "bridge", "question": "Who?", "answer": "Ann",
-                   "evidence": [["Emma", "mother", "Ann"]]}, id="b"),
-           "2wiki", [("question",), ("answer",), ("evidence", 0, 0), ("evidence", 0, 1)]),
-    Format("nq", "questions", "jsonl",
-           _twice({"id": 1, "question": "who made emma", "answer": ["Ann", "Ann Lee"],
-                   "evidence": ["Emma: By Ann."]}, id=2),
-           "nq", [("question",), ("evidence", 0)], [("answer", 0)]),
-    Format("nq_passages", "questions", "jsonl",
-           _twice({"question": "who made emma", "answers": ["Ann"], "ctxs": [
-               {"title": "Emma", "text": "By Ann.", "isgold": True},
-               {"title": "Bo", "text": "Sings.", "isgold": False}]}, question="who is bo"),
-           "nq", [("question",), ("ctxs", 0, "title"), ("ctxs", 0, "text")], [("answers", 0)]),
-    Format("popqa", "questions", "jsonl",
-           _twice({"id": 0, "prop": "occupation", "question": "What is Bo?",
-                   "possible_answers": '["singer", "poet"]',
-                   "paragraphs": [{"title": "Bo", "text": "Sings.", "is_supporting": True}]}, id=1),
-           "popqa", [("question",), ("possible_answers",), ("paragraphs", 0, "text")]),
-    Format("popqa_table", "questions", "tsv",
-           [{"id": "0", "question": "What is Bo?", "possible_answers": '["singer", "poet"]'},
-            {"id": "1", "question": "What is Al?", "possible_answers": '["king"]'}], "popqa"),
-    Format("triviaqa", "questions", "json",
-           _twice({"QuestionId": "t1", "Question": "Who sings?",
-                   "Answer": {"Value": "Bo", "Aliases": ["Bo B"]}}, QuestionId="t2"),
-           "triviaqa", [("Question",), ("Answer", "Value")],
-           [("Answer", "Aliases", 0)]),
-    Format("bamboogle", "questions", "csv", [{"Question": "Who, then?", "Answer": "Bo"},
-                                             {"Question": "When?", "Answer": "1900"}], "bamboogle"),
-    Format("search_r1", "questions", "jsonl",
-           _twice({"id": "test_0", "question": "who made emma?", "golden_answers": ["Ann"]},
-                  id="test_1"), "nq", [("question",)], [("golden_answers", 0)]),
-    Format("prunerag", "questions", "jsonl",
-           _twice({"id": 0, "Question": "Who?", "answer": ["Ann"],
-                   "golden_context": ["Emma\nBy Ann.", ""]}, id=4),
-           "hotpotqa", [("Question",)], [("answer", 0)]),
-    Format("questions", "questions", "jsonl", _twice(_QUESTION, question_id="q2"), "questions",
-           [("question",), ("question_id",), ("answers", 0), ("evidence", 0), ("dataset",),
-            ("decomposition", 0, "question"), ("decomposition", 1, "answer")]),
-    Format("triplets", "annotated", "jsonl", _twice(_TRIPLE, tail="film"),
-           texts=[("head",), ("relation",), ("tail",), ("sentence",)]),
-    Format("hyperedges", "facts", "jsonl",
-           _twice({"text": "Ann Lee directed Emma.", "entities": ["Ann Lee", "Emma"],
-                   "doc_id": "d1"}, text="Emma is a film."),
-           texts=[("text",), ("entities", 0)]),
-    Format("openie", "openie", "docs",
-           [{"title": "Emma", "text": "Ann Lee directed Emma.",
-             "extracted_triples": [["Emma", "has director", "Ann Lee"], ["Emma", "is", "film"]]},
-            {"passage": "Bo\nBo sings.", "extracted_triples": [["Bo", "sings", "songs"]]}],
-           texts=[("title",), ("text",)]),
-)  # fmt: skip
-
-
-# Real files: format, file, and the number of records that a case holds.
-_REAL = (
-    ("docs_list", "musique/musique_train100_corpus1890.json", 3),
-    ("titles", "hotpotqa/hotpotqa_train100_corpus994.json", 3),
-    ("musique", "musique/musique_train100.json", 2),
-    ("hotpotqa", "hotpotqa/hotpotqa_train100.json", 2),
-    ("wiki2", "2wiki/2wiki_official100.json", 2),
-    ("wiki2_evidence", "2wiki/2wiki_dev973_evidence.json", 3),
-    ("nq_passages", "single-hop/nq_open_gold_1326.jsonl", 3),
-    ("search_r1", "single-hop/nq_search_1802.jsonl", 3),
-    ("popqa", "single-hop/popqa_gold_502.jsonl", 3),
-    ("prunerag", "hotpotqa/prunerag_hotpotqa_276.jsonl", 3),
-    ("contexts_retrieved", "single-hop/bamboogle_e5_top21_58.jsonl", 1),
-)
-
-
-def real_formats(directory: Path) -> list[Format]:
-    """The formats with the first records of the real data sets below ``directory``."""
-    by_name = {format.name: format for format in FORMATS}
-    formats = []
-    for name, file, count in _REAL:
-        text = (directory / file).read_text(encoding="utf-8")
-        format = by_name[name]
-        records: Any
-        if format.layout == "titles":
-            records = [dict(list(json.loads(text).items())[:count])]
-        elif file.endswith(".jsonl"):
-            records = [json.loads(line) for line in text.splitlines()[:count]]
-        else:
-            records = json.loads(text)[:count]
-        # Only the supporting paragraphs of a question are read, and the first are not among them.
-        texts = [path for path in format.texts if path[0] != "paragraphs"]
-        formats.append(replace(format, records=records, texts=texts))
-    return formats
 
 
 class _Missing:

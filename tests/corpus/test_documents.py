@@ -1,6 +1,5 @@
 """Corpus files of every format give the same documents; malformed ones raise InputError."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,21 +34,6 @@ def test_dpr_tsv_keeps_quoted_tabs_and_quotes(tmp_path: Path) -> None:
     path = tmp_path / "psgs_w100.tsv"
     path.write_text('id\ttext\ttitle\n7\t"""Aaron"" is a\tprophet"\tAaron\n', encoding="utf-8")
     assert list(read_documents(path)) == [Document("Aaron", '"Aaron" is a\tprophet', "7")]
-
-
-def test_ids_of_a_file_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"_id": 12, "title": "Elster", "text": "A river."}\n', encoding="utf-8")
-    assert list(read_documents(path)) == [Document("Elster", "A river.", "12")]
-
-
-def test_contexts_of_question_files_are_documents(tmp_path: Path) -> None:
-    path = tmp_path / "hotpotqa.json"
-    record = {"question": "?", "context": [["Elster", ["A river.", " It is long."]]]}
-    path.write_text(json.dumps([record]), encoding="utf-8")
-    assert list(read_documents(path, "questions", "hotpotqa")) == [
-        Document("Elster", "A river. It is long.")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -93,12 +77,6 @@ def test_real_corpora_are_recognized(
     results = list(read_documents(real_data / file, "auto", dataset))
     assert len(results) == documents
     assert all(document.title and document.text for document in results)
-
-
-def test_two_documents_of_one_title_are_both_read(tmp_path: Path) -> None:
-    path = tmp_path / "titles.json"
-    path.write_text('{"Ann": ["A singer."], "Ann": ["A river."]}')
-    assert [document.text for document in read_documents(path)] == ["A singer.", "A river."]
 
 
 def test_an_open_quote_does_not_swallow_the_rows_after_it(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from tests.corpus.malformed import (
     cases,
     problem_of,
     read_case,
-    real_formats,
     render,
 )
 
@@ -32,12 +31,6 @@ def problems(folder: Path, seed: int, count: int, formats: Sequence[Format]) -> 
 
 def test_malformed_files_of_every_format_are_refused_with_their_position(tmp_path: Path) -> None:
     assert problems(tmp_path, seed=0, count=1000, formats=FORMATS) == []
-
-
-def test_malformed_records_of_the_real_data_sets_are_refused_with_their_position(
-    real_data: Path, tmp_path: Path
-) -> None:
-    assert problems(tmp_path, seed=0, count=300, formats=real_formats(real_data)) == []
 
 
 @pytest.mark.parametrize(

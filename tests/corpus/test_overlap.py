@@ -61,17 +61,3 @@ def test_rare_token_search_equals_a_comparison_of_all_pairs(
     overlaps = find_overlaps(questions("x", first), questions("y", second))
     assert expected <= {overlap.question_id for overlap in overlaps}
     assert all(overlap.similarity >= 0.8 - 1e-4 for overlap in overlaps)
-
-
-def test_overlap_with_another_edition_of_nq_is_found(real_data: object) -> None:
-    from pathlib import Path
-
-    from pipeline.corpus.questions.load import load_questions
-
-    folder = Path(str(real_data)) / "single-hop"
-    gold = load_questions(folder / "nq_open_gold_1326.jsonl", "nq")
-    search = load_questions(folder / "nq_search_1802.jsonl", "nq")
-    popqa = load_questions(folder / "popqa_gold_502.jsonl", "popqa")
-    assert len(find_overlaps(gold, search)) == 1326
-    # PopQA's questions are templates over different entities: no two are the same question.
-    assert find_overlaps(popqa[:251], popqa[251:]) == []

@@ -109,19 +109,6 @@ def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str)
     assert [document.title for document in native] == ["A", "B"]
 
 
-def test_json_text_of_the_hub_gives_the_native_2wiki_record(tmp_path: Path) -> None:
-    native = HOTPOTQA | {"evidences": [["A", "mouth", "X"], ["B", "mouth", "Y"]]}
-    fields = ("context", "supporting_facts", "evidences")
-    as_text = native | {field: json.dumps(native[field]) for field in fields}
-    assert load(tmp_path, "2wiki", as_text) == load(tmp_path, "2wiki", native)
-
-
-def test_2wiki_without_supporting_facts_has_triples_as_evidence(tmp_path: Path) -> None:
-    record = {"id": "x", "question": "?", "answer": "Z", "evidence": [["A", "mouth", "Z"]]}
-    (question,) = load(tmp_path, "2wiki", record)
-    assert question.evidence == ["A mouth Z"]
-
-
 @pytest.mark.parametrize(
     ("dataset", "record", "answers", "evidence"),
     [
@@ -279,14 +266,3 @@ def test_real_question_files_are_read_completely(
     assert len(loaded) == len({item.question_id for item in loaded}) == count
     assert sum(not item.evidence for item in loaded) == without_evidence
     assert all(item.answers and item.question and item.hops for item in loaded)
-
-
-def test_real_musique_hops_have_supporting_paragraphs(real_data: Path) -> None:
-    loaded = load_questions(real_data / "musique/musique_train100.json", "musique")
-    assert sorted({item.hops for item in loaded if item.hops}) == [2, 3, 4]
-    first = loaded[0]
-    assert first.answers == ["G. Stanley Hall", "Stanley Hall"]
-    assert [hop.support_title for hop in first.decomposition] == [
-        "Journal of Psychotherapy Integration",
-        "Adolescence",
-    ]

@@ -35,13 +35,6 @@ def test_most_evidence_takes_half_of_each_type() -> None:
     assert names(choose(QUESTIONS, "most-evidence", 4, 0)) == ["c2", "b5", "c4", "b4"]
 
 
-def test_small_type_leaves_its_share_to_the_other() -> None:
-    selected = choose(
-        [item for item in QUESTIONS if item.question_id != "c2"], "most-evidence", 4, 0
-    )
-    assert names(selected) == ["b5", "b3", "c4", "b4"]
-
-
 def test_even_hops_takes_equally_many_of_each_number_of_hops() -> None:
     selected = choose(QUESTIONS, "even-hops", 3, 0)
     assert sorted(item.hops or 0 for item in selected) == [2, 3, 4]

@@ -10,7 +10,7 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Chunk, Hyperedge
 from pipeline.graph.build import Extracted
-from pipeline.graph.extract import extract, parse_list
+from pipeline.graph.extract import extract
 from pipeline.graph.facts import FACTS, build_facts
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
@@ -71,13 +71,6 @@ def test_rejects_keep_their_reason(value: Any, reason: str) -> None:
     ]
     assert facts.statistics()[f"rejects: {reason}"] == 1
     assert len(hyperedges) == 1
-
-
-def test_parser_accepts_the_worked_example() -> None:
-    values, fault = parse_list(FACTS.answer)
-    facts, hyperedges = build_facts(Extracted("c", "Lake Tovel", value) for value in values)
-    assert fault is None
-    assert (len(hyperedges), facts.rejects) == (3, [])
 
 
 def test_facts_are_extracted_with_their_prompt(tmp_path: Path) -> None:

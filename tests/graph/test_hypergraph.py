@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pipeline import config
-from pipeline.closed_world.write import write_closed_world
 from pipeline.core.columns import Columns
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
@@ -94,31 +93,6 @@ def _run(settings: config.Config, folder: Path, *stages: str, **inputs: Path) ->
         context = StageContext(settings, name, folder / name, folder / "partial", dict(inputs))
         runs[name](context)
         inputs[name] = folder / name
-
-
-def test_all_annotated_facts_of_the_closed_world_are_taken(tmp_path: Path) -> None:
-    write_closed_world(tmp_path / "world", seed=1, documents=200, sizes={})
-    settings = config.load(
-        CONFIGS / "embedded.yaml",
-        (
-            "hypergraph.source=annotated",
-            "hypergraph.path=hyperedges.jsonl",
-            *(f"data.{name}=[]" for name in ("sft", "sampling", "validation", "test")),
-        ),
-    )
-    _run(settings, tmp_path, "corpus", "hypergraph", world=tmp_path / "world")
-    hyperedges = read_records(tmp_path / "hypergraph/hyperedges.parquet", Hyperedge)
-    lines = (tmp_path / "world/hyperedges.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [(item.text, item.entities) for item in hyperedges] == [
-        (row["text"], row["entities"]) for row in map(json.loads, lines)
-    ]
-    chunks = {
-        item.id: item.text for item in read_records(tmp_path / "corpus/chunks.parquet", Chunk)
-    }
-    assert all(item.text in chunks[item.chunk_id] for item in hyperedges)
-    statistics = json.loads((tmp_path / "hypergraph/statistics.json").read_text())
-    assert (statistics["rejects"], statistics["duplicates"]) == (0, 0)
-    assert statistics["arity_max"] >= 3
 
 
 def test_real_triples_become_facts_of_their_chunks(real_data: Path, tmp_path: Path) -> None:

@@ -58,12 +58,6 @@ def test_malformed_annotation_raises_input_error_with_its_line(tmp_path: Path) -
         list(read_annotated(path, CHUNKS))
 
 
-def test_annotations_of_another_corpus_raise_input_error(tmp_path: Path) -> None:
-    path = annotations(tmp_path, annotation("x", "y", "z") | {"title": "Nobody"})
-    with pytest.raises(InputError, match="use the annotations that belong to this corpus"):
-        list(read_annotated(path, CHUNKS))
-
-
 def openie(tmp_path: Path, *documents: Any) -> Path:
     path = tmp_path / "openie.json"
     path.write_text(json.dumps({"docs": list(documents)}), encoding="utf-8")
@@ -74,11 +68,6 @@ def test_openie_triple_is_placed_in_the_chunk_with_most_of_its_words(tmp_path: P
     triples = [["Ann", "born in", "Rome"], ["Ann", "moved to", "Oslo"], ["Ann", "wrote", "Emma"]]
     path = openie(tmp_path, {"title": "Ann", "text": TEXT, "extracted_triples": triples})
     assert [item.chunk_id for item in read_openie(path, CHUNKS)] == ["d1-0", "d1-1", "d1-2"]
-
-
-def test_openie_passage_field_is_read(tmp_path: Path) -> None:
-    path = openie(tmp_path, {"passage": "Bo\nBo sings .", "extracted_triples": [["Bo", "is", "x"]]})
-    assert [item.chunk_id for item in read_openie(path, CHUNKS)] == ["d2-0"]
 
 
 def test_malformed_openie_triples_are_counted_by_reason(tmp_path: Path) -> None:
@@ -96,12 +85,6 @@ def test_malformed_openie_triples_are_counted_by_reason(tmp_path: Path) -> None:
         "no list of triples": 1,
         "document not in the corpus": 1,
     }
-
-
-def test_openie_of_another_corpus_raises_input_error(tmp_path: Path) -> None:
-    path = openie(tmp_path, {"title": "X", "text": "y", "extracted_triples": []})
-    with pytest.raises(InputError, match="name the corpus that the triples were extracted from"):
-        list(read_openie(path, CHUNKS))
 
 
 # Two documents have no triples; one of them shares a passage of 25 words with another document.

@@ -39,15 +39,6 @@ def test_prefix_is_put_before_the_text_by_role(model):
     np.testing.assert_allclose(prefixed.encode(["who"], "passage")[0], plain[1], atol=1e-5)
 
 
-def test_cached_vector_replaces_a_model_call(model, tmp_path):
-    cache = ContentCache(tmp_path / "cache.sqlite")
-    marked = np.arange(32, dtype=np.float32)
-    first = embedder(model, passage_prefix="passage: ", cache=cache)
-    cache.put([(first.cache_key("passage: alba"), marked.tobytes())])
-    np.testing.assert_array_equal(first.encode(["alba"], "passage")[0], marked)
-    assert not np.array_equal(first.encode(["alba"], "query")[0], marked)
-
-
 def test_new_vectors_are_stored_on_disk_unless_store_is_false(model, tmp_path):
     cache = ContentCache(tmp_path / "cache.sqlite")
     item = embedder(model, cache=cache)
@@ -67,17 +58,6 @@ def test_changed_weights_under_the_same_path_change_the_identity(model, tmp_path
     shutil.rmtree(path)
     write_bi_encoder(path, seed=1)
     assert embedder(path).identity != before
-
-
-def test_settings_that_change_vectors_change_the_identity(model):
-    plain = embedder(model).identity
-    assert Embedder(str(model), max_length=32).identity != plain
-    assert embedder(model, dtype="bfloat16").identity != plain
-    assert embedder(model, batch_size=8, query_prefix="query: ").identity == plain
-
-
-def test_no_texts_give_an_empty_array_of_the_right_width(model):
-    assert embedder(model).encode([], "query").shape == (0, 32)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import ConfigError, DependencyError, StoreError
-from pipeline.index.faiss_index import VectorIndex, _on_gpus, resolve_kind
+from pipeline.index.faiss_index import VectorIndex, _on_gpus
 
 
 def unit(rows, dimension=16, seed=0):
@@ -37,13 +37,6 @@ def test_flat_finds_the_highest_cosines_best_first():
     assert results[0][1][0] == pytest.approx(float(queries[0] @ vectors[expected[0, 0]]), abs=1e-6)
 
 
-def test_equal_vectors_come_in_row_order():
-    vectors = np.repeat(unit(1), 6, axis=0)
-    ((rows, scores),) = VectorIndex.build(vectors, "flat").search(vectors[:1], 4)
-    assert rows.tolist() == [0, 1, 2, 3]
-    assert scores.tolist() == [1.0] * 4
-
-
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
 def test_approximate_indexes_round_trip_and_find_the_vector_itself(tmp_path, kind):
     vectors = unit(2000)
@@ -67,26 +60,9 @@ def test_reported_recall_equals_the_recall_against_exact_search(kind):
     assert 0.5 < index.about["recall_at_20"] == pytest.approx(np.mean(recalls), abs=0.02)
 
 
-def test_auto_is_exact_when_small_and_compressed_when_huge():
-    assert [resolve_kind("auto", count) for count in (0, 100_000, 100_001, 21_000_000)] == [
-        "flat", "flat", "hnsw", "ivf-pq",
-    ]  # fmt: skip
-
-
 def test_unsuitable_kinds_raise_config_error():
     with pytest.raises(ConfigError, match="needs at least 256 vectors to train on; there are 100"):
         VectorIndex.build(unit(100), "ivf-pq")
-
-
-def test_hnsw_is_searched_on_the_cpu_although_a_gpu_is_wanted(tmp_path, capsys):
-    vectors = unit(400)
-    VectorIndex.build(vectors, "hnsw").save(tmp_path / "index.faiss")
-    files = tmp_path / "index.faiss", tmp_path / "index.npy"
-    (wanted,), (plain,) = (
-        VectorIndex.load(*files, gpu=gpu).search(vectors[:1], 5) for gpu in (True, False)
-    )
-    np.testing.assert_array_equal(wanted[0], plain[0])
-    assert "index.faiss: HNSW, which FAISS has for the CPU only" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has a GPU build")

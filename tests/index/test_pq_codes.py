@@ -1,11 +1,8 @@
 """Sizes of product-quantizer codes on CPUs and GPUs."""
 
-import faiss
-import numpy as np
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.index.faiss_index import VectorIndex
 from pipeline.index.pq_codes import GPU_SIZES, check_gpu, code_bytes
 
 
@@ -42,17 +39,3 @@ def test_every_code_divides_its_dimension_and_is_supported_unless_it_is_refused(
 def test_dimension_that_no_size_fits_is_refused_with_the_remedy(dimension):
     with pytest.raises(ConfigError, match=f"for {dimension} dimensions: .* set index.gpu to false"):
         check_gpu(dimension)
-
-
-@pytest.mark.skipif(
-    not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus(),
-    reason="needs faiss-gpu and a GPU",
-)
-def test_index_of_1024_dimensions_is_searched_on_a_gpu(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(400, 1024)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    VectorIndex.build(vectors, "ivf-pq").save(tmp_path / "index.faiss")
-    np.save(tmp_path / "index.npy", vectors)
-    index = VectorIndex.load(tmp_path / "index.faiss", tmp_path / "index.npy", gpu=True)
-    found = index.search(vectors[:20], 5)
-    assert sum(rows[0] == row for row, (rows, _) in enumerate(found)) >= 19

@@ -58,9 +58,6 @@ class FakeEndpoint:
         self.request_counts: Counter[str] = Counter()
         self.requests: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
-        self.times: list[float] = []
-        self.most_at_once = 0
-        self._open = 0
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
@@ -83,17 +80,10 @@ class FakeEndpoint:
             self.request_counts[text] += 1
             self.requests.append(body)
             self.keys.add(key)
-            self.times.append(time.monotonic())
-            self._open += 1
-            self.most_at_once = max(self.most_at_once, self._open)
-        try:
-            answer = self.script(text, before)
-            response = Response(body=completion(answer)) if isinstance(answer, str) else answer
-            time.sleep(response.delay)
-            return response
-        finally:
-            with self._lock:
-                self._open -= 1
+        answer = self.script(text, before)
+        response = Response(body=completion(answer)) if isinstance(answer, str) else answer
+        time.sleep(response.delay)
+        return response
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         endpoint = self

@@ -87,10 +87,3 @@ def test_a_segment_does_not_depend_on_the_batch_or_on_cached_prefixes(engine, te
     # As in a process that continues after a kill: nothing is cached, and few trajectories remain.
     assert engine._engine.reset_prefix_cache()
     assert roll_out(engine, [7], temperature, delays=3) == {7: first[7]}
-
-
-def test_attention_of_a_sequence_is_not_split_over_threads(engine):
-    """With two threads and the split, log-probabilities differ by up to 0.03 between batches."""
-    from vllm import envs
-
-    assert not envs.VLLM_CPU_ATTN_SPLIT_KV

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config, Endpoint, Graph, load
+from pipeline.config import Config, Graph, load
 from pipeline.core.content_cache import ContentCache
 from pipeline.core.records import Message
 from pipeline.llm.chat import Chat, EngineChat, chat_cache
-from pipeline.llm.endpoint import EndpointChat
 from pipeline.llm.engine import GenerationRequest
 from pipeline.llm.models import Models
 from tests.graph.character_tokenizer import CharacterTokenizer
@@ -25,7 +24,6 @@ class Opener:
     def __init__(self, max_model_len: int = 4096) -> None:
         self.opened = 0
         self.prompts: list[str] = []
-        self.most_at_once = 0
         self.max_model_len = max_model_len
 
     def __call__(self) -> ScriptedEngine:
@@ -33,16 +31,14 @@ class Opener:
 
         def script(prompt: str, request: GenerationRequest) -> str:
             self.prompts.append(prompt.split()[-2])
-            self.most_at_once = max(self.most_at_once, engine.unfinished() + 1)
             return self.prompts[-1]
 
-        engine = ScriptedEngine(script, CharacterTokenizer(), max_model_len=self.max_model_len)
-        return engine
+        return ScriptedEngine(script, CharacterTokenizer(), max_model_len=self.max_model_len)
 
 
-def engine_model(folder: Path, opener: Opener, window: int = 256) -> EngineChat:
+def engine_model(folder: Path, opener: Opener) -> EngineChat:
     cache = ContentCache(folder / "chat.sqlite")
-    return EngineChat(opener, {"model": "m"}, cache, window=window)
+    return EngineChat(opener, {"model": "m"}, cache)
 
 
 def prompts(*texts: str) -> list[tuple[str, list[Message]]]:
@@ -64,14 +60,6 @@ def test_the_engine_is_opened_once_and_only_for_missing_answers(tmp_path: Path) 
             "cost": 0.0,
         }
     assert opener.opened == 1
-
-
-def test_a_finished_prompt_is_replaced_immediately(tmp_path: Path) -> None:
-    opener = Opener()
-    with engine_model(tmp_path, opener, window=3) as model:
-        model.ask(prompts("long" * 20, *"abcdefgh"), max_tokens=999)
-    assert opener.prompts == ["long" * 20, *"abcdefgh"]
-    assert opener.most_at_once == 3
 
 
 def test_a_truncated_answer_is_marked_and_a_larger_limit_generates_again(tmp_path: Path) -> None:
@@ -146,24 +134,6 @@ def test_the_identity_of_a_model_is_its_content(settings: Config, tmp_path: Path
     assert str(tmp_path) not in str(identities)
 
 
-@pytest.mark.parametrize(
-    ("engine", "same"),
-    [
-        ({"gpu_memory_utilization": 0.5, "max_num_seqs": 8}, True),
-        ({"dtype": "float32"}, False),
-        ({"kind": "transformers"}, False),
-    ],
-)
-def test_the_identity_covers_numeric_engine_settings_only(
-    settings: Config, engine: dict[str, object], same: bool
-) -> None:
-    with (
-        engine_chat(settings, "owner/m") as default,
-        engine_chat(settings, "owner/m", **engine) as changed,
-    ):
-        assert (default.identity == changed.identity) is same
-
-
 def modes(folder: Path) -> set[str]:
     return {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
 
@@ -178,11 +148,3 @@ def test_only_its_owner_can_read_the_cache_of_prompts(tmp_path: Path) -> None:
         new.close()
     finally:
         os.umask(earlier)
-
-
-def test_an_endpoint_is_opened_without_a_key_or_a_connection(settings: Config) -> None:
-    endpoint = Endpoint(base_url="http://localhost:9/v1", model="m", api_key_env="NOT_SET")
-    with models(settings).chat("graph", Graph(source="llm", endpoint=endpoint)) as chat:
-        assert isinstance(chat, EndpointChat)
-        assert chat.identity["model"] == "m"
-        assert "api_key_env" not in chat.identity

@@ -134,14 +134,6 @@ def test_a_temporary_failure_is_survived(tmp_path, serve, failure):
     assert server.request_counts["a"] == 2
 
 
-def test_the_rate_limit_spaces_all_requests_and_retries(tmp_path, serve):
-    server = serve(lambda text, before: "x" if before else refusal(429, "x", retry_after_ms="1"))
-    with open_chat(tmp_path, server, requests_per_minute=1200) as chat:  # one in 50 ms
-        ask(chat, *"abcde")
-        assert chat.usage.tries == 10
-    assert server.times[-1] - server.times[0] >= 8 * 0.05
-
-
 @pytest.mark.parametrize(
     ("failure", "fault"),
     [
@@ -185,8 +177,7 @@ def test_an_outage_during_the_last_prompts_is_an_error_and_keeps_the_answers(tmp
     ("failure", "message"),
     [
         (refusal(401, f"bad key {KEY}"), r"HTTP 401: bad key \[key\]\); set FAKE_KEY to a key"),
-        (refusal(404, "no model fake"), r"correct graph\.endpoint\.base_url .* or graph\.endpoint"),
-        (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(model"),
+        (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(base_url"),
         (Response(400, "busy\n" * 10**3), r"HTTP 400: busy busy .{200,300} …\)"),
         (refusal(429, "x", "insufficient_quota", retry_after_ms="1"), "add credit"),
         (
@@ -347,18 +338,6 @@ def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
     assert caught.value.exit_status == 2
     with open_chat(tmp_path, server, **settings) as chat:
         assert len(ask(chat, *"abcdef")) == 6  # the three others cost as much as the ceiling allows
-    assert set(server.request_counts.values()) == {1}
-
-
-def test_a_ceiling_on_tokens_lets_requests_in_flight_finish(tmp_path, serve):
-    server = serve(lambda text, before: Response(body=completion("x"), delay=0.2))
-    with (
-        open_chat(tmp_path, server, token_ceiling=13, concurrency=3) as chat,  # 13 an answer
-        pytest.raises(EngineError, match="took 39 tokens; token_ceiling is 13, and 3 prompts"),
-    ):
-        ask(chat, *"abcdef")
-    with open_chat(tmp_path, server) as chat:
-        ask(chat, *"abcdef")
     assert set(server.request_counts.values()) == {1}
 
 

@@ -30,25 +30,8 @@ OPENINGS = {
         "from pipeline.config import EngineConfig; from pipeline.llm.open_engine import open_engine as f; "
         "f(EngineConfig(kind='transformers', dtype='float32'), folder, adapter=None, seed=0)"
     ),
-    "training": (
-        "from pathlib import Path; from pipeline.config import Trainer; "
-        "from pipeline.training.lora import load_base as f; "
-        "f(Path(folder), Trainer(learning_rate=1e-4, batch_size=1, dtype='float32'), 'sft')"
-    ),
-    "vocabulary": (
-        "from pathlib import Path; from pipeline.training.lora import vocabulary_size as f; "
-        "f(Path(folder))"
-    ),
-    "adapter": (
-        "from pathlib import Path; from pipeline.llm.adapter_files import check_adapter as f; "
-        "f(Path(folder) / 'adapter', folder)"
-    ),
     "embedder": (
         "from pipeline.index.embed import Embedder; Embedder(folder, device='cpu').encode(['a'], 'query')"
-    ),
-    "reranker": (
-        "from pipeline.config import Reranker; from pipeline.retrieval.rerank import CrossEncoderModel; "
-        "CrossEncoderModel(Reranker(kind='cross-encoder', model=folder, device='cpu')).compute([('a', 'b')])"
     ),
     "flag reranker": (
         "from pipeline.config import Reranker; from pipeline.retrieval.rerank import FlagModel; "

@@ -57,22 +57,6 @@ def test_an_occupied_gpu_is_told_in_one_sentence(tmp_path: Path) -> None:
     )
 
 
-def test_a_share_that_holds_no_model_is_not_proposed(tmp_path: Path) -> None:
-    error = ValueError(refusal(1.2, 79.0, 0.9))
-    sentence = start_error("m", error, tmp_path / "absent")
-    assert "1.2 of 79.0 GiB are free on cuda:1" in sentence
-    assert "lower gpu_memory_utilization" not in sentence
-
-
-def test_another_cause_is_told_by_its_first_line(tmp_path: Path) -> None:
-    cause = tmp_path / "cause"
-    cause.write_text("max seq len is too large\nand more\n")
-    sentence = start_error("m", IN_PARENT, cause)
-    assert sentence.startswith(
-        "vLLM could not start with m: max seq len is too large; check engine.dtype"
-    )
-
-
 def test_the_first_logged_exception_is_the_cause(tmp_path: Path) -> None:
     logger = logging.getLogger("cause-of-a-test")
     logger.propagate = False

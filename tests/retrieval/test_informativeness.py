@@ -133,18 +133,6 @@ def test_a_hyperedge_without_an_entity_of_the_query_is_ranked_as_eq_10_prints_it
     assert scores[1] == pytest.approx(0.368, abs=5e-4)
 
 
-def test_the_hyperedges_of_an_entity_that_cannot_matter_are_not_read() -> None:
-    """Hub h is in the query's hyperedge and in 50 others: I(h) = log(1 + 1 / 51) is below the best score."""
-    u, h, *others = range(52)
-    incidence = Incidence.of([[u, h], *([h, other] for other in others)], 52)
-    similar = np.ones(52)
-    ranked, scores = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=1)
-    assert ranked.tolist() == [0]
-    assert scores[0] == pytest.approx((math.log(2) + math.log(1 + 1 / 51)) / 2)
-    ranked, _ = informativeness_over_all(incidence, [u], similar.__getitem__, top_k=2)
-    assert len(ranked) == 51
-
-
 def test_scores_equal_up_to_rounding_are_ordered_by_id() -> None:
     ids = ["b", "c", "a"]
     ranked_edges = np.arange(3)

@@ -74,17 +74,6 @@ def test_client_returns_the_retrievers_items_in_order(address):
     client.close()
 
 
-def test_request_and_answer_are_plain_json_lists(address):
-    answer = posted(address, '[{"subquery": "who?", "entities": ["Ada"]}, {"subquery": "where?"}]')
-    assert answer.status_code == 200
-    assert answer.json()[0] == [
-        {"kind": "chunk", "id": "c-who?", "title": "T", "text": "on who?", "score": 1 / 3},
-        {"kind": "triplet", "id": "t-who?", "title": "", "text": "Ada", "score": 1e-9},
-    ]
-    assert answer.json()[1][0]["id"] == "c-where?"
-    assert answer.headers[HEADER] == IDENTITY.fingerprint
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -251,23 +240,3 @@ def test_a_server_that_misbehaves_is_a_retrieval_error_of_one_sentence(status, b
         client.close()
     assert visible(str(caught.value)) == str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("headers", "words"),
-    [
-        ({}, "status 200 without the header"),
-        ({HEADER: "other"}, "its retrieval differs from this configuration; start it"),
-    ],
-)
-def test_a_server_that_is_no_such_service_is_rejected(headers, words):
-    with (
-        answering(200, "", headers) as server,
-        pytest.raises(RetrievalUnavailable, match=words),
-    ):
-        RemoteRetriever(server.url, IDENTITY, patience=0.2)
-
-
-def test_taken_port_raises_input_error(address):
-    with pytest.raises(InputError, match=r"cannot listen on 127.0.0.1:\d+ .*choose another"):
-        bind_socket("127.0.0.1", int(address.rpartition(":")[2]))
