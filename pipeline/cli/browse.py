@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -81,11 +80,7 @@ def open_site(task: StageTask) -> Site:
         found = [folder.parent.parent for folder in folders]
         return {folder.name: _other(folder) for folder in found if folder.name not in known}
 
-    return Site({settings.name: first}, Path(settings.cache_dir) / "browse", _say, others)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return Site({settings.name: first}, Path(settings.cache_dir) / "browse", others)
 
 
 def _current(task: StageTask) -> Stages | None:
@@ -97,7 +92,8 @@ def _current(task: StageTask) -> Stages | None:
     try:
         found = {(t.stage, t.round_number): outputs.of(t) for t in walk(task)}
     except SteepError as error:
-        _say(f"the newest outputs are shown, because the configuration's are not known: {error}")
+        reason = f"because the configuration's are not known: {error}"
+        typer.echo(f"the newest outputs are shown, {reason}", err=True)
         return None
     return {key: output.directory for key, output in found.items() if output is not None}
 
@@ -175,7 +171,7 @@ class RunPolicies:
 
 def _serve(site: Site, host: str, port: int) -> None:
     try:
-        from pipeline.browse.app import create_app, warm_up
+        from pipeline.browse.app import create_app
         from pipeline.browse.asking import Desk
         from pipeline.retrieval.remote.hosts import is_loopback
         from pipeline.retrieval.remote.server import bind_socket, serve
@@ -191,8 +187,6 @@ def _serve(site: Site, host: str, port: int) -> None:
         address += "?" + urlencode({"token": token})
     desk = Desk()
     try:
-        app = create_app(site, token, desk)
-        warm_up(app, site)
-        serve(app, on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
+        serve(create_app(site, token, desk), on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
     finally:
         desk.close()
