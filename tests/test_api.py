@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
 from pipeline.api import Policy, Run
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, InputError, StoreError
@@ -187,13 +186,6 @@ def test_a_damaged_manifest_is_a_sentence(run: Run, overrides: list[str], text: 
         Run.from_directory(run.directory)
 
 
-def test_damaged_metrics_are_a_sentence(run: Run) -> None:
-    file = run.stage("evaluate") / "metrics.json"
-    file.write_text(file.read_text().replace("0.5", "NaN"))
-    with pytest.raises(InputError, match=r"metrics\.json: .*NaN"):
-        run.metrics()
-
-
 def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     """Seeds belong to round, question and sample, so a part of the questions gives the same."""
     whole = run.roll_out(QUESTIONS, policy=0, samples=2, temperature=1.0)
@@ -245,13 +237,6 @@ def test_rewards_of_judged_steps_need_verdicts(overrides: list[str]) -> None:
     hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", judges]
     with pytest.raises(InputError, match="pass verdicts, one for each step"):
         Run.open("embedded", overrides=hiprag).score([trajectory("q", "Ostar")])
-
-
-def test_the_package_offers_the_interface_without_importing_it_first() -> None:
-    assert pipeline.Run is Run
-    assert pipeline.Policy is Policy
-    with pytest.raises(AttributeError, match="no attribute 'absent'"):
-        _ = pipeline.absent  # type: ignore[attr-defined]
 
 
 def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:

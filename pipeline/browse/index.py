@@ -280,7 +280,7 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
 
 def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
     """Whether the reward prefers right answers, as in the report; null without scored rounds."""
-    from pipeline.report.rewards import verdict_of_run
+    from pipeline.report.rewards_section import verdict_of_run
 
     scored = {
         f"score-{group.number}": group.trajectories.parent

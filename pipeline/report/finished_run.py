@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ RUNS = Path("runs")
 _METRICS = "metrics.json"
 _PAIRS = "pairs.parquet"
 _JUDGED = "judge-"
-# Stages whose settings evaluation may override (`Config.for_evaluation`).
-_EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
 _AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
@@ -88,7 +86,9 @@ def read_run(directory: Path, name: str) -> RunResults:
     if len(splits) != 1 or len(questions) != 1:
         raise StoreError(f"the policies of {directory} have different questions; {_AGAIN}")
     manifests = list(_chain(evaluation, outputs))
-    settings = _settings(manifests)
+    # Evaluation may override settings (`Config.for_evaluation`), for itself and for its inputs.
+    evaluations = {evaluation.name, *_inputs(read_manifest(evaluation)).values()}
+    settings = _settings(manifests, evaluations)
     own = of_run(outcomes)
     settings |= {"rounds": len(own) - 1, "start": own[0]}
     return RunResults(
@@ -127,12 +127,9 @@ def _evaluation(directory: Path) -> Path:
             "such as runs/embedded; finish it with `steep run` and its configuration"
         )
     shown = directory / _METRICS
-    if shown.is_file():
-        for path in found:
-            metrics = path.parent / _METRICS
-            if metrics.is_file() and metrics.read_bytes() == shown.read_bytes():
-                return path.parent
-    return found[0].parent
+    metrics = [path.with_name(_METRICS) for path in found] if shown.is_file() else []
+    same = (m.parent for m in metrics if m.is_file() and m.read_bytes() == shown.read_bytes())
+    return next(same, found[0].parent)
 
 
 def _check(output: Path, remedy: str = _AGAIN) -> None:
@@ -172,29 +169,21 @@ def _pairs(
                 "and its configuration"
             )
             _check(output, remedy)
-            kinds, chosen = Counter[str](), set[str]()
             try:
-                for pair in iterate_parquet(output / _PAIRS, ["kind", "chosen_id"]):
-                    kinds[pair["kind"]] += 1
-                    chosen.add(pair["chosen_id"])
+                rows = list(iterate_parquet(output / _PAIRS, ["kind", "chosen_id"]))
             except InputError as error:
                 raise StoreError(f"{error}; {remedy}") from None
+            kinds = Counter(row["kind"] for row in rows)
+            chosen = frozenset(row["chosen_id"] for row in rows)
             scored = outputs.get(_inputs(manifest).get("score", ""))
-            samples = None if scored is None else _samples(read_manifest(scored))
-            pairs[number] = RoundPairs(kinds, frozenset(chosen), samples)
+            # a hash of the content, because two outputs may hold equal trajectories
+            contents = {} if scored is None else read_manifest(scored).get("contents") or {}
+            samples = contents.get("sample")
+            pairs[number] = RoundPairs(kinds, chosen, samples)
     return dict(sorted(pairs.items()))
 
 
-def _samples(scored: Mapping[str, Any]) -> str | None:
-    """A hash of the scored trajectories, given the manifest of their rewards.
-
-    It covers their content, because two outputs may hold equal trajectories.
-    """
-    contents: Mapping[str, str] = scored.get("contents") or {}
-    return contents.get("sample")
-
-
-def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _settings(manifests: list[Mapping[str, Any]], evaluations: Collection[str]) -> dict[str, Any]:
     """The recorded settings, and the content of the base model, by dotted name.
 
     A setting that differs between rounds has a name for each, such as "dpo.eta (round 2)". A
@@ -207,7 +196,7 @@ def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
         if "base model" in key.get("files", {}):
             training.setdefault("base model", {})[None] = key["files"]["base model"]
         for name, value in leaves(key["settings"]):
-            if key["stage"] in _EVALUATION:
+            if manifest["fingerprint"] in evaluations:
                 evaluation[name] = value
             else:
                 training.setdefault(name, {})[key["round"]] = value

@@ -7,15 +7,17 @@ Trajectories are read one after the other, so memory does not grow with their nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import Config
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
 from pipeline.core.html_pages import page_environment
+from pipeline.core.input_files import leaves
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.policy_names import of_run, policy_title
@@ -23,8 +25,7 @@ from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.report import data as collect
-from pipeline.report import failures, recall, rewards, usage
-from pipeline.report.settings import continuations, round_settings
+from pipeline.report import failures_section, recall_section, rewards_section, usage_section
 from pipeline.run.context import StageContext
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -127,20 +128,20 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
-        **failures.values(rows, inputs["evaluate"] if rows else None),
+        **failures_section.values(rows, inputs["evaluate"] if rows else None),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
-        **rewards.values(inputs, trained.reward_titles),
+        **rewards_section.values(inputs, trained.reward_titles),
         "turn_rewards": (
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
         "turn_titles": trained.step_titles,
         "progress_costs": progress_costs,
-        "continuations": continuations(context.config, progress_costs),
-        "round_settings": round_settings(context.config),
+        "continuations": _continuations(context.config, progress_costs),
+        "round_settings": _round_settings(context.config),
         "differing": context.facts.get("differing"),
-        "usages": usage.usages(inputs),
-        **recall.values(inputs, context.config.evaluation.split),
+        "usages": usage_section.usages(inputs),
+        **recall_section.values(inputs, context.config.evaluation.split),
         "export": EXPORT,
         "run_dir": context.config.run_dir,
         "funnels": funnels,
@@ -340,3 +341,22 @@ def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
         "figures": figures,
         "rounds": {n: plots.series_color(n - 1, last) for n in rounds},
     }
+
+
+def _round_settings(config: Config) -> list[dict[str, Any]]:
+    """Rows with ``round``, ``setting`` (dotted), ``value`` and ``run``, the value of the run."""
+    of_run = dict(leaves(config.model_dump(mode="json")))
+    return [
+        {"round": number, "setting": name, "value": value, "run": of_run.get(name)}
+        for number in sorted(config.per_round)
+        for name, value in leaves(config.of_round(number).model_dump(mode="json"))
+        if not name.startswith("per_round") and value != of_run.get(name)
+    ]
+
+
+def _continuations(config: Config, rounds: Iterable[int]) -> str:
+    """The number of continuations per state, and the number of each round that differs."""
+    counts = {number: config.of_round(number).rewards.prograph.continuations for number in rounds}
+    if len(set(counts.values())) <= 1:
+        return str(next(iter(counts.values()), config.rewards.prograph.continuations))
+    return ", ".join(f"{count} (round {number})" for number, count in counts.items())

@@ -87,12 +87,6 @@ def test_a_pair_is_whole_and_can_be_viewed(tmp_path: Path) -> None:
     assert "text 1" in printed  # of the messages: its trajectory has no tokens
 
 
-def test_spans_that_do_not_cover_the_tokens_are_refused(tmp_path: Path) -> None:
-    record = scored("q", 0, 1.0, token_ids=[1, 2], token_spans=[[0, 1, "model"]])
-    with pytest.raises(InputError, match=r"in.jsonl:1: token_spans: spans end at 1, expected 2"):
-        pair_file(write(tmp_path / "in.jsonl", [record]), tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -114,22 +108,6 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
     [pair] = map(json.loads, output.read_text().splitlines())
     keys = ("chosen_id", "rejected_id", "kind", "chosen_total", "rejected_total")
     assert tuple(pair[key] for key in keys) == expected
-
-
-def test_samples_without_a_number_are_numbered_by_their_question(tmp_path: Path) -> None:
-    """The first of equal outputs counts, in the order of the file."""
-    records = [scored(name, 0, outcome) for outcome in (1.0, 0.0) for name in ("p", "q")]
-    for number, record in enumerate(records):
-        record |= {"sample": None, "trajectory_id": str(number), "output": "same"}
-    funnel = tmp_path / "funnel"
-    pair_file(write(tmp_path / "in.jsonl", records), tmp_path / "out", funnel=funnel)
-    bins = [json.loads(line) for line in funnel.read_text().splitlines()]
-    assert [(row["trajectory_id"], row["bin"]) for row in bins] == [
-        ("0", "chosen-unpaired"),
-        ("2", "duplicate"),
-        ("1", "chosen-unpaired"),
-        ("3", "duplicate"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The table of ``steep status``, and ``--watch``."""
 
 import contextlib
-import io
 import os
 import signal
 import subprocess
@@ -9,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from pipeline.cli.run import notes_of, view
 from tasks.status import StageState
 from tests.waiting import LIMIT
 
@@ -23,31 +20,6 @@ ROWS = [
     StageState("pair-1", "failed", {}, None, "runs/x", message="the disk is full (log: s.log)"),
     StageState("train-1", "stale", {}, None, "runs/x", message="follows pair-1"),
 ]
-
-
-def shown(height: int) -> str:
-    console = Console(
-        record=True, force_terminal=True, width=120, height=height, file=io.StringIO()
-    )
-    console.print(view(ROWS, console))
-    return console.export_text()
-
-
-def test_progress_changes_and_failures_are_shown():
-    text = shown(60)
-    assert "41 % (1,024 of 2,480 items)" in text
-    assert "follows pair-1" in text
-    assert text.count("the disk is full") == 1
-    assert notes_of(ROWS) == ["score-1, pair-1 failed: the disk is full (log: s.log)"]
-
-
-def test_a_low_terminal_shows_what_is_not_done():
-    text = shown(18)
-    assert len(text.splitlines()) <= 18
-    for label in ("sample-1", "score-1", "pair-1", "train-1", "stage-19"):
-        assert label in text
-    assert "stage-3 " not in text
-    assert "stages above these are done" in text
 
 
 def steep(tmp_path, *arguments):
