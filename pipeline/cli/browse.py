@@ -120,16 +120,15 @@ def _other(folder: Path) -> RunEntry:
         return entry
     try:
         settings = load(str(file))
-    except SteepError as error:  # of another version
+    except SteepError as error:
         return replace(entry, not_asked=f"the policies of run {folder.name} are not known: {error}")
-    entry = replace(entry, base_model=_base_model(settings))
-    if settings.run_dir.resolve() == folder.resolve():
-        return replace(entry, policies=RunPolicies(str(file), (), None))
+    of_folder = settings.run_dir.resolve() == folder.resolve()
     return replace(
         entry,
-        not_asked=f"{file} is the configuration of another run: its name and runs_dir give "
-        f"{settings.run_dir.resolve()}, so the policies of {folder.resolve()} cannot be asked; "
-        "set name and runs_dir in the file to the values for this folder",
+        base_model=_base_model(settings),
+        policies=RunPolicies(str(file), (), None) if of_folder else None,
+        not_asked=f"{file} is the configuration of another run ({settings.run_dir.resolve()}); set "
+        "its name and runs_dir to the values for this folder",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -102,20 +103,11 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
     names = ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "format", "steps", "tokens")
     made = table(names)
     for row in rows:
-        interval = row["ci"]["f1"]
-        add_row(
-            made,
-            row["policy"],
-            row["dataset"],
-            f"{row['n']:,}",
-            f"{row['em']:.3f}",
-            f"{row['f1']:.3f}",
-            "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
-            f"{row['cem']:.3f}",
-            f"{row['format_ok']:.3f}",
-            f"{row['steps']:.2f}",
-            f"{row['tokens']['total']:.0f}",
-        )
+        em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
+        interval = _interval(row["ci"]["f1"], ".3f")
+        steps, total = f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}"
+        names = (row["policy"], row["dataset"], f"{row['n']:,}")
+        add_row(made, *names, em, f1, interval, cem, format_ok, steps, total)
     return made
 
 
@@ -123,17 +115,14 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
     """Paired t-tests over all questions, of the measures in `_TESTED`."""
     made = table(("before", "after", "measure", "n", "difference", "95 %", "p"))
     for test in tests:
-        if test["dataset"] != "all" or test["measure"] not in _TESTED:
-            continue
-        low_high, p = test["interval"], test["p"]
-        add_row(
-            made,
-            test["before"],
-            test["after"],
-            "tokens" if test["measure"] == "total" else test["measure"],
-            f"{test['n']:,}",
-            f"{test['difference']:+.3f}",
-            "" if low_high is None else f"{low_high[0]:+.3f} to {low_high[1]:+.3f}",
-            "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
-        )
+        if test["dataset"] == "all" and test["measure"] in _TESTED:
+            measure, p = "tokens" if test["measure"] == "total" else test["measure"], test["p"]
+            names = (test["before"], test["after"], measure, f"{test['n']:,}")
+            interval = _interval(test["interval"], "+.3f")
+            chance = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+            add_row(made, *names, f"{test['difference']:+.3f}", interval, chance)
     return made
+
+
+def _interval(bounds: Sequence[float] | None, form: str) -> str:
+    return "" if bounds is None else " to ".join(format(bound, form) for bound in bounds)

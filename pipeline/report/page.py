@@ -181,13 +181,17 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     if evaluate is None:
         return {**result, "first_to_last": {}, "policy_examples": []}
     tests = collect.read_json(evaluate / "comparison.json")
-    trained = of_run(policies)
+    trained = result["trained"]
     first, last = trained[0], trained[-1]
     return {
         **result,
-        "against_previous": _tests(tests, [*pairwise(trained)], "em"),
+        "against_previous": {
+            after: by_dataset[ALL]["em"]
+            for before, after in pairwise(trained)
+            if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
+        },
         "first_to_last": _by_measure(tests, first, last),
-        **_steps_and_tokens(policies, main, collect.distributions(evaluate)),
+        **_steps_and_tokens(policies, main, collect.read_json(evaluate / "distributions.json")),
         "policy_examples": collect.policy_examples(
             evaluate, policy_title(first), policy_title(last)
         ),
@@ -245,19 +249,6 @@ def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Ma
         if row["split"] != split and row["dataset"] == ALL:
             result.setdefault(row["split"].removeprefix(f"{split}/"), []).append(row)
     return result
-
-
-def _tests(
-    tests: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]], measure: str
-) -> dict[str, Mapping[str, Any]]:
-    """Tests over all questions, keyed by the later policy."""
-    return {
-        test["after"]: test
-        for test in tests
-        if (test["before"], test["after"]) in pairs
-        and test["dataset"] == ALL
-        and test["measure"] == measure
-    }
 
 
 def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

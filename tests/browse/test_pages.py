@@ -220,21 +220,6 @@ def test_the_report_is_served_without_scripts(client: TestClient) -> None:
     assert "script-src" not in response.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize(
-    ("address", "tab"),
-    [
-        (f"{RUN}/", NAME),
-        (f"{RUN}/pair/round-1/0", "Pairs"),
-        (f"{RUN}/graph/round-1/3/1", "Trajectories"),
-        ("/compare/question?id=t1", "Compare"),
-        (f"{RUN}/chunk?id=c1", None),
-    ],
-)
-def test_the_tab_of_a_page_is_marked(client: TestClient, address: str, tab: str | None) -> None:
-    marked = re.findall(r'aria-current="page">([^<]*)<', client.get(address).text)
-    assert marked == ([] if tab is None else [tab])
-
-
 def test_a_run_that_finishes_while_the_browser_runs_is_found(tmp_path: Path) -> None:
     first = RunEntry(NAME, write_stored_run(tmp_path) / "store")
     config = {"runs_dir": str(tmp_path), "name": NAME, "cache_dir": str(tmp_path / "cache")}

@@ -53,13 +53,12 @@ class Case:
     files: dict[str, bytes]
     stdin: bytes = b""
     expected: Expected = "either"
-    prepare: Callable[[Path], None] | None = None
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
     """``count`` cases, equal for equal seeds."""
     chance = random.Random(seed)
-    makers = [_fields, _fields, _fields, _texts, _spans, _bytes, _parquet, _options, _outputs]
+    makers = [_fields, _fields, _fields, _texts, _spans, _bytes, _options]
     made = 0
     while made < count:
         command = chance.choice(COMMANDS)
@@ -73,8 +72,6 @@ def check(case: Case, directory: Path) -> str | None:
     """Run a case in an empty directory; what is wrong with the outcome, or None."""
     for name, content in case.files.items():
         (directory / name).write_bytes(content)
-    if case.prepare is not None:
-        case.prepare(directory)
     before = {path.name for path in directory.iterdir()}
     arguments = [argument.replace("{dir}", str(directory)) for argument in case.arguments]
     status, printed, complaint = steep(arguments, case.stdin)
@@ -169,9 +166,8 @@ def _file(
     content: bytes,
     name: str,
     expected: Expected = "either",
-    suffix: str = "jsonl",
 ) -> Case:
-    file = f"in.{suffix}"
+    file = "in.jsonl"
     arguments = tuple(argument.replace("{in}", f"{{dir}}/{file}") for argument in command.arguments)
     files = {**command.files, file: content}
     return Case(f"{' '.join(command.arguments)}: {name}", arguments, files, expected=expected)
@@ -275,49 +271,6 @@ def _bytes(command: Command, chance: random.Random) -> Case:
     return _file(command, content, name, expected)
 
 
-def _parquet(command: Command, chance: random.Random) -> Case | None:
-    """Parquet with a column that JSON lacks, broken Parquet, or the wrong suffix."""
-    import datetime
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    records = list(command.records)
-    try:
-        table = pa.Table.from_pylist(records)
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer)
-    except pa.ArrowException:
-        return None
-    rows = len(records)
-    columns: dict[str, Any] = {
-        "dates": pa.array([datetime.date(2020, 1, 1)] * rows),
-        "bytes": pa.array([b"\xff"] * rows),
-        "nested NaN": pa.array([{"a": [1.0, float("-inf")]}] * rows),
-    }
-    fault = chance.choice([*columns, "none", "cut off", "suffix", "text", "empty", "flipped"])
-    content, expected, suffix = buffer.getvalue(), "refused", "parquet"
-    if fault in columns:
-        changed = io.BytesIO()
-        pq.write_table(table.append_column("added", columns[fault]), changed)
-        content = changed.getvalue()
-    elif fault == "none":
-        expected = "either"
-    elif fault == "cut off":
-        content = content[: chance.randrange(len(content))]
-    elif fault == "suffix":
-        suffix = "jsonl"
-    elif fault == "text":
-        content = json.dumps(records[0]).encode()
-    elif fault == "empty":
-        content = b""
-    else:
-        place = chance.randrange(4, len(content))
-        content = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
-        expected = "either"
-    return _file(command, content, f"Parquet, {fault}", expected, suffix)  # type: ignore[arg-type]
-
-
 def _options(command: Command, chance: random.Random) -> Case | None:
     """An option or the input names something that is not there."""
     case = _call(command, list(command.records), "", "refused")
@@ -339,8 +292,7 @@ def _options(command: Command, chance: random.Random) -> Case | None:
         arguments.append("--absent")
     else:
         names = {"absent": "{dir}/absent", "directory": "{dir}", "below a file": "{dir}/in.jsonl/x"}
-        suffix = ".parquet" if fault == "absent" and chance.random() < 0.5 else ""
-        arguments[place] = names[fault] + suffix
+        arguments[place] = names[fault]
     return dataclasses.replace(case, name=f"{case.name}{fault}", arguments=tuple(arguments))
 
 
@@ -349,51 +301,6 @@ def _without(arguments: list[str], option: str) -> list[str]:
         return arguments
     place = arguments.index(option)
     return arguments[:place] + arguments[place + 2 :]
-
-
-def _outputs(command: Command, chance: random.Random) -> Case | None:
-    """The output is a directory, a full device, a link, below a file, or the input itself."""
-    if not command.output:
-        return None
-    case = _call(command, list(command.records), "")
-    names: dict[str, tuple[str, Expected]] = {
-        "directory": ("{dir}/sub", "refused"),
-        "link to a directory": ("{dir}/dir-link", "refused"),
-        "full device": ("{dir}/full", "refused"),
-        "null device": ("{dir}/null", "either"),
-        "below a file": ("{dir}/in.jsonl/out.jsonl", "refused"),
-        "below /proc": ("/proc/none/out.jsonl", "refused"),
-        "link": ("{dir}/link", "either"),
-        "dangling link": ("{dir}/dangling", "either"),
-        "loop": ("{dir}/loop", "refused"),
-        "the input": ("{dir}/in.jsonl", "either"),
-        "long name": ("{dir}/" + "x" * 300, "refused"),
-        "empty name": ("", "refused"),
-    }
-    fault = chance.choice(list(names))
-    name, expected = names[fault]
-    arguments = [*_without(list(case.arguments), "-o"), "-o", name]
-    if "--funnel" in arguments and chance.random() < 0.5:
-        arguments[arguments.index("--funnel") + 1] = name
-        fault, expected = f"{fault}, twice", "refused" if fault != "null device" else "either"
-
-    def prepare(directory: Path) -> None:
-        (directory / "sub").mkdir()
-        (directory / "dir-link").symlink_to(directory / "sub")
-        (directory / "target").write_text("old")
-        (directory / "link").symlink_to(directory / "target")
-        (directory / "loop").symlink_to(directory / "loop")
-        (directory / "dangling").symlink_to(directory / "made")
-        for device, minor in (("null", 3), ("full", 7)):
-            make_device(directory / device, minor)
-
-    return dataclasses.replace(
-        case,
-        name=f"{case.name}-o {fault}",
-        arguments=tuple(arguments),
-        expected=expected,
-        prepare=prepare,
-    )
 
 
 def make_device(path: Path, minor: int) -> None:

@@ -141,20 +141,6 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
         assert any(all(word in line for word in words) for line in lines), (words, complaint)
 
 
-def test_a_model_that_is_too_large_is_refused_with_the_settings_to_change(data, folder):
-    status, _, complaint = check(
-        "--config", "tearag-llama3-8b", "--data", data, "--machine", "8x24",
-        "--set", "sampling.shards=8",
-    )  # fmt: skip
-    assert status == 2
-    (train,) = [line for line in complaint.splitlines() if line.startswith("train needs")]
-    assert "on a GPU of 23.6 GiB" in train
-    assert "dpo.per_device_batch_size" in train
-    graph = next(line for line in complaint.splitlines() if line.startswith("graph.engine"))
-    assert "Qwen/Qwen2.5-14B-Instruct needs" in graph
-    assert "graph.engine.tensor_parallel_size" in graph
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
 def test_a_folder_that_cannot_be_written_is_a_fault(folder):
     closed = folder / "closed"

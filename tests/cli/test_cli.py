@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.base import STAGES
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -145,16 +143,6 @@ def test_options_of_the_other_use_are_refused_in_one_sentence(tmp_path, argument
     done = steep(*arguments, cwd=tmp_path, stdin="")
     refused(done, message)
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_variant_is_run_under_its_name(tmp_path):
-    done = steep("status", "--json", "--variant", "hiprag-lambda-0.2", cwd=tmp_path)
-    assert "runs/hiprag-lambda-0.2/store/sft/" in done.stdout
-
-
-def test_the_stages_are_listed():
-    listed = [line.split()[0] for line in steep("run", "--list").stdout.splitlines()]
-    assert listed == [name for name, kind in STAGES.items() if kind.named]
 
 
 def test_the_help_fits_one_screen():

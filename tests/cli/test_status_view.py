@@ -1,6 +1,7 @@
 """The table of ``steep status``, and ``--watch``."""
 
 import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pipeline.cli.run import view
 from tasks.status import StageState
 from tests.waiting import LIMIT
 
@@ -20,6 +23,16 @@ ROWS = [
     StageState("pair-1", "failed", {}, None, "runs/x", message="the disk is full (log: s.log)"),
     StageState("train-1", "stale", {}, None, "runs/x", message="follows pair-1"),
 ]
+
+
+def test_the_watched_table_shows_what_is_not_done_and_each_failure_once():
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(view(ROWS))
+    text = console.export_text()
+    for expected in ("41 % (1,024 of 2,480 items)", "follows pair-1", "20 of 24 stages are done"):
+        assert expected in text
+    assert "stage-3 " not in text
+    assert "score-1, pair-1 failed: the disk is full (log: s.log)" in text
 
 
 def steep(tmp_path, *arguments):

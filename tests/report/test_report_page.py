@@ -105,14 +105,6 @@ def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> Non
     assert re.findall(r"url\((?!#)", page) == []
 
 
-def test_figures_use_the_color_variables_of_the_page(page: str) -> None:
-    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert (
-        len(figures) == 4 + 4 + 2 + 7 + 6
-    )  # learning, failure modes, cost, reward terms, training
-    assert [figure for figure in figures if re.search(r":\s*#[0-9a-f]{3}", figure)] == []
-
-
 def test_observation_text_is_shaded_and_model_text_is_not(page: str) -> None:
     shaded = re.findall(r'<span class="observation">(.*?)</span>', page, re.DOTALL)
     assert any("Evidence 1:" in text for text in shaded)
