@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pipeline.browse.index import duckdb, open_index
 from pipeline.browse.queries import Queries, Row
 from pipeline.browse.sources import CALLS, RunSources, Stages, find_sources
-from pipeline.browse.texts import open_tokenizer
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError, StoreError
 from pipeline.core.input_files import parquet_rows
 from pipeline.core.record_io import from_arrow, parse_record
 from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
+from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.run.store import MANIFEST
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
@@ -183,16 +182,3 @@ def pair_sides(pair: Pair) -> tuple[PairSide, PairSide]:
         for name in ("chosen", "rejected")
     )  # fmt: skip
     return chosen, rejected
-
-
-def open_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory. Raises InputError when the directory has none."""
-    from tokenizers import Tokenizer
-
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise InputError.at(path, None, "no such file; tokens need the directory of the base model")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises no narrower type
-        raise InputError.at(path, None, f"not a tokenizer: {error}") from None

@@ -121,7 +121,7 @@ def read_trajectory(
     """
     from pipeline import grammars
 
-    missing = [f"{name}: missing" for name in required if record.get(name) is None]
+    missing = [f"{name}: missing" for name in required if record.get(name) in (None, "")]
     if record.get("output") is None and None in (record.get("steps"), record.get("format_ok")):
         missing.append("needs output, or steps with format_ok")
     view = parse_view(TrajectoryView, record, source, line, grammar=grammar)

@@ -93,7 +93,6 @@ def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path
         *("-o", pairs, "--funnel", funnel),
     )
     assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
-    assert result["settings"]["hard_margin"] == 0.35  # of the round
     of_run = read_records(own / "pairs.parquet", Pair)
     now = read_records(pairs, Pair)
     counts = result["kinds"]["all"]

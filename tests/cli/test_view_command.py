@@ -65,7 +65,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ids.jsonl").write_text("")
     with pytest.raises(InputError, match=r"ids\.jsonl: the file has no records"):
         steep("view", tmp_path / "ids.jsonl")
-    with pytest.raises(InputError, match="does not read standard input"):
+    with pytest.raises(InputError, match="-: is not a regular file"):
         steep("view", "-")
     with pytest.raises(InputError, match="no such file"):
         steep("view", tmp_path / "absent.parquet")
@@ -110,9 +110,7 @@ def test_a_fact_that_records_do_not_have_is_refused(trajectories: Path, tmp_path
     pair_file(tmp_path, [(0, 3, "model")])
     with pytest.raises(InputError, match="--stop cannot be used here: a pair has no stop"):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--stop", "answer")
-    with pytest.raises(
-        InputError, match=r"--dataset needs the scored trajectories that .* was made of"
-    ):
+    with pytest.raises(InputError, match="--dataset cannot be used here: a pair has no dataset"):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--dataset", "nq")
 
 
