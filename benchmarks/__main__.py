@@ -59,7 +59,6 @@ def main(
     pairs: Annotated[int, typer.Option(help="pairs of row dpo")] = 64,
     questions: Annotated[int, typer.Option(help="questions of row sampling on this machine")] = 8,
     pages: Annotated[int, typer.Option(help="trajectories of row browse")] = 10_000,
-    plot: Annotated[Path, typer.Option(help="picture of row growth")] = Path("docs/growth.svg"),
     built: Annotated[
         Path | None,
         typer.Option(help="folder that stores the builds of rows growth and index for later runs"),
@@ -88,7 +87,7 @@ def main(
         "store": lambda: store.rows(counts, repeats, missing),
         "reward": lambda: reward.rows(trajectories),
         "index": lambda: index.rows(sorted(set(corpora)), repeats, folder),
-        "growth": lambda: growth.rows(sorted(set(corpora)), repeats, folder, plot),
+        "growth": lambda: growth.rows(sorted(set(corpora)), repeats, folder),
         "sampling": lambda: sampling.rows(run, questions, repeats),
         "dpo": lambda: dpo.rows(run, pairs, repeats),
         **{name: lambda name=name: commands.rows([name], run, repeats) for name in _COMMANDS},  # type: ignore[misc]

@@ -10,9 +10,7 @@ does not depend on the corpus.
 
 Each row divides the cost at one size by the cost at the previous size. A query should cost less
 than the ratio of the logarithms of both sizes, and building should cost the same per triplet, a
-ratio of 1. The searches of all sizes alternate. Dotted lines of the picture extrapolate to the
-paper's size (TeaRAG, arXiv 2511.05385, tables 4 and 5), in proportion to the largest size that was
-built.
+ratio of 1. The searches of all sizes alternate.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import store, vectors
-from benchmarks.index import LEAST_COMPRESSED, NEIGHBORS, search_in_batches
+from benchmarks.index import LEAST_COMPRESSED, search_in_batches
 from benchmarks.measured_process import Measured, cached_figures, run_measured
 from benchmarks.timing import Row, alternate, per
 from pipeline.core.columns import Columns
@@ -41,8 +39,6 @@ from pipeline.index.faiss_index import VectorIndex
 from pipeline.stages.corpus import write_chunks
 
 TRIPLETS_PER_CHUNK = 10
-PAPER_CHUNKS, PAPER_TRIPLETS = 21_015_324, 130_931_564
-_HOST_GB = 128
 _WORDS = 100
 _VOCABULARY = 50_000
 _QUERIES = 1_024
@@ -75,8 +71,8 @@ class Size:
 Figure = Callable[[Size], list[float]]
 
 
-def rows(chunks: Sequence[int], repeats: int, folder: Path, plot: Path | None = None) -> list[Row]:
-    """Growth from each size to the next; ``plot`` is the file of the picture.
+def rows(chunks: Sequence[int], repeats: int, folder: Path) -> list[Row]:
+    """Growth from each size to the next.
 
     Finished builds in ``folder`` are reused. Raises AssertionError for fewer than two sizes.
     """
@@ -96,8 +92,6 @@ def rows(chunks: Sequence[int], repeats: int, folder: Path, plot: Path | None = 
     result = []
     for small, large in itertools.pairwise(sizes):
         result += _compared(small, large, one_hop, nearest)
-    if plot is not None:
-        _draw(plot, sizes, one_hop, nearest)
     return result
 
 
@@ -242,76 +236,6 @@ def _search_graph(size: Size) -> object:
 def _search_chunks(size: Size, index: VectorIndex, query_QD: vectors.Vectors) -> object:
     batches: Any = search_in_batches(index, query_QD)
     return [[size.texts[row] for row in rows.tolist()] for batch in batches for rows, _ in batch]
-
-
-def _draw(
-    path: Path,
-    sizes: Sequence[Size],
-    one_hop: dict[str, list[float]],
-    nearest: dict[str, list[float]],
-) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    # Text stays text and element names are fixed, so that only changed figures change the file.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "growth"})
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
-    indexed = [size for size in sizes if size.indexed is not None]
-
-    def grows(axis: Any, of: Sequence[Size], value: Callable[[Size], float], label: str) -> None:
-        """A measured line, and a dotted extrapolation of its last point to the paper's size."""
-        values = [value(size) for size in of]
-        (line,) = axis.plot([size.chunks for size in of], values, marker="o", label=label)
-        paper = PAPER_TRIPLETS / of[-1].triplets if value in by_triplet else None
-        factor = paper or PAPER_CHUNKS / of[-1].chunks
-        axis.plot(
-            [of[-1].chunks, PAPER_CHUNKS],
-            [values[-1], values[-1] * factor],
-            ":",
-            color=line.get_color(),
-        )
-
-    def graph_hours(size: Size) -> float:
-        return float(size.graph["cpu_seconds"]) / 3600
-
-    def graph_gb(size: Size) -> float:
-        return float(size.graph["own_mib"]) / 1000
-
-    def store_gb(size: Size) -> float:
-        return size.store_bytes / 1e9
-
-    def index_hours(size: Size) -> float:
-        assert size.indexed is not None
-        return float(size.indexed["cpu_seconds"]) / 3600
-
-    def index_gb(size: Size) -> float:
-        assert size.indexed is not None
-        return float(size.indexed["file_bytes"]) / 1e9
-
-    by_triplet = (graph_hours, graph_gb, store_gb)
-    grows(axes[0], sizes, lambda size: size.corpus["cpu_seconds"] / 3600, "corpus")
-    grows(axes[0], sizes, graph_hours, "graph")
-    grows(axes[1], sizes, graph_gb, "graph stage, its own")
-    grows(axes[1], sizes, store_gb, "triplets and neighbours, mapped")
-    grows(axes[1], sizes, lambda size: size.texts.nbytes / 1e9, "chunks, mapped")
-    if indexed:
-        grows(axes[0], indexed, index_hours, "index (IVF-PQ)")
-        grows(axes[1], indexed, index_gb, "index (IVF-PQ)")
-    axes[1].axhline(_HOST_GB, color="grey", linewidth=0.8)
-    axes[1].annotate(f"{_HOST_GB} GB", (sizes[0].chunks, _HOST_GB), va="bottom", color="grey")
-    for seconds, label in ((one_hop, "one hop"), (nearest, f"{NEIGHBORS} nearest chunks")):
-        medians = [float(np.median(per(seconds[key], _QUERIES))) for key in seconds]
-        axes[2].plot([int(key) for key in seconds], medians, marker="o", label=label)
-    titles = ("building, hours of one core", "memory, GB", "latency, µs per query")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set(title=title, xlabel="chunks (ten triplets each)", xscale="log", yscale="log")
-        axis.grid(True, which="major", alpha=0.3)
-        axis.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
 
 
 def _build(folder: Path, chunks: int) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # Settings whose reduction lowers the memory of the stages that read their block.
 MEMORY_SETTINGS = (
     "sampling.batch", "sampling.in_flight", "engine.max_num_seqs", "engine.gpu_memory_utilization",
-    "index.embedder.batch_size", "rewards.batch",
+    "index.embedder.batch_size",
     "sft.per_device_batch_size", "dpo.per_device_batch_size", "grpo.per_device_batch_size",
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ class Evaluate(LightTask):
     help = "metrics of all policies"
     version = 4  # averages by number of hops
     entry = "pipeline.stages.evaluate:merge"
-    reads = ("evaluation.bootstrap", "seed")
+    reads = ("seed",)
     reads_at_times = ("evaluation.policies",)  # they are inputs
 
     def upstream(self) -> dict[str, StageTask]:

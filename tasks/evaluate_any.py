@@ -23,7 +23,6 @@ class _EvaluatingAny(RollOutTask):
     entry = "pipeline.stages.evaluate:run_any"
     reads = (
         "evaluation.temperature",
-        "evaluation.shards",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
     )
     policy = luigi.OptionalParameter(default=None, description="directory; none: the base model")
@@ -36,10 +35,6 @@ class _EvaluatingAny(RollOutTask):
     @cached_property
     def settings(self) -> Config:
         return self.run_settings.for_evaluation()
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
         """The indexes; policy and questions are files."""

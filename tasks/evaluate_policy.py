@@ -59,7 +59,6 @@ class _EvaluatingPolicy(OfPolicy, RollOutTask):
     reads = (
         "evaluation.temperature",
         "evaluation.split",
-        "evaluation.shards",
         "sampling.top_p",
         "sampling.max_steps",
         "sampling.max_segment_tokens",
@@ -71,10 +70,6 @@ class _EvaluatingPolicy(OfPolicy, RollOutTask):
     )
     # They are merged into the settings above (`OfPolicy.settings`).
     reads_at_times = ("evaluation.retrieval", "evaluation.sampling")
-
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.evaluation.shards
 
     def upstream(self) -> dict[str, StageTask]:
         return {

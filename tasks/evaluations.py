@@ -72,7 +72,6 @@ def evaluate(
     settings = task.settings
     compared = compare_policies(
         directories,
-        resamples=settings.evaluation.bootstrap,
         seed=settings.seed,
         split=questions.name,
     )

@@ -21,10 +21,6 @@ class _Graph(DataTask, DivisibleTask):
     reads = ("graph", "data.root")
 
     @property
-    def own_shards(self) -> int | None:
-        return self.settings.graph.shards
-
-    @property
     def runs_model(self) -> bool:
         return self.settings.graph.source == "llm"
 

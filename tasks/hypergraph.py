@@ -22,10 +22,6 @@ class _Hypergraph(DataTask, DivisibleTask):
     reads = ("hypergraph", "data.root")
 
     @property
-    def own_shards(self) -> int | None:
-        return self.settings.hypergraph.shards
-
-    @property
     def runs_model(self) -> bool:
         return self.settings.hypergraph.source == "llm"
 

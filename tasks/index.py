@@ -23,10 +23,6 @@ class _Indexing(DivisibleTask):
 
     reads = ("index",)
 
-    @property
-    def own_shards(self) -> int | None:
-        return self.settings.index.shards
-
     def files(self) -> dict[str, Path | str]:
         return {"embedder": model_identity(self.settings.index.embedder.model)}
 

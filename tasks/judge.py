@@ -52,10 +52,6 @@ class _Judging(DivisibleTask):
         """The block of the judges."""
         return "judges"
 
-    @property
-    def own_shards(self) -> int | None:
-        return self.judges.shards
-
     def reading(self) -> tuple[str, ...]:
         return (*self.reads, "judges")
 

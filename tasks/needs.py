@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.config.machine_choices import on_gpus, processes_on
+from pipeline.config.machine_choices import processes_on
 from tasks.base import StageTask
 from tasks.opened import Opened, Training
 from tasks.sharding import shards_of
@@ -50,7 +50,7 @@ def _of(opened: Opened, gpus: int | None) -> Needs:
         return Needs(opened.gpus, opened.threads, opened.setting if opened.gpus else "")
     here = opened.settings.processes if gpus is None else gpus
     count = processes_on(opened.settings, here)
-    return Needs(count if on_gpus(opened.settings, here) else 0, count, opened.setting)
+    return Needs(count if here else 0, count, opened.setting)
 
 
 def imports_of(task: StageTask) -> tuple[str, ...]:

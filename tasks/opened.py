@@ -183,9 +183,7 @@ class Training(Opened):
         return ("pipeline.stages.train", "peft", "accelerate", trainer)
 
     def required_gpus(self) -> Iterator[tuple[str, int]]:
-        """A GPU for each process if the device is ``cuda``; quantization runs on GPUs alone."""
-        if self.settings.device == "cuda":
-            yield f"{self.block}.device is cuda", self.settings.processes_per_machine
+        """Quantization runs on GPUs alone."""
         if self.settings.quantization != "none":
             yield f"{self.block}.quantization is {self.settings.quantization}", 1
 

@@ -20,7 +20,7 @@ from tasks.sharding import DivisibleTask, ShardedTask, ShardTask
 
 class _Scoring(RoundTask, DivisibleTask):
     entry = "pipeline.stages.score:run"
-    reads = ("rewards.kind", "rewards.batch", "sampling.shards")
+    reads = ("rewards.kind", "sampling.shards")
     reads_at_times = (
         "rewards",
         "retrieval.reranker",

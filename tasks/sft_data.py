@@ -23,7 +23,7 @@ class _SftData(DivisibleTask):
     version = 5
     reads = ("sft_data", "prompt", "grammar", "seed")
     reads_at_times = (
-        *("retrieval.variant", "engine", "model", "judges.system"),
+        *("retrieval.variant", "engine", "model"),
         *("graph.model", "graph.engine", "graph.endpoint", "corpus.chunk_words"),
     )
 
@@ -81,13 +81,10 @@ class _SftData(DivisibleTask):
         return tuple(names)
 
     def slice(self) -> dict[str, Any]:
-        """Adds the kinds of shown items, and the system message of closed-book questions."""
+        """Adds the kinds of shown items."""
         values = super().slice()
         if self.settings.method.sft_shows_retrieved_kinds:
             values["retrieval.shows"] = list(self.settings.retrieval.shows)
-        if self.settings.sft_data.memory is not None:
-            judges = self.settings.judges
-            values["judges.system"] = judges.system if judges else None
         return values
 
     def opens(self) -> Iterator[Opened]:

@@ -92,11 +92,11 @@ class Train(RoundTask):
         settings, a = self.settings, clock.rates
         questions = clock.sizes.questions["sampling"]
         if settings.objective == "grpo":
-            records, epochs = questions * settings.sampling.samples, settings.trainer.epochs
+            records = questions * settings.sampling.samples
         else:
             pairs = a.pairs_first if self.round == 1 else a.pairs_later
             records = questions * pairs * 2
-            epochs = for_round(settings.dpo.round_epochs, self.round)
+        epochs = settings.trainer.passes(self.round)
         trained = training(settings, settings.objective, settings.trainer)
         return Work(clock.training(trained, records * epochs, referred=records))
 

@@ -16,10 +16,6 @@ HARD_AND_CLEAR = [
         " across machines.",
     ),
     (
-        "counted for more GPUs than there are, which is nothing to a job without GPUs",
-        "Refuse jobs that need more GPUs than exist.",
-    ),
-    (
         "A directory with a manifest that is not one of its own is given as a line that says so.",
         "Report a directory whose manifest names another stage.",
     ),
@@ -30,10 +26,6 @@ HARD_AND_CLEAR = [
     (
         "How many had been is no result: a rerun would say otherwise.",
         "Cache hits are not recorded, because a rerun would have more.",
-    ),
-    (
-        "before a model is asked where that is known",
-        "Checked before the first request if the length is known.",
     ),
 ]
 

@@ -90,10 +90,8 @@ TEST = "`tests/core/test_answer_metrics.py::test_metrics`"
     [
         ("`pipeline.core.answer_metrics:f2`", TEST, "answer_metrics:f2: not defined there"),
         ("`pipeline.rewards.reply:f1`", TEST, "reply:f1: no such module"),
-        ("`pipeline.index.embed:Embedder.sing`", TEST, "Embedder.sing: not defined there"),
         (CODE, "`tests/core/test_answer_metrics.py::test_gone`", "test_gone: no such test"),
         (CODE, "`tests/rewards/test_gone.py::test_metrics`", "no such file of tests"),
-        (CODE, "`tests/conftest.py::real_data`", "real_data: no such test"),
         (CODE, "see the code", "expected names in backticks"),
         (CODE, "", "something in each"),
     ],

@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.core.devices import BY_ADDRESS, ORDER, allotted, listed, usable
 from pipeline.core.errors import DependencyError, StoreError
-from pipeline.core.gpus import VISIBLE
+from pipeline.core.gpus import BY_ADDRESS, ORDER, VISIBLE, allotted, listed, usable
 from pipeline.run.failures import explain_os_error
 from tasks.execution.leases import lock_dir, lock_files, take
 

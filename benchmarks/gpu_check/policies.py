@@ -23,7 +23,7 @@ from benchmarks.gpu_check.models import (
 from benchmarks.gpu_check.training import LORA, adapted, sft_record
 from pipeline.config import EngineConfig, Grpo, Sft
 from pipeline.llm.engine import Engine, GenerationRequest, GenerationResult
-from pipeline.llm.merge_error import merge_and_measure
+from pipeline.llm.merged_adapter import merge_and_measure
 from pipeline.llm.open_engine import open_engine
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.grpo import grpo_trainer, token_reference_logps
@@ -111,7 +111,6 @@ def _trained(shape: Shape, place: Place, rate: float) -> dict[str, Any]:
     records = [sft_record(shape, number, length) for number in range(2 * steps)]
     settings = Sft(
         learning_rate=rate, batch_size=2, per_device_batch_size=2, dtype=place.dtype,
-        device=place.device, warmup_ratio=0.0, scheduler="constant",
     )  # fmt: skip
     policy = new_adapter(model, LORA, 0)
     history, folder = History(), Path(mkdtemp(prefix="gpu-check-"))
@@ -221,7 +220,7 @@ def _prompts(shape: Shape, count: int, length: int) -> list[list[int]]:
 
 def saved_adapter(directory: Path, place: Place) -> Path:
     """The directory of an adapter that changes the base."""
-    settings = Sft(learning_rate=1e-4, batch_size=1, dtype=place.dtype, device=place.device)
+    settings = Sft(learning_rate=1e-4, batch_size=1, dtype=place.dtype)
     folder = Path(mkdtemp(prefix="gpu-check-"))
     save_adapter(adapted(load_base(directory, settings, "sft"), dropout=0.0), folder)
     gc.collect()
@@ -237,7 +236,7 @@ def _exact_logps(
     """log p (nats) of all written tokens, from passes in float32 over one sequence each."""
     import torch
 
-    settings = Sft(learning_rate=1e-4, batch_size=1, dtype="float32", device=place.device)
+    settings = Sft(learning_rate=1e-4, batch_size=1, dtype="float32")
     model = continue_adapter(load_base(directory, settings, "sft"), adapter, _WITHOUT_DROPOUT)
     model.eval()
     rows = []
@@ -262,7 +261,6 @@ def _trainer_logps(
     ]  # fmt: skip
     settings = Grpo(
         learning_rate=1e-5, batch_size=2, per_device_batch_size=2, beta=0.0, dtype=place.dtype,
-        device=place.device,
     )  # fmt: skip
     model = continue_adapter(load_base(directory, settings, "grpo"), adapter, _WITHOUT_DROPOUT)
     trainer = grpo_trainer(

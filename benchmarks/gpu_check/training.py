@@ -144,12 +144,11 @@ def margin(place: Place, figures: Figures, spoil: Callable[[Any], None] | None =
         reset_peak()
 
 
-def resume(place: Place, figures: Figures, spoil: Callable[[Path], None] | None = None) -> None:
+def resume(place: Place, figures: Figures) -> None:
     """A run that is stopped after step 3 of 6 and continued, against two uninterrupted runs.
 
     Kernels may add in a different order each time, and Adam turns the sign of gradients near zero
     into whole steps, so two uninterrupted runs may differ too. In float32 they hardly differ.
-    ``spoil`` changes the checkpoints between stop and continuation.
     """
     length = 48 if place.tiny else 512
     place = replace(place, dtype="float32")
@@ -176,8 +175,6 @@ def resume(place: Place, figures: Figures, spoil: Callable[[Path], None] | None 
     folder = _folder()
     with contextlib.suppress(_Stopped):
         run(folder, 3)
-    if spoil is not None:
-        spoil(folder)
     continued, history_continued, taken = run(folder)
     figures.verdict("steps taken after the stop", len(taken), len(taken) == 3, expected="3 of 6")
     steps = [int(row["step"]) for row in history_continued.rows]
@@ -260,12 +257,9 @@ def _ids(shape: Shape, seed: int, length: int) -> list[int]:
 
 def _common(place: Place) -> dict[str, Any]:
     return {
-        "device": place.device,
         "dtype": place.dtype,
         "gradient_checkpointing": not place.tiny,
         "max_length": 8192,
-        "warmup_ratio": 0.0,
-        "scheduler": "constant",
     }
 
 

@@ -11,9 +11,8 @@ import random
 from dataclasses import dataclass
 
 from benchmarks.tiny_reader.simulated_retriever import Item, SimulatedRetriever, triplet_text
-from pipeline.closed_world import comparisons
 from pipeline.closed_world.documents import fact_sentence
-from pipeline.closed_world.questions import Question, Step
+from pipeline.closed_world.questions import RANKED, Question, Step
 from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Fact, NaryFact
 
 MISS_RATE = 0.15  # probability that a retrieval lacks the evidence
@@ -161,6 +160,6 @@ def comparison_remark(question: Question) -> str:
     if question.answer in ("yes", "no"):
         same = "the same" if first == second else "not the same"
         return f"{first} and {second} are {same}."
-    if not isinstance(fact, Fact) or fact.relation not in comparisons.RANKED:
+    if not isinstance(fact, Fact) or fact.relation not in RANKED:
         return ""
     return f"Between {first} and {second} the choice is {question.answer}."

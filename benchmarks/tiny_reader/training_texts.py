@@ -15,9 +15,12 @@ from benchmarks.tiny_reader.encode import LabeledText, chat_segments, trajectory
 from benchmarks.tiny_reader.formats import random_format
 from benchmarks.tiny_reader.simulated_retriever import SimulatedRetriever
 from benchmarks.tiny_reader.trajectories import write_trajectory
-from pipeline.closed_world import comparisons
 from pipeline.closed_world.names import draw_name
 from pipeline.closed_world.questions import (
+    BRIDGE_SAME,
+    BRIDGES,
+    RANKED,
+    SAME,
     Question,
     bridge_comparison_question,
     chain_question,
@@ -50,16 +53,14 @@ _HOPS = (1, 1, 2, 2, 2, 3, 3, 3, 4)
 def _comparison(world: World, rng: random.Random) -> Question | None:
     facts = list(world.facts.values())
     if rng.random() < 0.35:
-        bridges = [f for f in facts if f.relation in comparisons.BRIDGES]
+        bridges = [f for f in facts if f.relation in BRIDGES]
         first = rng.choice(bridges)
         second = rng.choice([f for f in bridges if f.relation == first.relation])
-        key = rng.choice(("birth_date", *comparisons.BRIDGE_SAME))
+        key = rng.choice(("birth_date", *BRIDGE_SAME))
         return bridge_comparison_question(world, rng, (first, second), key)
-    first = rng.choice(
-        [f for f in facts if f.relation in comparisons.RANKED or f.relation in comparisons.SAME]
-    )
+    first = rng.choice([f for f in facts if f.relation in RANKED or f.relation in SAME])
     others = [f for f in facts if f.relation == first.relation and f.head != first.head]
-    if first.relation not in comparisons.RANKED and rng.random() < 0.5:
+    if first.relation not in RANKED and rng.random() < 0.5:
         others = [fact for fact in others if fact.tail == first.tail] or others
     return comparison_question(world, rng, first, rng.choice(others)) if others else None
 

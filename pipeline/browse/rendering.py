@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pipeline.browse.steps import scalar_terms
-from pipeline.core.html_pages import page_environment
 from pipeline.core.text import one_line
 from pipeline.evaluation.failures import LEGEND
 from pipeline.pairs.select import BINS
+from pipeline.report.html_pages import page_environment
 from pipeline.report.page import TEMPLATES as REPORT_TEMPLATES
 
 HERE = Path(__file__).parent

@@ -141,23 +141,10 @@ def schema(
     output: Annotated[
         str, typer.Option("--output", "-o", help="file to write; - is standard output")
     ] = "-",
-    path: Annotated[
-        bool, typer.Option("--path", help="print the path of the shipped schema instead")
-    ] = False,
 ) -> None:
     """Print the JSON schema of configuration files, with which editors complete and check them."""
-    from pipeline.core.atomic import text_output
-    from pipeline.core.shipped import SCHEMA
-
-    if path:
-        typer.echo(str(SCHEMA))
-        return
-    with text_output(output) as write:
-        write(schema_text())
-
-
-def schema_text() -> str:
-    """The text of the shipped schema, which ``make reference-pages`` writes."""
     from pipeline.config.schema import file_schema
+    from pipeline.core.atomic import text_output
 
-    return json.dumps(file_schema(), indent=1, ensure_ascii=False) + "\n"
+    with text_output(output) as write:
+        write(json.dumps(file_schema(), indent=1, ensure_ascii=False) + "\n")

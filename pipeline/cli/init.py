@@ -16,7 +16,6 @@ from pipeline.core.atomic import STDOUT, text_output
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import (
     CONFIGURATIONS,
-    SCHEMA,
     configuration_name,
     configuration_names,
     shipped_configuration,
@@ -55,7 +54,6 @@ def init(
         problem = "the file exists; name another with --output, or remove it"
         raise InputError.at(target, None, problem)
     with text_output(target) as write:
-        write(f"# yaml-language-server: $schema={SCHEMA}\n")  # for editors
         write(text)
     typer.echo(f"wrote {target}")
     typer.echo(_next_steps(name, target))

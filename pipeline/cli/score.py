@@ -32,7 +32,7 @@ from pipeline.core.records import Trajectory
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
     from pipeline.core.similarity import Similarity
-    from pipeline.core.verdicts import Ruling, Verdict
+    from pipeline.core.verdicts import Ruling
     from pipeline.methods import ScoreInputs
     from pipeline.rewards.structure import EntitySource
     from pipeline.rollout.turns import Turn
@@ -67,9 +67,9 @@ def score_file(
     """Add ``rewards`` with every term, null where retrieval failed; returns the number of records.
 
     ``similarity`` is "lexical" or a configuration, whose reranker and weights are used. TeaRAG's
-    reward needs the similarity; with weights that count judged steps every step needs a
-    ``verdict``. HiPRAG's reward takes its verdicts from the steps, or from the file ``verdicts`` as
-    the stage ``judge`` writes it. ProGraph-R1's reward and Search-R1's need neither.
+    reward needs the similarity. HiPRAG's reward takes its verdicts from the steps, or from the
+    file ``verdicts`` as the stage ``judge`` writes it. ProGraph-R1's reward and Search-R1's need
+    neither.
     """
     from pipeline.methods import method
 
@@ -127,33 +127,17 @@ def _score_trajectories(
     from pipeline.stages.score import with_rewards
 
     evidence = method(reward).record_needs == "evidence"
-    judged = evidence and settings.tearag.judged
     scorer = method(reward).scorer(settings, inputs)
     records = read_input(source)
     while batch := list(islice(records, _BATCH)):
-        trajectories, verdicts = [], []
+        trajectories = []
         for line, record in batch:
             required = ("hop", "evidence") if evidence and record.get("hop") != "single" else ()
             trajectories.append(read_trajectory(record, source, line, reward, required))
-            if judged:
-                verdicts.append(_verdicts_in_steps(trajectories[-1], source, line))
-        with_rewards(trajectories, scorer, verdicts if judged else None)
+        with_rewards(trajectories, scorer)
         for (_, record), trajectory in zip(batch, trajectories, strict=True):
             yield record | {"rewards": trajectory.rewards}
         del batch, trajectories  # before the next batch is read
-
-
-def _verdicts_in_steps(view: TrajectoryView, source: File, line: int) -> list[Verdict]:
-    """The verdicts of the record's steps; every TeaRAG step searches: all are on over-search."""
-    from pipeline.core.verdicts import Verdict
-
-    verdicts = []
-    for number, ruling in enumerate(_rulings_in_steps(view)):
-        if ruling is None:
-            problem = f"steps.{number}.verdict: missing; rewards.tearag.judged counts it"
-            raise InputError.at(source_name(source), line, problem)
-        verdicts.append(Verdict("", number, "over", ruling, "", ""))
-    return verdicts
 
 
 def _rulings_in_steps(view: TrajectoryView) -> list[Ruling | None]:

@@ -15,7 +15,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from pipeline.closed_world.names import draw_phrase
-from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, Document, Entity, Fact, NaryFact
+from pipeline.closed_world.schema import (
+    NARY_RELATIONS,
+    RELATIONS,
+    VOCABULARY,
+    Document,
+    Entity,
+    Fact,
+    NaryFact,
+)
 
 if TYPE_CHECKING:
     from pipeline.closed_world.world import World
@@ -30,51 +38,7 @@ _JOIN_SHARE = 0.15
 _ALIAS_SHARE = 0.12
 # Number of words from which no further sentence is added; a sentence has at most 13 words.
 _FULL = MAX_WORDS - 13
-_FILLERS: dict[str, tuple[str, ...]] = {
-    "person": (
-        "Friends remember {head} for a {phrase}.",
-        "{head} kept a {phrase} at home.",
-        "A portrait of {head} hangs beside a {phrase}.",
-        "Letters by {head} mention a {phrase}.",
-    ),
-    "city": (
-        "Visitors come to {head} for its {phrase}.",
-        "The main square of {head} has a {phrase}.",
-        "{head} holds a fair around a {phrase}.",
-    ),
-    "country": (
-        "The flag of {head} shows a {phrase}.",
-        "Stamps from {head} often show a {phrase}.",
-        "Songs of {head} speak of a {phrase}.",
-    ),
-    "river": (
-        "An old ferry on the {head} has a {phrase}.",
-        "Anglers on the {head} tell of a {phrase}.",
-    ),
-    "company": (
-        "The logo of {head} is a {phrase}.",
-        "Adverts by {head} show a {phrase}.",
-        "{head} once sold a {phrase}.",
-    ),
-    "university": (
-        "The crest of {head} bears a {phrase}.",
-        "Students of {head} meet at a {phrase}.",
-    ),
-    "film": (
-        "One scene of {head} shows a {phrase}.",
-        "The poster of {head} has a {phrase}.",
-        "Critics praised a {phrase} in {head}.",
-    ),
-    "book": (
-        "The cover of {head} shows a {phrase}.",
-        "A chapter of {head} describes a {phrase}.",
-        "Readers of {head} recall a {phrase}.",
-    ),
-    "band": (
-        "A {phrase} stands on stage with {head}.",
-        "Fans of {head} carry a {phrase}.",
-    ),
-}
+_FILLERS: dict[str, list[str]] = VOCABULARY["fillers"]  # by type of entity
 
 
 def fact_sentence(world: World, fact: Fact, rng: random.Random, wording: int | None = None) -> str:

@@ -2,18 +2,16 @@
 
 Purpose: give every entity of the closed world a surface form. Input: a seeded `random.Random`.
 Output: names by entity type. Names of persons, places and companies are built from some 700
-syllables, titles from word lists. If a name is already in use, another is drawn. After seven such
-draws a Roman numeral is added, so that worlds of any size have distinct names.
+syllables, titles from the words of ``vocabulary.toml``. If a name is already in use, another is
+drawn. After seven such draws a Roman numeral is added, so that worlds of any size have distinct
+names.
 """
 
 from __future__ import annotations
 
 import random
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
+from pipeline.closed_world.schema import VOCABULARY
 
 _ONSETS = (
     *("b", "br", "c", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "l", "m", "n"),
@@ -26,63 +24,9 @@ _SYLLABLES: tuple[str, ...] = tuple(
 )
 _COUNTRY_ENDINGS = ("ia", "land", "stan", "ora", "ea")
 _CITY_ENDINGS = ("", "", "", "", "ton", "burg", "ford", "ville", "mar", "haven")
-_COMPANY_WORDS = _words(
-    "Works Foods Motors Group Steel Media Air Glass Mills Bank Press Tools Pictures Records "
-    "Textiles Lines Power Optics Paper Farms Labs Toys Shipping Trust"
-)
-_UNIVERSITY_WORDS = ("University", "College", "Institute", "Academy", "School")
-_ADJECTIVES = _words(
-    "Silver Golden Quiet Broken Hidden Distant Bright Hollow Frozen Burning Crimson Scarlet Amber "
-    "Ivory Velvet Copper Iron Paper Glass Stone Wooden Silent Secret Sacred Wild Gentle Bitter "
-    "Sweet Early Final Lost Last First Second Third Ninth Empty Endless Narrow Open Crooked "
-    "Painted Falling Rising Sleeping Dancing Running Wandering Drifting Fading Shining Whispering "
-    "Laughing Restless Patient Humble Proud Royal Noble Savage Savory Tender Bold Brave Clever "
-    "Cruel Curious Daring Dusty Eager Faithful Famous Fierce Foreign Forgotten Fragile Grand Gray "
-    "Green Blue Black White Purple Heavy Holy Honest Icy Jolly Kind Little Lonely Lucky Lunar Mad "
-    "Magic Mellow Midnight Misty Modern Mortal Naked Northern Southern Eastern Western Odd Old "
-    "Pale Perfect Plain Polished Private Pure Quick Rare Ready Remote Rough Rural Rusty Salty "
-    "Scattered Seventh Shallow Sharp Simple Single Slender Slow Small Smoky Snowy Solar Solemn "
-    "Stolen Stormy Strange Sudden Summer Sunny Swift Tall Tame Tangled Thirsty Tiny Tired True "
-    "Twin Upper Urban Vacant Vast Violet Vivid Warm Weary Windy Winter Wise Yellow Young Electric "
-    "Atomic Cosmic Desert Double Floating Flying Harvest Morning Evening"
-)
-_AFTER_A = tuple(adjective for adjective in _ADJECTIVES if adjective[0] not in "AEIOU")
-_NOUNS = _words(
-    "Lantern Harbor Garden River Mountain Window Mirror Letter Bridge Castle Tower Forest Island "
-    "Valley Meadow Orchard Station Market Temple Palace Cottage Kitchen Cellar Attic Staircase "
-    "Candle Clock Compass Anchor Needle Feather Ribbon Button Pocket Saddle Hammer Arrow Shield "
-    "Sword Crown Throne Banner Drum Violin Trumpet Piano Melody Song Story Legend Promise Secret "
-    "Shadow Echo Whisper Dream Journey Voyage Road Path Corner Border Shore Beach Wave Tide Storm "
-    "Thunder Rain Snow Frost Flame Ember Ash Smoke Cloud Star Moon Sun Planet Comet Horizon Dawn "
-    "Dusk Night Morning Evening Winter Summer Autumn Spring Season Harvest Seed Root Branch Leaf "
-    "Flower Rose Lily Thorn Apple Cherry Lemon Olive Honey Salt Sugar Bread Wine Silver Gold "
-    "Pearl Diamond Ruby Marble Clay Sand Dust Stone Wolf Fox Bear Lion Tiger Horse Deer Rabbit "
-    "Eagle Falcon Raven Sparrow Swan Crane Owl Dolphin Whale Turtle Spider Butterfly Beetle King "
-    "Queen Prince Soldier Sailor Doctor Teacher Painter Dancer Singer Hunter Farmer Baker Tailor "
-    "Weaver Potter Shepherd Stranger Neighbor Brother Sister Mother Father Daughter Child Widow "
-    "Angel Ghost Giant Dragon Machine Engine Wheel Rocket Train Ship Ferry Wagon Signal Code "
-    "Puzzle Riddle Game Dance Wedding Funeral Festival Holiday Summit Canyon Glacier Lagoon Marsh "
-    "Prairie Reef Cavern Tunnel Ladder Fountain Statue Portrait Diary Novel Chapter Alphabet "
-    "Number Circle Square Triangle Kingdom Empire Republic Colony Village Avenue Theater Museum "
-    "Library Hotel Prison Hospital Factory Lighthouse Windmill Carousel Balcony Curtain Carpet "
-    "Blanket Pillow Basket Bottle Kettle Spoon Jacket Glove Boot Hat Ring Chain Key Lock"
-)
-_BAND_NOUNS = _words(
-    "Foxes Wolves Lanterns Arrows Pilots Strangers Brothers Sisters Kings Queens Ghosts Giants "
-    "Engines Rockets Mirrors Shadows Echoes Sparrows Ravens Tigers Dolphins Riders Hunters "
-    "Painters Dancers Sailors Poets Monkeys Parrots Candles Needles Diamonds Rubies Roses Thorns "
-    "Flames Embers Clouds Comets Planets Rivers Canyons Islands Tunnels Towers Circles Numbers "
-    "Letters Machines Wheels Trains Signals Puzzles Hammers Trumpets Drums Boots Gloves Hats"
-)
-OCCUPATIONS: tuple[str, ...] = _words(
-    "painter poet singer dancer lawyer doctor nurse farmer baker soldier sailor pilot teacher "
-    "judge banker chemist physicist botanist geologist journalist novelist composer violinist "
-    "pianist sculptor photographer tailor carpenter mason blacksmith jeweller chef gardener "
-    "priest diplomat detective wrestler boxer swimmer cyclist gymnast magician clown puppeteer "
-    "librarian historian linguist surgeon dentist pharmacist mechanic miner fisherman "
-    "shepherd weaver potter printer translator critic broker merchant broadcaster"
-)
-_AWARD_WORDS = ("Prize", "Medal", "Award", "Cup", "Trophy")
+_WORDS: dict[str, list[str]] = {name: text.split() for name, text in VOCABULARY["words"].items()}
+_ADJECTIVES, _NOUNS, OCCUPATIONS = (_WORDS[key] for key in ("adjectives", "nouns", "occupations"))
+_AFTER_A = [adjective for adjective in _ADJECTIVES if adjective[0] not in "AEIOU"]
 _ROMAN = ((50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))
 
 
@@ -130,21 +74,15 @@ def draw_name(rng: random.Random, kind: str) -> str:
         return _city(rng)
     if kind == "country":
         return word(rng, 2) + rng.choice(_COUNTRY_ENDINGS)
-    if kind == "river":
+    if kind in ("river", "character"):
         return word(rng, 2)
-    if kind == "company":
-        return f"{word(rng, 2)} {rng.choice(_COMPANY_WORDS)}"
-    if kind == "university":
-        return f"{word(rng, 2)} {rng.choice(_UNIVERSITY_WORDS)}"
+    if kind in ("company", "university", "award"):
+        return f"{word(rng, 2)} {rng.choice(_WORDS[kind])}"
     if kind in ("film", "book"):
         return _title(rng)
     if kind == "band":
         stem = rng.choice(_ADJECTIVES) if rng.random() < 0.7 else word(rng, 2)
-        return f"{stem} {rng.choice(_BAND_NOUNS)}"
-    if kind == "character":
-        return word(rng, 2)
-    if kind == "award":
-        return f"{word(rng, 2)} {rng.choice(_AWARD_WORDS)}"
+        return f"{stem} {rng.choice(_WORDS[kind])}"
     raise ValueError(f"entity type is {kind!r}; expected an entity type, character or award")
 
 

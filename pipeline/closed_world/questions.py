@@ -12,10 +12,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.closed_world import comparisons
 from pipeline.closed_world.schema import (
     NARY_RELATIONS,
     RELATIONS,
+    VOCABULARY,
     Fact,
     NaryFact,
     Relation,
@@ -24,6 +24,19 @@ from pipeline.closed_world.schema import (
 from pipeline.closed_world.world import World
 
 _NAME_SHARE = 0.12
+_TABLES = VOCABULARY["comparisons"]
+# (question, whether the greater value wins) by the relation whose years, dates or lengths they rank
+RANKED: dict[str, list[tuple[str, bool]]] = _TABLES["ranked"]
+# questions answered by yes or no, by the relation whose tails they compare
+SAME: dict[str, list[str]] = _TABLES["same"]
+# relations to persons whose facts bridge comparisons compare; a relation is also the person's role
+BRIDGES: list[str] = _TABLES["bridges"]
+BRIDGE_RANKED: list[tuple[str, bool]] = _TABLES["bridge_ranked"]
+BRIDGE_SAME: dict[str, list[str]] = _TABLES["bridge_same"]
+# questions by the pair of relations that a single word expresses
+INFERENCES: dict[tuple[str, ...], list[str]] = {
+    tuple(table["relations"]): table["questions"] for table in VOCABULARY["inferences"]
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,7 @@ def chain_question(world: World, rng: random.Random, chain: Sequence[Fact]) -> Q
         _step(world, rng, fact, f"#{number}" if number else None)
         for number, fact in enumerate(chain)
     ]
-    inferred = comparisons.INFERENCES.get(pair) if len(pair) == 2 else None
+    inferred = INFERENCES.get(pair) if len(pair) == 2 else None
     if inferred:
         text = rng.choice(inferred).format(a=world.surface(chain[0].head))
         return _with_answer(world, "inference", text, chain[-1].tail, steps)
@@ -151,16 +164,16 @@ def comparison_question(
 ) -> Question | None:
     """Asks which of two heads ranks first, or whether their tails are the same; None for a tie.
 
-    Both facts must have the same relation, one of `comparisons.RANKED` or `comparisons.SAME`.
+    Both facts must have the same relation, one of `RANKED` or `SAME`.
     """
     key = first.relation
     steps = (_step(world, rng, first), _step(world, rng, second))
     surfaces = {"a": world.surface(first.head), "b": world.surface(second.head)}
-    if key in comparisons.SAME:
-        text = rng.choice(comparisons.SAME[key]).format_map(surfaces)
+    if key in SAME:
+        text = rng.choice(SAME[key]).format_map(surfaces)
         answer = "yes" if first.tail == second.tail else "no"
         return Question("comparison", text, answer, (), None, steps)
-    template, greater = rng.choice(comparisons.RANKED[key])
+    template, greater = rng.choice(RANKED[key])
     winner = _winner(first, second, greater=greater)
     if winner is None:
         return None
@@ -186,7 +199,7 @@ def bridge_comparison_question(
     Args:
         world: the world of the facts.
         rng: source of randomness.
-        bridges: two facts of the same relation of `comparisons.BRIDGES`.
+        bridges: two facts of the same relation of `BRIDGES`.
         key: relation of the persons that is compared: "birth_date" or one of BRIDGE_SAME.
     """
     ends = world.fact_of(bridges[0].tail, key), world.fact_of(bridges[1].tail, key)
@@ -196,7 +209,7 @@ def bridge_comparison_question(
     relation = RELATIONS[bridges[0].relation]
     surfaces = {
         "type": relation.head_type,
-        "role": comparisons.BRIDGES[relation.key],
+        "role": relation.key,
         "a": world.surface(bridges[0].head),
         "b": world.surface(bridges[1].head),
     }
@@ -206,11 +219,11 @@ def bridge_comparison_question(
         _step(world, rng, first, "#1"),
         _step(world, rng, second, "#2"),
     )
-    if key in comparisons.BRIDGE_SAME:
-        text = rng.choice(comparisons.BRIDGE_SAME[key]).format_map(surfaces)
+    if key in BRIDGE_SAME:
+        text = rng.choice(BRIDGE_SAME[key]).format_map(surfaces)
         answer = "yes" if first.tail == second.tail else "no"
         return Question("bridge_comparison", text, answer, (), None, steps)
-    template, greater = rng.choice(comparisons.BRIDGE_RANKED)
+    template, greater = rng.choice(BRIDGE_RANKED)
     winner = _winner(first, second, greater=greater)
     if winner is None:
         return None

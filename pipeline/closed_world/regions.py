@@ -10,8 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from pipeline.closed_world import comparisons
 from pipeline.closed_world.questions import (
+    BRIDGE_SAME,
+    BRIDGES,
+    INFERENCES,
+    RANKED,
+    SAME,
     Question,
     bridge_comparison_question,
     chain_question,
@@ -95,7 +99,7 @@ class Region:
 
     def inferences(self, rng: random.Random) -> Iterator[Question]:
         """Chains of two hops that a single word expresses, such as "paternal grandfather"."""
-        first, second = rng.choice(list(comparisons.INFERENCES))
+        first, second = rng.choice(list(INFERENCES))
         starts = self.by_relation.get(first, [])
         for start in rng.sample(starts, min(ATTEMPTS, len(starts))):
             end = self.world.fact_of(start.tail, second)
@@ -126,7 +130,7 @@ class Region:
         """Comparisons of two heads: 60 % ranked, the rest answered by yes or no."""
         for _ in range(ATTEMPTS):
             ranked = rng.random() < 0.6
-            key = rng.choice(list(comparisons.RANKED if ranked else comparisons.SAME))
+            key = rng.choice(list(RANKED if ranked else SAME))
             pair = self._pair(rng, key, same_tail=not ranked and rng.random() < 0.5)
             question = pair and comparison_question(self.world, rng, *pair)
             if question:
@@ -136,8 +140,8 @@ class Region:
         """Comparisons of the persons to whom two heads are related."""
         for _ in range(ATTEMPTS):
             ranked = rng.random() < 0.6
-            bridge = rng.choice(list(comparisons.BRIDGES))
-            key = "birth_date" if ranked else rng.choice(list(comparisons.BRIDGE_SAME))
+            bridge = rng.choice(BRIDGES)
+            key = "birth_date" if ranked else rng.choice(list(BRIDGE_SAME))
             pair = self._pair(rng, bridge, same_tail=False)
             # Half of the answers should be yes, which random pairs almost never give.
             if pair and not ranked and rng.random() < 0.5:

@@ -1,46 +1,28 @@
 """Vocabulary of the closed world: entity types, relations and all their wordings.
 
 Purpose: define every sentence and question of the closed world, and every statement that its oracle
-can read. Output: `RELATIONS`, `NARY_RELATIONS`, `ENTITY_TYPES`, and the order of literals
-(`literal_rank`). Binary relations are functional (a head has at most one tail); every chain of
-relations therefore has exactly one answer. The relations correspond to Wikidata's properties in
-MuSiQue (arXiv 2108.00573) and 2WikiMultiHopQA (arXiv 2011.01060). The n-ary ones correspond to
-hyperedges (arXiv 2503.21322).
+can read. Input: ``vocabulary.toml``. Output: `RELATIONS`, `NARY_RELATIONS`, `ENTITY_TYPES`, and the
+order of literals (`literal_rank`). Binary relations are functional (a head has at most one tail);
+every chain of relations therefore has exactly one answer. The relations correspond to Wikidata's
+properties in MuSiQue (arXiv 2108.00573) and 2WikiMultiHopQA (arXiv 2011.01060). The n-ary ones
+correspond to hyperedges (arXiv 2503.21322).
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pipeline.closed_world.wordings import BINARY
-
-ENTITY_TYPES: tuple[str, ...] = (
-    "person",
-    "city",
-    "country",
-    "river",
-    "company",
-    "university",
-    "film",
-    "book",
-    "band",
-)
-LITERAL_TYPES: tuple[str, ...] = ("year", "date", "number", "word")
-
-MONTHS: tuple[str, ...] = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+ENTITY_TYPES = (
+    "person", "city", "country", "river", "company", "university", "film", "book", "band",
+)  # fmt: skip
+LITERAL_TYPES = ("year", "date", "number", "word")
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,93 +128,28 @@ class NaryRelation:
     triplets: tuple[tuple[str, str, str], ...]
 
 
-def _read(table: str) -> dict[str, Relation]:
-    """The relations of a table in the format of `wordings`."""
-    heads: list[list[str]] = []
-    marked: list[dict[str, list[str]]] = []
-    for line in table.strip().splitlines():
-        if line[0] in "=?+":
-            marked[-1][line[0]].append(line[2:])
-        else:
-            heads.append(line.split(" | "))
-            marked.append({"=": [], "?": [], "+": []})
-    return {
-        key: Relation(key, head, tail, triplet, tuple(m["="]), tuple(m["?"]), tuple(m["+"]))
-        for (key, head, tail, triplet), m in zip(heads, marked, strict=True)
-    }
+def _tuples(value: Any) -> Any:
+    """The value with tuples in place of lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-RELATIONS: dict[str, Relation] = _read(BINARY)
+def _fields(table: dict[str, Any]) -> dict[str, Any]:
+    return {name: _tuples(value) for name, value in table.items()}
 
+
+VOCABULARY: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8")
+)
+RELATIONS: dict[str, Relation] = {
+    key: Relation(key, **_fields(table)) for key, table in VOCABULARY["relations"].items()
+}
+NARY_RELATIONS: dict[str, NaryRelation] = {
+    key: NaryRelation(key, **_fields(table)) for key, table in VOCABULARY["nary_relations"].items()
+}
 RELATIONS_OF: dict[str, tuple[Relation, ...]] = {
     kind: tuple(relation for relation in RELATIONS.values() if relation.head_type == kind)
     for kind in ENTITY_TYPES
 }
-
-_NARY_RELATIONS = (
-    NaryRelation(
-        "cast",
-        (("actor", "person"), ("character", "word"), ("film", "film")),
-        "character",
-        (
-            "{actor} played {character} in {film}.",
-            "In {film} the part of {character} went to {actor}.",
-            "{film} shows {actor} as {character}.",
-        ),
-        (
-            "Which character did {actor} play in {film}?",
-            "As which character does {film} show {actor}?",
-        ),
-        (("actor", "played", "character"), ("actor", "appeared in", "film")),
-    ),
-    NaryRelation(
-        "prize",
-        (("winner", "person"), ("award", "word"), ("year", "year"), ("work", "work")),
-        "award",
-        (
-            "{winner} won the {award} in {year} for {work}.",
-            "For {work} the {award} of {year} went to {winner}.",
-            "In {year} {winner} received the {award} for {work}.",
-        ),
-        (
-            "Which award did {winner} win in {year} for {work}?",
-            "What award for {work} went to {winner} in {year}?",
-        ),
-        (("winner", "won", "award"), ("work", "brought an award in", "year")),
-    ),
-    NaryRelation(
-        "concert",
-        (("band", "band"), ("city", "city"), ("year", "year")),
-        "city",
-        (
-            "{band} gave a concert in {city} in {year}.",
-            "In {year} {band} performed in {city}.",
-            "{city} hosted {band} in {year}.",
-        ),
-        (
-            "Where did {band} give a concert in {year}?",
-            "Which city hosted {band} in {year}?",
-        ),
-        (("band", "gave a concert in", "city"), ("band", "gave a concert in", "year")),
-    ),
-    NaryRelation(
-        "purchase",
-        (("buyer", "company"), ("company", "company"), ("year", "year")),
-        "company",
-        (
-            "{buyer} bought {company} in {year}.",
-            "In {year} {company} was taken over by {buyer}.",
-            "{company} passed to {buyer} in {year}.",
-        ),
-        (
-            "Which company did {buyer} buy in {year}?",
-            "Which company was taken over by {buyer} in {year}?",
-        ),
-        (("buyer", "bought", "company"), ("company", "was taken over in", "year")),
-    ),
-)
-
-NARY_RELATIONS: dict[str, NaryRelation] = {relation.key: relation for relation in _NARY_RELATIONS}
 
 
 def literal_rank(kind: str, text: str) -> tuple[int, ...]:

@@ -3,16 +3,14 @@
 Purpose: the data of the embedded configuration. Input: a seed, a number of documents, and the
 number of questions of each data set and split. Output: a directory with `corpus.jsonl`, the
 annotated `triplets.jsonl` and `hyperedges.jsonl`, questions in the native files of MuSiQue,
-HotpotQA, 2WikiMultiHopQA and NQ-open, and `world.json`, from which `read_world` regenerates the
-world. The directory is created atomically.
+HotpotQA, 2WikiMultiHopQA and NQ-open, and at last `world.json`, from which `read_world` regenerates
+the world.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,7 +159,7 @@ def write_closed_world(
     facts, hops, shortest_path, famous (all its heads belong to the famous core) and unseen.
 
     Args:
-        directory: must be missing or empty; a single rename creates it.
+        directory: where to write; created if it is missing.
         seed: of the world and of the draw of questions.
         documents: number of documents in the corpus.
         sizes: "<dataset>_<split>" -> number of questions, for the data sets musique, hotpotqa,
@@ -171,48 +169,38 @@ def write_closed_world(
         progress: counts the files of questions.
 
     Raises:
-        InputError: the directory is not empty, `documents` is too small, or the world holds too few
-            questions.
+        InputError: `documents` is too small, or the world holds too few questions.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError.at(directory, None, "already exists; remove it or name another directory")
     progress = progress or Progress()
     progress.start(sum(size > 0 for size in sizes.values()), "question files")
     world = generate_world(seed, documents=documents)
     questions = draw_questions(world, sizes, unseen_share=unseen_share, famous_share=famous_share)
     formatter, oracle = Formatter(world), Oracle(world)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        counts = {
-            "corpus": _write_lines(temporary / "corpus.jsonl", corpus_records(world)),
-            "triplets": _write_lines(temporary / "triplets.jsonl", triplet_records(world)),
-            "hyperedges": _write_lines(temporary / "hyperedges.jsonl", hyperedge_records(world)),
-        }
-        notes = {}
-        for (dataset, split), drawn in sorted(questions.items()):
-            name = FILE_NAMES[dataset].format(split)
-            to_record = formatter.converter(dataset)
-            notes[name] = _write_questions(temporary / name, drawn, to_record, oracle)
-            counts[f"{dataset}_{split}"] = len(drawn.questions)
-            progress.advance()
-        summary = {
-            "seed": seed,
-            "documents": documents,
-            "corpus_sha256": _digest(world),
-            "entities": len(world.entities),
-            "facts": len(world.facts),
-            "nary_facts": len(world.nary),
-            "unseen_share": unseen_share,
-            "counts": counts,
-            "questions": notes,
-        }
-        write_json(temporary / "world.json", summary)
-        temporary.chmod(0o755)
-        temporary.rename(directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    directory.mkdir(parents=True, exist_ok=True)
+    counts = {
+        "corpus": _write_lines(directory / "corpus.jsonl", corpus_records(world)),
+        "triplets": _write_lines(directory / "triplets.jsonl", triplet_records(world)),
+        "hyperedges": _write_lines(directory / "hyperedges.jsonl", hyperedge_records(world)),
+    }
+    notes = {}
+    for (dataset, split), drawn in sorted(questions.items()):
+        name = FILE_NAMES[dataset].format(split)
+        to_record = formatter.converter(dataset)
+        notes[name] = _write_questions(directory / name, drawn, to_record, oracle)
+        counts[f"{dataset}_{split}"] = len(drawn.questions)
+        progress.advance()
+    summary = {
+        "seed": seed,
+        "documents": documents,
+        "corpus_sha256": _digest(world),
+        "entities": len(world.entities),
+        "facts": len(world.facts),
+        "nary_facts": len(world.nary),
+        "unseen_share": unseen_share,
+        "counts": counts,
+        "questions": notes,
+    }
+    write_json(directory / "world.json", summary)
     return counts
 
 

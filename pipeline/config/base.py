@@ -343,18 +343,25 @@ def _name_of_a_secret(value: Any) -> str | None:
     return next(filter(None, map(_name_of_a_secret, below)), None)
 
 
+class AskedModel(Block):
+    """The language model that a stage asks: in its own process, or behind an endpoint."""
+
+    model: PathOrName | None = Field(None, description="directory or hub name of the model")
+    engine: EngineConfig = Field(EngineConfig(), description="the engine of the model")
+    endpoint: Endpoint | None = Field(None, description="an endpoint instead of model and engine")
+
+    def check_one_model(self, block: str) -> None:
+        """Raise ValueError unless exactly one of ``model`` and ``endpoint`` is set."""
+        if self.model is None and self.endpoint is None:
+            raise ValueError(f"a language model is needed; set {block}.model or {block}.endpoint")
+        if self.model is not None and self.endpoint is not None:
+            raise ValueError(
+                f"{block}.model and {block}.endpoint are both set; set one of them to null"
+            )
+
+
 # Parts that a stage is divided into, for several GPUs or machines; None: the ``shards`` of the run.
 Shards = Annotated[Few | None, Execution()]
-
-
-def check_one_model(block: str, model: str | None, endpoint: Endpoint | None) -> None:
-    """Raise ValueError unless exactly one of ``model`` and ``endpoint`` is set."""
-    if model is None and endpoint is None:
-        raise ValueError(f"a language model is needed; set {block}.model or {block}.endpoint")
-    if model is not None and endpoint is not None:
-        raise ValueError(
-            f"{block}.model and {block}.endpoint are both set; set one of them to null"
-        )
 
 
 def for_round(values: tuple[float, ...], number: int) -> float:

@@ -14,15 +14,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import (
+    AskedModel,
     Block,
-    Endpoint,
-    EngineConfig,
     Indirect,
     Items,
     PathOrName,
-    Positive,
-    Seed,
-    Shards,
     Share,
     Temperature,
 )
@@ -35,10 +31,9 @@ class Noise(Block):
     """Label noise for experiments: a share of the verdicts is flipped."""
 
     share: Share = Field(description="share of the verdicts that is flipped")
-    seed: Seed = Field(0, description="seed of the choice")
 
 
-class JudgeModel(Block):
+class JudgeModel(AskedModel):
     """The judge of over-search or of under-search.
 
     ``openai``: a model behind an OpenAI-compatible endpoint; ``vllm``: a model in this process;
@@ -47,15 +42,6 @@ class JudgeModel(Block):
 
     backend: Literal["openai", "vllm", "closed-world"] = Field(
         description="an endpoint, a model in this process, or the facts of the generated world"
-    )
-    endpoint: Endpoint | None = Field(None, description="openai: the judge model")
-    model: PathOrName | None = Field(None, description="vllm: the judge model")
-    engine: EngineConfig = Field(EngineConfig(), description="vllm: the engine of the judge model")
-    max_tokens: Positive = Field(
-        64, description="limit of an answer; endpoint.thinking_tokens is added"
-    )
-    tries: int = Field(
-        3, ge=1, le=100, description="openai: attempts at a case whose answer cannot be parsed"
     )
     noisy: Noise | None = Field(None, description="for experiments: flipped labels")
 
@@ -83,10 +69,6 @@ class Judges(Block):
     under: JudgeModel = Field(
         description="judge of under-search: is a step without a search correct"
     )
-    system: str | None = Field(
-        None, description="system message over closed-book questions; the paper has none"
-    )
-    shards: Shards = Field(None, description="parts of the judging; null: as in the run")
     unknown_ceiling: Share = Field(
         0.02, description="the stage fails above this share of steps without a verdict"
     )
@@ -104,7 +86,7 @@ OVERRIDDEN: Mapping[str, type[Block]] = {"retrieval": Retrieval, "sampling": Sam
 _ELSEWHERE = {
     "temperature": "set evaluation.temperature",
     "samples": "an evaluation samples one trajectory per question; remove it",
-    "shards": "set evaluation.shards",
+    "shards": "set shards, the number of the run",
 }
 
 _RESERVED = re.compile(r"sft|start|round-\d+|judge-.*", re.DOTALL)
@@ -116,9 +98,6 @@ class Evaluation(Block):
     """Evaluation of every policy: one trajectory per question of a split."""
 
     temperature: Temperature = Field(0.0, description="0: greedy")
-    bootstrap: int = Field(
-        1000, ge=1, le=1_000_000, description="resamples of the confidence intervals"
-    )
     split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
     policies: Annotated[Items[PathOrName], Indirect()] = Field(
         (),
@@ -136,9 +115,6 @@ class Evaluation(Block):
     )
     judges: Judges | None = Field(
         None, description="judges of evaluated policies; null: the judges of the rounds"
-    )
-    shards: Shards = Field(
-        None, description="parts of the evaluation of a policy; null: as in the run"
     )
 
     @field_validator("sampling")

@@ -21,9 +21,6 @@ class Ray(Block):
         description="`host:port` of the cluster's head, or auto; null: the address in "
         "RAY_ADDRESS, else the cluster on this machine",
     )
-    retries: Annotated[int, Execution()] = Field(
-        3, ge=0, le=1000, description="new starts of a stage whose node or worker was lost"
-    )
 
     @field_validator("address")
     @classmethod
@@ -51,18 +48,12 @@ class Slurm(Block):
     time: Annotated[Positive, Execution()] = Field(
         1440, description="limit of a job in minutes; a stage that reaches it is queued again"
     )
-    memory: Annotated[float | None, Execution()] = Field(
-        None,
-        gt=0,
-        le=1e6,
-        description="memory per node in GiB, the same for every stage; null: by memory_per_cpu",
-    )
     memory_per_cpu: Annotated[float | None, Execution()] = Field(
         None,
         gt=0,
         le=1e6,
-        description="used when memory is null: memory in GiB for each CPU thread that a stage "
-        "asks for; null: the cluster's default",
+        description="memory in GiB for each CPU thread that a stage asks for; null: the cluster's "
+        "default",
     )
     extra: Annotated[Items[NotEmpty], Execution()] = Field(
         (), description="further directives of sbatch, such as `--qos=high`"
@@ -71,9 +62,6 @@ class Slurm(Block):
         (),
         description="further options of srun, which starts the stage in its job, such as "
         "`--mpi=pmi2`",
-    )
-    requeues: Annotated[int, Execution()] = Field(
-        3, ge=0, le=1000, description="times that a stage is queued again at its time limit"
     )
 
     @field_validator("extra", "srun_args")

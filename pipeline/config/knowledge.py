@@ -10,11 +10,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.base import (
+    AskedModel,
     AtLeastOne,
     Block,
     Count,
-    Endpoint,
-    EngineConfig,
     Execution,
     Indirect,
     Items,
@@ -22,10 +21,8 @@ from pipeline.config.base import (
     Positive,
     Seconds,
     Seed,
-    Shards,
     Share,
     check_address,
-    check_one_model,
 )
 
 WorldSize = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -118,7 +115,7 @@ class Corpus(Block):
     chunk_words: Positive = Field(100, description="words per chunk at most (TeaRAG table 4: 100)")
 
 
-class Graph(Block):
+class Graph(AskedModel):
     """The graph of triplets.
 
     Sources: ``annotated`` and ``openie`` read a file, ``llm`` extracts with a language model,
@@ -135,23 +132,17 @@ class Graph(Block):
     titles: bool = Field(
         False, description="add the triplets of source titles to the triplets of the source"
     )
-    model: PathOrName | None = Field(None, description="llm: the model that extracts")
-    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
-    endpoint: Endpoint | None = Field(
-        None, description="llm: an endpoint instead of model and engine"
-    )
-    shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
         if self.source == "llm":
-            check_one_model("graph", self.model, self.endpoint)
+            self.check_one_model("graph")
         if self.source in ("annotated", "openie") and self.path is None:
             raise ValueError(f"source is {self.source}, which needs graph.path; add it")
         return self
 
 
-class Hypergraph(Block):
+class Hypergraph(AskedModel):
     """The hypergraph of n-ary facts.
 
     Sources: ``annotated`` reads a file, ``llm`` extracts with a language model, ``triplets`` groups
@@ -162,23 +153,28 @@ class Hypergraph(Block):
         "triplets", description="where the facts come from"
     )
     path: PathOrName | None = Field(None, description="annotated: the file, relative to data.root")
-    model: PathOrName | None = Field(None, description="llm: the model that extracts")
-    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
-    endpoint: Endpoint | None = Field(
-        None, description="llm: an endpoint instead of model and engine"
-    )
-    shards: Shards = Field(None, description="llm: parts of the extraction; null: as in the run")
 
     @model_validator(mode="after")
     def _complete(self) -> Hypergraph:
         if self.source == "llm":
-            check_one_model("hypergraph", self.model, self.endpoint)
+            self.check_one_model("hypergraph")
         if self.source == "annotated" and self.path is None:
             raise ValueError("source is annotated, which needs hypergraph.path; add it")
         return self
 
 
-class Embedder(Block):
+class Encoder(Block):
+    """Settings of embedders and rerankers."""
+
+    batch_size: Annotated[Positive, Execution()] = Field(
+        64, description="texts or pairs per forward pass on a GPU"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
+        "auto", description="auto: the GPU if there is one"
+    )
+
+
+class Embedder(Encoder):
     """A sentence-transformers bi-encoder."""
 
     model: PathOrName = Field(
@@ -186,19 +182,10 @@ class Embedder(Block):
     )
     query_prefix: str = Field("", description="put before every query (E5: 'query: ')")
     passage_prefix: str = Field("", description="put before every passage (E5: 'passage: ')")
-    backend: Literal["torch", "onnx", "openvino"] = Field(
-        "torch", description="the library that computes; onnx and openvino need exported models"
-    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
-        description="torch: number format of weights and activations; auto: bfloat16 on a GPU, "
+        description="number format of weights and activations; auto: bfloat16 on a GPU, "
         "the faster one on a CPU",
-    )
-    batch_size: Annotated[Positive, Execution()] = Field(
-        64, description="texts per forward pass on a GPU"
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
-        "auto", description="auto: the GPU if there is one"
     )
     max_length: Positive = Field(256, description="tokens of a text; the rest is cut off")
 
@@ -213,10 +200,9 @@ class Index(Block):
     gpu: Annotated[bool, Execution()] = Field(
         False, description="search on the GPU (faiss-gpu); hnsw stays on the CPU"
     )
-    shards: Shards = Field(None, description="parts of the embedding; null: as in the run")
 
 
-class Reranker(Block):
+class Reranker(Encoder):
     """The model of sim(text, query): a FlagReranker, a cross-encoder, or the calibrated bi-encoder.
 
     ``biencoder``: raw score = scale * cosine + offset of the embedder, whose sigmoid is a
@@ -229,12 +215,6 @@ class Reranker(Block):
     model: PathOrName | None = Field(None, description="flag, cross-encoder: directory or hub name")
     scale: float = Field(1.0, ge=-1e6, le=1e6, description="biencoder: factor of the cosine")
     offset: float = Field(0.0, ge=-1e6, le=1e6, description="biencoder: added to the scaled cosine")
-    batch_size: Annotated[Positive, Execution()] = Field(
-        64, description="pairs per forward pass on a GPU"
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
-        "auto", description="auto: the GPU if there is one"
-    )
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
 
 

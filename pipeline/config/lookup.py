@@ -168,7 +168,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """A block, and its settings that are not blocks.
+    """A block, and its own settings that are not blocks.
 
     ``places`` are its dotted names in a configuration: several if blocks share a type, the empty
     text for the whole configuration, and ``name[]`` for the items of a list.
@@ -180,10 +180,14 @@ class BlockSettings:
 
 
 def all_blocks() -> list[BlockSettings]:
-    """Every block of the configuration once, in the order in which a configuration has them."""
+    """Every block of the configuration once, in the order in which a configuration has them.
+
+    Settings that blocks share, such as those of all trainers, are in their base block.
+    """
     places: dict[type[Block], list[str]] = {}
     for block, place in _places(Config, ""):
-        places.setdefault(block, []).append(place)
+        for owner in block.__mro__[: block.__mro__.index(Block)]:
+            places.setdefault(owner, []).append(place)
     return [
         BlockSettings(block, tuple(names), tuple(_settings(block)))
         for block, names in places.items()
@@ -211,8 +215,9 @@ def _block_of(annotation: Any) -> tuple[type[Block] | None, str]:
 
 
 def _settings(block: type[Block]) -> Iterator[Setting]:
-    for name, info in block.model_fields.items():
-        if _block_of(info.annotation)[0] is None:
+    for name in vars(block).get("__annotations__", ()):
+        info = block.model_fields.get(name)
+        if info is not None and _block_of(info.annotation)[0] is None:
             yield Setting(
                 name=name,
                 kind=kind_of(info),

@@ -6,8 +6,8 @@ started with (file `DTYPES` of its directory), because another type would give a
 Fingerprints and manifests have the type that computes. Torch is only imported in a separate
 process.
 
-Each training process has its own GPU. With ``device: auto`` a configuration with two processes for
-two CPU cores also trains on one GPU, in one process. The examples of an optimizer step stay
+Each training process has its own GPU. A configuration with two processes for two CPU cores also
+trains on one GPU, in one process. The examples of an optimizer step stay
 ``batch_size``: fewer processes accumulate more micro-batches.
 """
 
@@ -28,9 +28,8 @@ from pipeline.config.base import Block
 from pipeline.config.policy import Trainer
 from pipeline.config.run import Config
 from pipeline.core import shipped
-from pipeline.core.devices import torch_for_cpus
 from pipeline.core.errors import DependencyError, InputError
-from pipeline.core.gpus import visible_gpus
+from pipeline.core.gpus import torch_for_cpus, visible_gpus
 from pipeline.core.input_files import leaves, parse_json, read_json
 from pipeline.core.process_variables import kernel_variables, thread_variables
 
@@ -97,7 +96,7 @@ def resolve_dtypes(
     for name in names:
         block = name.removesuffix(".dtype")
         # Settings of a round hold only what differs from the block of the run.
-        device = values.get(f"{block}.device", values.get(f"{block.split('.')[-1]}.device"))
+        device = values.get(f"{block}.device", AUTO)  # training has no setting of its device
         if name in kept:
             dtypes[name] = kept[name]
         elif device == "cuda" or (device == "auto" and _has_gpus(settings, gpus)):
@@ -174,21 +173,16 @@ def _time_products() -> dict[Dtype, float]:
     return total
 
 
-def on_gpus(trainer: Trainer, gpus: int) -> bool:
-    """Whether ``trainer`` trains on GPUs if a stage has ``gpus`` GPUs."""
-    return trainer.device == "cuda" or (trainer.device == "auto" and gpus > 0)
-
-
 def processes_on(trainer: Trainer, gpus: int) -> int:
     """The training processes that start on all machines if each machine has ``gpus`` GPUs.
 
-    They are ``trainer.processes`` unless ``device`` is ``auto`` and there are fewer GPUs, but at
-    least one. The number is then the largest divisor of ``processes`` with a GPU for each process,
-    so that micro-batches still fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it
+    They are ``trainer.processes`` unless there are fewer GPUs, but at least one. The number is then
+    the largest divisor of ``processes`` with a GPU for each process, so that micro-batches still
+    fill ``batch_size``. With ``machines`` above 1 or ``shard_base`` it
     is never lowered: with too few GPUs training then fails at its start.
     """
     wanted = trainer.processes
-    fixed = trainer.device != "auto" or trainer.machines > 1 or trainer.shard_base
+    fixed = trainer.machines > 1 or trainer.shard_base
     if fixed or gpus == 0 or gpus >= wanted:
         return wanted
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)

@@ -12,11 +12,10 @@ from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import (
     Above0,
+    AskedModel,
     AtLeastOne,
     Block,
     Count,
-    Endpoint,
-    EngineConfig,
     Epochs,
     Execution,
     Few,
@@ -30,7 +29,7 @@ from pipeline.config.base import (
     SizesByHops,
     Temperature,
     Weight,
-    check_one_model,
+    for_round,
 )
 from pipeline.config.knowledge import Reranker
 from pipeline.core.methods import DEFAULT_METHOD, MethodName
@@ -62,7 +61,7 @@ class MemorySteps(Block):
     )
 
 
-class SftData(Block):
+class SftData(AskedModel):
     """Supervised trajectories for the cold start (TeaRAG 4.3.1)."""
 
     triplets: Literal["graph", "llm"] = Field(
@@ -77,13 +76,6 @@ class SftData(Block):
     )
     rewriter: Literal["fill", "llm"] = Field(
         "fill", description="subqueries: the hop's question filled in, or rewritten by a model"
-    )
-    model: PathOrName | None = Field(
-        None, description="llm: the model that extracts, selects and rewrites"
-    )
-    engine: EngineConfig = Field(EngineConfig(), description="llm: the engine of the model")
-    endpoint: Endpoint | None = Field(
-        None, description="llm: an endpoint instead of model and engine"
     )
     sizes: SizesByHops = Field(
         description="training examples by number of hops (1: single steps of longer questions)"
@@ -119,7 +111,7 @@ class SftData(Block):
     @model_validator(mode="after")
     def _one_model(self) -> SftData:
         if "llm" in (self.triplets, self.selector, self.rewriter):
-            check_one_model("sft_data", self.model, self.endpoint)
+            self.check_one_model("sft_data")
         return self
 
 
@@ -137,22 +129,14 @@ class Lora(Block):
 
 
 class Trainer(Block):
-    """Settings of all trainers."""
+    """Settings of all training: of the cold start and of both objectives."""
 
     learning_rate: float = Field(gt=0, le=1, description="highest learning rate (AdamW)")
     batch_size: Positive = Field(description="examples per optimizer step, over all devices")
     per_device_batch_size: Annotated[Positive, Execution()] = Field(
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
     )
-    epochs: Epochs = Field(1, description="passes over the data; DPO uses round_epochs")
     weight_decay: Weight = Field(0.001, description="weight decay (AdamW)")
-    warmup_ratio: Share = Field(
-        0.03,
-        description="share of the steps with a rising learning rate; less than one step is none",
-    )
-    scheduler: Literal["linear", "cosine", "constant"] = Field(
-        "cosine", description="course of the learning rate after the warm-up"
-    )
     max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
     over_long: Literal["refuse", "drop"] = Field(
         "refuse", description="longer examples stop the stage, or are left out and counted"
@@ -168,8 +152,7 @@ class Trainer(Block):
     processes: Annotated[Few, Execution()] = Field(
         1,
         description="training processes, each with a copy of the base; more than 1 run through "
-        "accelerate launch; with device auto fewer start if GPUs are missing, with the same "
-        "batch_size",
+        "accelerate launch; fewer start if GPUs are missing, with the same batch_size",
     )
     machines: Annotated[Few, Execution()] = Field(
         1, description="machines that share the processes evenly; execution ray or slurm gives them"
@@ -181,9 +164,6 @@ class Trainer(Block):
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
-        "auto", description="auto: the GPU if there is one"
     )
 
     @property
@@ -210,6 +190,8 @@ class Trainer(Block):
 class Sft(Trainer):
     """Supervised training of the cold start (TeaRAG eq. 4)."""
 
+    epochs: Epochs = Field(1, description="passes over the examples")
+
 
 class Dpo(Trainer):
     """DPO with an SFT term on the chosen trajectory (TeaRAG eq. 15-17).
@@ -235,10 +217,15 @@ class Dpo(Trainer):
         description="training stops when log p(chosen) is this many nats below the reference",
     )
 
+    def passes(self, round: int) -> float:
+        """The passes over the data of a round, from 1."""
+        return for_round(self.round_epochs, round)
+
 
 class Grpo(Trainer):
     """GRPO on a cached batch (ProGraph-R1 eq. 16). The reference is the policy that sampled it."""
 
+    epochs: Epochs = Field(1, description="passes over the trajectories")
     beta: Weight = Field(
         0.001, description="weight of the KL to the reference; 0: no reference is loaded"
     )
@@ -246,6 +233,10 @@ class Grpo(Trainer):
     per: Literal["step", "trajectory"] = Field(
         "step", description="one advantage per step (methods with step rewards) or per trajectory"
     )
+
+    def passes(self, round: int) -> float:
+        """The passes over the data of a round, the same in all rounds."""
+        return self.epochs
 
 
 class Sampling(Block):
@@ -301,11 +292,6 @@ class TeaRagReward(MethodRewards):
     subquery: Weight = Field(0.3, description="evidence matched by subqueries (eq. 9)")
     context: Weight = Field(0.3, description="evidence matched by retrieved items (eq. 10)")
     summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
-    judged: Weight = Field(
-        0.0,
-        description="not in the paper: share of steps whose search was needed; above 0 the stage "
-        "judge runs before score",
-    )
     single_outcome: Literal["f1-per-step", "f1"] = Field(
         "f1-per-step",
         description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), "
@@ -318,14 +304,10 @@ class TeaRagReward(MethodRewards):
     )
 
     @property
-    def counts_verdicts(self) -> bool:
-        return self.judged > 0
-
-    @property
     def highest_process(self) -> float:
         """The bound of the process reward; infinite with eq. 9-12: a step may match many facts."""
         unbounded = any((self.subquery, self.context, self.summary))
-        return math.inf if unbounded else self.consistency + self.judged
+        return math.inf if unbounded else self.consistency
 
 
 class HiPragReward(MethodRewards):
@@ -371,9 +353,6 @@ class Rewards(Block):
     search_r1: SearchR1Reward = Field(SearchR1Reward(), description="weights for kind search-r1")
     reranker: Reranker | None = Field(
         None, description="similarity of evidence (tearag); null: the retrieval reranker"
-    )
-    batch: Annotated[Positive, Execution()] = Field(
-        512, description="trajectories scored at once, which a kill can lose"
     )
 
     @property
@@ -421,7 +400,4 @@ class Pairs(Block):
         None,
         description="methods with step rewards: minimum difference of R_t in step pairs; null: no "
         "step pairs",
-    )
-    limit: Positive | None = Field(
-        None, description="maximum number of pairs per round, drawn at random"
     )

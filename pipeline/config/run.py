@@ -34,7 +34,6 @@ from pipeline.config.policy import (
     Sampling,
     Sft,
     SftData,
-    Trainer,
 )
 from pipeline.core.errors import ConfigError
 from pipeline.core.methods import DEFAULT_METHOD, METHODS, MethodEntry, MethodName
@@ -121,11 +120,6 @@ class Config(Block):
     pairs: Pairs = Field(Pairs(), description="thresholds of preference pairs")
     dpo: Dpo = Field(description="training of objective dpo")
     grpo: Grpo | None = Field(None, description="settings of objective grpo")
-    preflight: Annotated[Literal["warn", "refuse"], Execution()] = Field(
-        "warn",
-        description="training data beyond the limits of the checks is named in the log, or stops "
-        "the stage before training",
-    )
     evaluation: Evaluation = Field(Evaluation(), description="evaluation of every policy")
 
     @field_validator("name")
@@ -371,7 +365,7 @@ class Config(Block):
         return min(pairs.multi_process, pairs.multi_process_relaxed) if counts else 0.0
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> Dpo | Grpo:
         """The trainer block that belongs to the objective."""
         if self.objective == "dpo":
             return self.dpo

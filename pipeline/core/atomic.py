@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STDOUT = "-"
-_IN_MEMORY = 2**23  # bytes of a spooled output before it moves to a temporary file
 
 
 @contextmanager
@@ -96,12 +95,14 @@ def _output_stream(path: Path | str) -> Iterator[IO[str]]:
         ):
             yield stream
         return
-    with tempfile.SpooledTemporaryFile(
-        _IN_MEMORY, mode="w+", encoding="utf-8", newline=""
-    ) as spool:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as spool:
         yield spool
         spool.seek(0)
-        with _special_file(path) as target:
+        with (
+            nullcontext(sys.stdout)
+            if str(path) == STDOUT
+            else open(path, "a", encoding="utf-8", newline="")
+        ) as target:
             shutil.copyfileobj(spool, target)
             target.flush()
 
@@ -117,15 +118,6 @@ def _is_special(path: Path) -> bool:
     # /dev/stdout and /dev/fd/N lead to files that the shell has opened, so they must not be
     # replaced.
     return not stat.S_ISREG(mode) or path.absolute().parts[1:2] in (("dev",), ("proc",))
-
-
-@contextmanager
-def _special_file(path: Path | str) -> Iterator[IO[str]]:
-    if str(path) == STDOUT:
-        yield sys.stdout
-        return
-    with open(path, "a", encoding="utf-8", newline="") as stream:
-        yield stream
 
 
 def check_distinct(*outputs: Path | str | None) -> None:

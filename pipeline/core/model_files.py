@@ -22,17 +22,10 @@ from pipeline.core.input_files import read_json
 from pipeline.core.shipped import find_model
 
 TORCH_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
-EXPORTED_WEIGHTS = (
-    ".onnx",
-    ".xml",
-)  # ONNX and OpenVINO; OpenVINO's weights are in a .bin beside it
 # Weights, configurations, vocabularies, chat templates and code. Other files, such as README and
 # logs, do not change the output of a model.
-_SUFFIXES = frozenset(
-    {*TORCH_WEIGHTS, *EXPORTED_WEIGHTS, ".onnx_data", ".json", ".txt", ".model", ".tiktoken"}
-    | {".jinja", ".py"}
-)
-_SUBDIRECTORIES = ("additional_chat_templates", "onnx", "openvino")
+_SUFFIXES = frozenset({*TORCH_WEIGHTS, ".json", ".txt", ".model", ".tiktoken", ".jinja", ".py"})
+_TEMPLATES = "additional_chat_templates"
 _BLOCK = 1 << 22  # bytes read at once
 
 
@@ -40,13 +33,13 @@ def model_files(directory: Path) -> list[Path]:
     """The files that decide the output of a model, sorted by name.
 
     For a sentence-transformers model (``modules.json``) these are files in any subdirectory. For
-    other models they are the files of the directory itself and of subdirectories with exported
-    weights or chat templates, because language models have training states and copies in other
-    layouts in further subdirectories. Hidden files are ignored.
+    other models they are the files of the directory itself and chat templates, because language
+    models have training states and copies in other layouts in further subdirectories. Hidden files
+    are ignored.
     """
     paths: Iterable[Path] = directory.rglob("*")
     if not (directory / "modules.json").is_file():
-        folders = [directory, *(directory / name for name in _SUBDIRECTORIES)]
+        folders = (directory, directory / _TEMPLATES)
         paths = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
     names = {path.relative_to(directory).as_posix(): path for path in paths}
     return [

@@ -13,7 +13,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = (_PACKAGE / "shipped").is_dir()
 ROOT = _PACKAGE / "shipped" if INSTALLED else _PACKAGE.parent
 CONFIGURATIONS = ROOT / "configs"
-SCHEMA = CONFIGURATIONS / "schema.json"  # of configuration files, for editors
 VARIANTS = CONFIGURATIONS / "variants.yaml"  # many configurations (`pipeline.config.variants`)
 
 

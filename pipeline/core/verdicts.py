@@ -8,7 +8,7 @@ are excluded from the numerator and the denominator of every rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,20 +68,3 @@ def _judged_step(trajectory: Trajectory, number: int) -> JudgedStep:
     if step.subquery:
         return JudgedStep(name, number, step.subquery, "", step.summary)
     return JudgedStep(name, number, step.search, step.reasoning, step.conclusion)
-
-
-def by_trajectory(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    """The verdicts of every trajectory by its id, in the order of its steps."""
-    grouped: dict[str, list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.step):
-        grouped.setdefault(verdict.id, []).append(verdict)
-    return grouped
-
-
-def optimal_share(verdicts: Sequence[Verdict]) -> float | None:
-    """N_corr / N, the share of correct search decisions, in [0, 1].
-
-    Unknown verdicts are excluded; None when no verdict is left.
-    """
-    correct = [verdict.verdict == "no" for verdict in verdicts if verdict.verdict != "unknown"]
-    return sum(correct) / len(correct) if correct else None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
+from pipeline.core.text import one_line
 
 MAX_ID = 1000  # characters of an id; ids of chunks and triplets repeat it
 _SHOWN = 60  # characters of a value in a message
@@ -134,8 +135,8 @@ class RawRecord:
         JSON can escape half of a surrogate pair, which no UTF-8 or Parquet file can hold.
         """
         if not encodable(self.value):
-            name, value = _unencodable(self.value, "")
-            raise self._expected(name, "text without unpaired surrogates", value)
+            name = next(name for name, value in self.value.items() if not encodable([name, value]))
+            raise self._expected(name, "text without unpaired surrogates", self.value[name])
 
     def fields(self) -> str:
         """The names of the first fields, for messages."""
@@ -154,51 +155,21 @@ class RawRecord:
 
 def brief(value: Any) -> str:
     """A JSON value for an error message: one printable line, cut at 60 characters."""
-    return _cut(_printable(json.dumps(value, ensure_ascii=False, default=str)))
+    return plain(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def plain(name: str) -> str:
     """A field name or another text of a file for an error message, cut at 60 characters."""
-    return _cut(_printable(name))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-
-
-def _printable(text: str) -> str:
-    """The text with control, direction and other invisible characters escaped."""
-    start = text[: 4 * _SHOWN]
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in start
-    )
+    return one_line(name, _SHOWN)
 
 
 def encodable(value: Any) -> bool:
     """Whether UTF-8 can encode every string of a JSON value."""
-    if isinstance(value, str):
-        if value.isascii():
-            return True
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return False
-        return True
-    if isinstance(value, dict):
-        return all(map(encodable, value)) and all(map(encodable, value.values()))
-    return not isinstance(value, list) or all(map(encodable, value))
-
-
-def _unencodable(value: Any, name: str) -> tuple[str, Any]:
-    """Field and value of the first string that UTF-8 cannot encode; ``value`` holds one."""
-    children = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, child in children:
-        where = f"{name}.{key}" if name else str(key)
-        if not encodable(key):
-            return where, key
-        if not encodable(child):
-            return (where, child) if isinstance(child, str) else _unencodable(child, where)
-    raise AssertionError("every string is encodable")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _breaks_lines(char: str) -> bool:

@@ -40,6 +40,7 @@ MEMBERS, NEIGHBOURS = "members", "neighbours"  # directories of the CSR tables
 HYPEREDGE_COLUMNS = ("id", "text", "chunk_id")  # of hyperedges.arrow
 _TRIPLET_COLUMNS = [field.name for field in dataclasses.fields(Triplet)]
 _NUMBERS = "ends.tmp"  # entity numbers of the rows written so far
+WriteBlock = Callable[[Mapping[str, Sequence[Any]]], None]
 
 
 def write_triplets(
@@ -52,24 +53,14 @@ def write_triplets(
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.string()) for name in _TRIPLET_COLUMNS])
-    numbers_file = folder / _NUMBERS
-    count = 0
-    with (
-        open_table(folder, "triplets", schema, _TRIPLET_COLUMNS) as write,
-        numbers_file.open("wb") as numbers,
-    ):
-        remaining = iter(edges)
-        while part := list(islice(remaining, block)):
-            write(
-                {name: [getattr(edge.triplet, name) for edge in part] for name in _TRIPLET_COLUMNS}
-            )
-            np.array([(edge.head, edge.tail) for edge in part], dtype=np.int64).tofile(numbers)
-            count += len(part)
+    with open_table(folder, "triplets", schema, _TRIPLET_COLUMNS) as write:
+        rows = ((edge.triplet, [(edge.head, edge.tail)]) for edge in edges)
+        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
     write_entities(folder, entities, block)
     write_adjacency(
-        folder / NEIGHBOURS, lambda: _read_pairs(numbers_file, 8 * block), len(entities)
+        folder / NEIGHBOURS, lambda: _read_pairs(folder / _NUMBERS, 8 * block), len(entities)
     )
-    numbers_file.unlink()
+    (folder / _NUMBERS).unlink()
     return count
 
 
@@ -86,27 +77,16 @@ def write_hyperedges(
         [("id", pa.string()), ("text", pa.string()), ("entities", pa.list_(pa.string())),
          ("chunk_id", pa.string())]
     )  # fmt: skip
-    numbers_file = folder / _NUMBERS
-    count = 0
-    with (
-        open_table(folder, "hyperedges", schema, HYPEREDGE_COLUMNS) as write,
-        numbers_file.open("wb") as numbers,
-    ):
-        remaining = iter(facts)
-        while part := list(islice(remaining, block)):
-            hyperedges = [fact.hyperedge for fact in part]
-            write({name: [getattr(edge, name) for edge in hyperedges] for name in schema.names})
-            pairs = [
-                (number, entity)
-                for number, fact in enumerate(part, start=count)
-                for entity in fact.members
-            ]
-            np.array(pairs, dtype=np.int64).tofile(numbers)
-            count += len(part)
+    with open_table(folder, "hyperedges", schema, HYPEREDGE_COLUMNS) as write:
+        rows = (
+            (fact.hyperedge, [(row, entity) for entity in fact.members])
+            for row, fact in enumerate(facts)
+        )
+        count = _write_rows(folder / _NUMBERS, schema.names, write, rows, block)
     write_entities(folder, entities, block)
 
     def members() -> Iterator[KeyedRows]:
-        for pairs in _read_pairs(numbers_file, 4 * block):
+        for pairs in _read_pairs(folder / _NUMBERS, 4 * block):
             yield pairs[:, 0], pairs[:, 1]
 
     def neighbours() -> Iterator[KeyedRows]:
@@ -115,7 +95,25 @@ def write_hyperedges(
 
     write_csr(folder / MEMBERS, members, count)
     write_csr(folder / NEIGHBOURS, neighbours, len(entities))
-    numbers_file.unlink()
+    (folder / _NUMBERS).unlink()
+    return count
+
+
+def _write_rows(
+    numbers_file: Path,
+    columns: Sequence[str],
+    write: WriteBlock,
+    rows: Iterable[tuple[Triplet | Hyperedge, list[tuple[int, int]]]],
+    block: int,
+) -> int:
+    """Write records to a table and their pairs of numbers to a file; returns the number of rows."""
+    count, remaining = 0, iter(rows)
+    with numbers_file.open("wb") as numbers:
+        while part := list(islice(remaining, block)):
+            write({name: [getattr(record, name) for record, _ in part] for name in columns})
+            pairs = [pair for _, of_record in part for pair in of_record]
+            np.array(pairs, dtype=np.int64).tofile(numbers)
+            count += len(part)
     return count
 
 
@@ -142,9 +140,7 @@ def write_entities(folder: Path, entities: EntityTable, block: int) -> None:
 
 
 @contextmanager
-def open_table(
-    folder: Path, name: str, schema: Any, mapped: Sequence[str]
-) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
+def open_table(folder: Path, name: str, schema: Any, mapped: Sequence[str]) -> Iterator[WriteBlock]:
     """A function that appends a block of columns to ``<name>.parquet`` and ``<name>.arrow``.
 
     The Parquet file has all columns of ``schema``, compressed; the Arrow file has the columns

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.content_cache import ContentCache, LruCache, digest
-from pipeline.core.errors import DependencyError
 from pipeline.core.model_files import model_hash
 from pipeline.core.progress import Progress
 from pipeline.index.models import loading, locate, resolve_device
@@ -53,7 +52,6 @@ class Embedder:
         *,
         query_prefix: str = "",
         passage_prefix: str = "",
-        backend: Literal["torch", "onnx", "openvino"] = "torch",
         dtype: Literal["float32", "bfloat16"] = "float32",
         batch_size: int = 64,
         device: Literal["auto", "cpu", "cuda"] = "auto",
@@ -61,9 +59,8 @@ class Embedder:
         cache: ContentCache | None = None,
     ) -> None:
         """Raises DependencyError when the model is missing."""
-        self.directory = locate(model, KEY, backend)
+        self.directory = locate(model, KEY)
         self._prefixes: dict[Role, str] = {"query": query_prefix, "passage": passage_prefix}
-        self._backend = backend
         self._dtype = dtype
         self._batch_size = batch_size
         self._device = device
@@ -77,7 +74,7 @@ class Embedder:
     @cached_property
     def identity(self) -> str:
         """A digest of everything that decides a vector except the text: part of the cache key."""
-        settings = f"{self._backend} {self._dtype} {self._max_length}"
+        settings = f"torch {self._dtype} {self._max_length}"
         return digest(model_hash(self.directory), settings).hex()
 
     def encode(
@@ -91,7 +88,7 @@ class Embedder:
         """Vectors [n, d] of the texts; ``store=False`` reads the disk cache without adding to it.
 
         ``progress`` counts the texts.
-        Raises DependencyError when the backend's package or the device is missing.
+        Raises DependencyError when the device is missing.
         """
         prefix = self._prefixes[role]
         prefixed = [prefix + text for text in texts]
@@ -147,11 +144,11 @@ class Embedder:
         if not self._computation:
             # sentence-transformers sorts the texts by length before batching.
             return self._encode(texts, self._batch_size)
-        if self._backend == "torch" and supports_packing(self._model):
+        if supports_packing(self._model):
             return dict(zip(texts, encode_packed(self._model, texts), strict=True))
         vectors: dict[str, Vectors] = {}
         for length, group in self._by_length(texts).items():
-            rows = batch_rows(length) if self._backend == "torch" else 1
+            rows = batch_rows(length)
             filling = [group[-1]] * (-len(group) % rows)
             vectors |= self._encode([*group, *filling], rows)
         return vectors
@@ -190,27 +187,14 @@ class Embedder:
         import torch
         from sentence_transformers import SentenceTransformer
 
-        kwargs: dict[str, Any] = {}
-        if self._backend == "torch":
-            kwargs["dtype"] = getattr(torch, self._dtype)
-        else:
-            kwargs |= _quantized_file(self.directory, self._backend)
-        try:
-            with loading(KEY, self.directory, "sentence-transformers"):
-                model = SentenceTransformer(
-                    str(self.directory),
-                    device=resolve_device(self._device, "index.embedder.device"),
-                    backend=self._backend,
-                    model_kwargs=kwargs,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                )
-        except ImportError as error:
-            raise DependencyError(
-                f"index.embedder.backend is {self._backend}; its packages are missing "
-                f"({' '.join(str(error).split())}); pip install "
-                f"'sentence-transformers[{self._backend}]' or set it to torch"
-            ) from None
+        with loading(KEY, self.directory, "sentence-transformers"):
+            model = SentenceTransformer(
+                str(self.directory),
+                device=resolve_device(self._device, "index.embedder.device"),
+                model_kwargs={"dtype": getattr(torch, self._dtype)},
+                local_files_only=True,
+                trust_remote_code=False,
+            )
         model.max_seq_length = self._max_length
         self.load_seconds = time.perf_counter() - started
         return model
@@ -219,13 +203,6 @@ class Embedder:
 def batch_rows(length: int) -> int:
     """Rows of a CPU batch of texts of ``length`` tokens: as many as fit, and at least one."""
     return max(1, _CPU_TOKENS // length)
-
-
-def _quantized_file(directory: Path, backend: str) -> dict[str, str]:
-    """The argument that names the int8 file of an exported model; empty when there is none."""
-    pattern = "*int8*.onnx" if backend == "onnx" else "*int8*.xml"
-    names = sorted(path.name for path in (directory / backend).glob(pattern))
-    return {"file_name": names[0]} if names else {}
 
 
 def passage_text(*parts: str) -> str:
@@ -247,7 +224,6 @@ def open_embedder(
         model or settings.model,
         query_prefix=settings.query_prefix,
         passage_prefix=settings.passage_prefix,
-        backend=settings.backend,
         dtype=settings.dtype,
         batch_size=settings.batch_size,
         device=settings.device,

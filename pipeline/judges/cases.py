@@ -105,7 +105,7 @@ class NoisyJudge(Judge):
     in any order and in every rerun. An unknown verdict stays unknown.
     """
 
-    def __init__(self, inner: Judge, share: float, seed: int) -> None:
+    def __init__(self, inner: Judge, share: float, seed: int = 0) -> None:
         self.inner = inner
         self.in_process = inner.in_process
         # The name is recorded in every verdict, so its wording is kept.

@@ -31,14 +31,10 @@ def closed_book_answers(
     chat: Chat,
     grammar: Grammar,
     *,
-    system: str | None = None,
     max_tokens: int = 128,
 ) -> dict[str, ClosedBookAnswer]:
     """The policy's answer by query; an answer cut off at ``max_tokens`` is used as it is."""
-    system_messages = [] if system is None else [Message("system", system)]
-    prompts = [
-        (query, [*system_messages, Message("user", query)]) for query in dict.fromkeys(queries)
-    ]
+    prompts = [(query, [Message("user", query)]) for query in dict.fromkeys(queries)]
     answers = chat.ask(prompts, max_tokens=max_tokens)
     closed_book = ClosedBook(grammar)
     return {query: _parsed(answers[query], closed_book) for query, _ in prompts}

@@ -49,7 +49,13 @@ class LlmJudge(Judge):
     """
 
     def __init__(
-        self, chat: Chat, *, model: str, max_tokens: int, tries: int = 1, in_process: bool = False
+        self,
+        chat: Chat,
+        *,
+        model: str,
+        max_tokens: int = 64,
+        tries: int = 1,
+        in_process: bool = False,
     ) -> None:
         self.model = model
         self.in_process = in_process

@@ -50,8 +50,7 @@ class Reply:
     ``text`` is the generated text and ``raw`` the whole response. ``finish`` is "length"
     for truncated text and "filter" for a refusal of the model or its provider. With "too long" and
     "unanswered" there is no text, ``raw`` holds the cause, and the reply is not stored, so that a
-    rerun sends the prompt again. ``counted`` is false where an endpoint reports no plausible
-    numbers of tokens, which are 0 then.
+    rerun sends the prompt again. The numbers of tokens are 0 where an endpoint reports none.
     """
 
     text: str
@@ -59,7 +58,6 @@ class Reply:
     raw: str = field(repr=False)
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    counted: bool = True
 
     @property
     def kept(self) -> bool:
@@ -80,8 +78,7 @@ class Usage:
     """Counts of distinct answers and their tokens; ``reused`` answers came from the cache.
 
     ``prompt_price`` and ``completion_price`` are per million tokens. ``tries`` are requests sent;
-    the ``paid`` tokens exclude reused answers. ``uncounted`` answers came without plausible numbers
-    of tokens and count as 0.
+    the ``paid`` tokens exclude reused answers.
     """
 
     prompt_price: float = 0.0
@@ -93,7 +90,6 @@ class Usage:
     completion_tokens: int = 0
     paid_prompt_tokens: int = 0
     paid_completion_tokens: int = 0
-    uncounted: int = 0
 
     def add(self, reply: Reply, *, reused: bool) -> None:
         """Count a reply that is stored; other replies are ignored."""
@@ -102,7 +98,6 @@ class Usage:
         self.answers += 1
         self.prompt_tokens += reply.prompt_tokens
         self.completion_tokens += reply.completion_tokens
-        self.uncounted += not reply.counted
         if reused:
             self.reused += 1
         else:
@@ -110,16 +105,12 @@ class Usage:
             self.paid_completion_tokens += reply.completion_tokens
 
     def total(self) -> dict[str, Any]:
-        """Totals over all answers, including reused ones, so that reruns report the same.
-
-        ``uncounted`` is present only where there are such answers.
-        """
+        """Totals over all answers, including reused ones, so that reruns report the same."""
         return {
             "answers": self.answers,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cost": self._cost(self.prompt_tokens, self.completion_tokens),
-            **({"uncounted": self.uncounted} if self.uncounted else {}),
         }
 
     def write(self, folder: Path) -> None:
@@ -128,13 +119,10 @@ class Usage:
 
     def line(self) -> str:
         """One line with the requests and the cost of this process."""
-        uncounted = (
-            f"; {self.uncounted:,} answers without numbers of tokens" if self.uncounted else ""
-        )
         return (
             f"chat: {self.answers:,} answers, {self.reused:,} of them from the cache; "
             f"{self.tries:,} tries; {self.paid_prompt_tokens:,} + "
-            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}{uncounted}"
+            f"{self.paid_completion_tokens:,} new tokens, cost {self.paid:g}"
         )
 
     @property

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -115,7 +114,6 @@ class EndpointChat(Chat):
         self._block = f"{block}.endpoint"
         self._place = f"{self._block}: {settings.base_url}"
         self._key = ApiKey(None, self._block)
-        self._warned = False
 
     def _answer(
         self, prompts: Mapping[bytes, Sequence[Message]], max_tokens: int, on_reply: OnReply
@@ -244,15 +242,7 @@ class EndpointChat(Chat):
         except (openai.APIError, UnicodeError) as error:
             cause = error.__cause__ or error
             raise NoReplyError(self._shown(str(cause)) or type(cause).__name__) from None
-        reply, model = read_completion(response.content, self._key.clean)
-        # A longer name is the requested model: gpt-4o is answered by gpt-4o-2024-08-06.
-        if model and not model.startswith(settings.model) and not self._warned:
-            self._warned = True
-            logging.getLogger(__name__).warning(
-                "%s: model is %s, but %s answered",
-                self._place, settings.model, one_line(model, 80),
-            )  # fmt: skip
-        return reply
+        return read_completion(response.content, self._key.clean)
 
     def _refused(self, error: APIStatusError) -> Reply:
         """The reply for an error that concerns one prompt; raises for every other error."""
@@ -308,14 +298,13 @@ class EndpointChat(Chat):
         return ""
 
     def _check_counted(self, reply: Reply) -> None:
-        if (
-            reply.kept
-            and not reply.counted
-            and (self._settings.cost_ceiling or self._settings.token_ceiling)
-        ):
+        settings = self._settings
+        limits = settings.prices.prompt, settings.prices.completion, settings.token_ceiling
+        if reply.finish in ("stop", "length") and not reply.prompt_tokens and any(limits):
             raise EngineError(
-                f"{self._place} reports no numbers of tokens, without which no ceiling can be "
-                f"kept; remove {self._block}.cost_ceiling and token_ceiling, and {_KEPT}"
+                f"{self._place} reports no numbers of tokens, without which no cost is known and "
+                f"no ceiling kept; remove {self._block}.prices, cost_ceiling and token_ceiling, "
+                f"and {_KEPT}"
             )
 
 
@@ -330,8 +319,8 @@ def without_control(text: str) -> str:
     return escape_all(_CONTROL_TOKENS, text)
 
 
-def read_completion(body: bytes, clean: Callable[[str], str]) -> tuple[Reply, str]:
-    """The reply in a response body, which is kept in it as ``raw``, and the name of its model.
+def read_completion(body: bytes, clean: Callable[[str], str]) -> Reply:
+    """The reply in a response body, which is kept in it as ``raw``.
 
     ``clean`` removes secrets from text. Raises NoReplyError when the body is not a chat completion.
     """
@@ -350,16 +339,15 @@ def read_completion(body: bytes, clean: Callable[[str], str]) -> tuple[Reply, st
     finish: Finish = "length" if reason == "length" else "stop"
     if reason == "content_filter" or (not text and message.get("refusal")):
         text, finish = "", "filter"
-    counts = _token_counts(completion.get("usage"))
-    model = completion.get("model")
-    reply = Reply(text, finish, raw, *(counts or (0, 0)), counted=counts is not None)
-    return reply, model if isinstance(model, str) else ""
+    usage = completion.get("usage")
+    return Reply(text, finish, raw, *_token_counts(usage if isinstance(usage, dict) else {}))
 
 
-def _token_counts(usage: object) -> tuple[int, int] | None:
-    """Prompt and completion tokens, or None unless both are plausible counts."""
-    counts = usage if isinstance(usage, dict) else {}
-    values = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
+def _token_counts(usage: Mapping[str, object]) -> tuple[int, int]:
+    """Prompt and completion tokens; 0 unless both are plausible counts."""
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     # isinstance would accept True.
-    plausible = [value for value in values if type(value) is int and 0 <= value <= _MOST_TOKENS]
-    return (plausible[0], plausible[1]) if len(plausible) == 2 else None
+    if type(prompt) is not int or type(completion) is not int:
+        return 0, 0
+    plausible = min(prompt, completion) >= 0 and max(prompt, completion) <= _MOST_TOKENS
+    return (prompt, completion) if plausible else (0, 0)

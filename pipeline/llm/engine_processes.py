@@ -1,4 +1,4 @@
-"""The processes that vLLM starts: end them with their parent, and notice and explain their end.
+"""The processes that vLLM starts: end them with their parent, explain their failures and their end.
 
 With vLLM's multi-process engine, the default on GPUs, the model is not in the process of the stage:
 vLLM starts ``VLLM::EngineCore``, and that starts a worker for each GPU of a tensor-parallel group.
@@ -6,10 +6,13 @@ After a kill of the stage these processes would go on and keep the memory of the
 would fail.
 
 Input: the functions that vLLM starts as processes. Inside `ending_with_parent` these processes
-watch their parent from their start, before they import vLLM, and end with SIGKILL. They also write
-why they could not start to a file (`pipeline.llm.start_error`). The kernel could send a signal
-instead (``PR_SET_PDEATHSIG``), but it would also send it when only the thread that opened the
-engine ends.
+watch their parent from their start, before they import vLLM, and end with SIGKILL. The kernel could
+send a signal instead (``PR_SET_PDEATHSIG``), but it would also send it when only the thread that
+opened the engine ends.
+
+The exception that ends a start is only in the log of these processes: the process of the stage
+learns "Engine core initialization failed. See root cause above". They therefore write the message
+of the first exception that they log to a file (`CauseFile`), and `start_error` explains it.
 
 vLLM 0.32 waits forever after its engine process was killed, for example by the kernel because
 memory ran out. Its own monitor closes the sockets, and nothing wakes the thread that waits for
@@ -22,7 +25,9 @@ import contextlib
 import functools
 import importlib
 import logging
+import math
 import os
+import re
 import signal
 import threading
 import time
@@ -31,9 +36,10 @@ from concurrent.futures import InvalidStateError
 from contextlib import contextmanager
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-from pipeline.llm.start_error import CauseFile
+from pipeline.core.errors import model_problem
 
 Names = tuple[str, str, str]  # module, class, static method
 
@@ -42,6 +48,12 @@ _WORKER: Names = ("vllm.v1.executor.multiproc_executor", "WorkerProc", "worker_m
 _INTERVAL = 0.25  # seconds between two looks
 _REAPED = 5.0  # seconds until the exit status of an ended process is known, at most
 _LOOK = 0.05  # seconds between two looks at it
+# vllm.v1.worker.utils.request_memory, vLLM 0.32
+_OCCUPIED = re.compile(
+    r"Free memory on device (?P<device>\S+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup "
+    r"is less than desired GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+)
+_LEAST_SHARE = 0.1  # less holds no model, so it is not proposed
 
 
 @contextmanager
@@ -188,3 +200,55 @@ def explain_end(status: int | None) -> str:
             "at once (--workers), or lower the engine's cpu_kv_cache_gib on a CPU, and run again"
         )
     return f"{ended}; its last messages are in the log of the process that opened it"
+
+
+class CauseFile(logging.Filter):
+    """Writes the message of the first exception that a logger gets to ``path``; drops no record.
+
+    It is a filter, because vLLM removes other handlers when it configures its logging in a process.
+    Several processes may share the file: the first one to write it wins.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = Path(path)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            with contextlib.suppress(OSError), self._path.open("x", encoding="utf-8") as file:
+                file.write(str(error))
+        return True
+
+
+def start_error(model: object, error: BaseException, cause: Path) -> str:
+    """The sentence for a failed start; ``cause`` is the file of `CauseFile`.
+
+    ``error`` is the exception in this process.
+    """
+    try:
+        message = cause.read_text(encoding="utf-8")
+    except OSError:  # the engine is in this process, or its process was killed
+        message = ""
+    message = message.strip() or str(error).strip() or type(error).__name__
+    if "trust_remote_code" in message:
+        return f"vLLM could not start with {model}: {model_problem(message)}"
+    occupied = _OCCUPIED.search(message)
+    return f"vLLM could not start with {model}: " + (
+        _occupied(occupied)
+        if occupied
+        else f"{message.splitlines()[0]}; check engine.dtype, engine.max_model_len and "
+        "the memory settings, or set VLLM_LOGGING_LEVEL=INFO"
+    )
+
+
+def _occupied(found: re.Match[str]) -> str:
+    share = math.floor(100 * float(found["free"]) / float(found["total"])) / 100
+    remedy = "end the programs that hold the rest (nvidia-smi lists them)"
+    if share >= _LEAST_SHARE:
+        remedy += f", or lower gpu_memory_utilization to at most {share:g}"
+    return (
+        f"{found['free']} of {found['total']} GiB are free on {found['device']}, and the engine's "
+        f"gpu_memory_utilization, {found['share']}, asks for {found['wanted']}; {remedy}, and run "
+        "again"
+    )

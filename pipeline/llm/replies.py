@@ -35,7 +35,6 @@ class ReplyRecord:
     raw: str
     prompt_tokens: int
     completion_tokens: int
-    counted: bool
 
     @classmethod
     def of(cls, source: str, key: bytes, reply: Reply) -> ReplyRecord:
@@ -45,10 +44,7 @@ class ReplyRecord:
     @property
     def reply(self) -> Reply:
         """The reply of the record."""
-        return Reply(
-            self.text, self.finish, self.raw, self.prompt_tokens, self.completion_tokens,
-            self.counted,
-        )  # fmt: skip
+        return Reply(self.text, self.finish, self.raw, self.prompt_tokens, self.completion_tokens)
 
 
 class ReplyExchange:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.base import EngineConfig
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import EngineError, model_problem
+from pipeline.core.gpus import cuda_works
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
 from pipeline.grammars.tokens import decode, segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
@@ -22,20 +22,6 @@ from pipeline.llm.merged_adapter import Served
 
 if TYPE_CHECKING:
     import torch
-
-
-class _GenerationConfig(Protocol):
-    @property
-    def eos_token_id(self) -> int | list[int] | None: ...
-
-
-class _CausalModel(Protocol):
-    """The part of a transformers causal language model that is used here."""
-
-    @property
-    def generation_config(self) -> _GenerationConfig: ...
-
-    def generate(self, **inputs: object) -> torch.Tensor: ...
 
 
 class TransformersEngine(Engine):
@@ -75,7 +61,7 @@ class TransformersEngine(Engine):
             raise EngineError(
                 f"transformers could not load {model}: {model_problem(error)}"
             ) from error
-        self._model: _CausalModel = loaded.to(self._device).eval()
+        self._model: Any = loaded.to(self._device).eval()
         self._eos = _ids(self._model.generation_config.eos_token_id, self.tokenizer.eos_token_id)
 
     def add(self, request: GenerationRequest) -> None:

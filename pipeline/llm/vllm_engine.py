@@ -24,14 +24,19 @@ from pipeline.core.model_files import model_hash
 from pipeline.grammars.tokenizer import model_tokenizer
 from pipeline.grammars.tokens import segment_text
 from pipeline.llm.engine import Engine, FinishReason, GenerationRequest, GenerationResult
-from pipeline.llm.engine_processes import ENGINE_CORE, EngineWatch, ending_with_parent
+from pipeline.llm.engine_processes import (
+    ENGINE_CORE,
+    EngineWatch,
+    ending_with_parent,
+    start_error,
+)
 from pipeline.llm.memory import BATCH_TOKENS
 from pipeline.llm.merged_adapter import Served
-from pipeline.llm.start_error import start_error
-from pipeline.llm.vllm_types import LLMEngine, RequestOutput
 
 if TYPE_CHECKING:
+    from vllm import RequestOutput
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
 
 # Tokens per cache block. With the default of the CPU build, 128, 300-token prompts share few
 # prefixes.
@@ -111,7 +116,7 @@ class VllmEngine(Engine):
             raise self._failed(error) from error
 
     def unfinished(self) -> int:
-        return self._engine.get_num_unfinished_requests()
+        return int(self._engine.get_num_unfinished_requests())
 
     def _advance(self) -> list[GenerationResult]:
         try:
@@ -178,12 +183,11 @@ def import_vllm() -> None:
 def _start(
     config: EngineConfig, model: str, seed: int, settings: dict[str, object], cause: Path
 ) -> LLMEngine:
-    from vllm.v1.engine.llm_engine import LLMEngine as V1Engine
+    from vllm.v1.engine.llm_engine import LLMEngine
 
     arguments = engine_arguments(config, model, seed, settings)
     with ending_with_parent(ENGINE_CORE, str(cause)):
-        started: LLMEngine = V1Engine.from_engine_args(arguments)
-    return started
+        return LLMEngine.from_engine_args(arguments)
 
 
 def engine_arguments(

@@ -23,7 +23,6 @@ def knowledge_scorer(similarity: Similarity, settings: TeaRagReward | None = Non
         trajectories,
         similarity,
         weights,
-        verdicts,
         single_per_step=block.single_outcome == "f1-per-step",
         malformed_answer=block.malformed_answer,
     )

@@ -8,8 +8,7 @@ repetitions.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -88,37 +87,3 @@ def pair_questions(
             chosen.partner = chosen.partner or pair.rejected.id
             rejected.partner = pair.chosen.id
         yield QuestionPairs(question_id, selected, list(outcomes.values()))
-
-
-def drawn(total: int, most: int | None, seed: str) -> Collection[int] | None:
-    """Numbers of at most ``most`` of ``total`` pairs, drawn with ``seed``; None for all pairs."""
-    if most is None:
-        return None
-    return set(random.Random(seed).sample(range(total), min(most, total)))
-
-
-def limited(
-    questions: Iterable[QuestionPairs], kept: Collection[int] | None
-) -> Iterator[QuestionPairs]:
-    """The questions with the pairs whose numbers, counted over all questions, are in ``kept``.
-
-    Trajectories that lose all their pairs go to the bin "over-limit". None keeps all pairs.
-    """
-    first = 0
-    for question in questions:
-        if kept is None:
-            yield question
-            continue
-        remaining = [
-            pair for number, pair in enumerate(question.pairs, start=first) if number in kept
-        ]
-        first += len(question.pairs)
-        unused = _sides(question.pairs) - _sides(remaining)
-        for outcome in question.outcomes:
-            if outcome.trajectory_id in unused:
-                outcome.bin = "over-limit"
-        yield QuestionPairs(question.question_id, remaining, question.outcomes)
-
-
-def _sides(pairs: Iterable[CandidatePair]) -> set[str]:
-    return {side.id for pair in pairs for side in (pair.chosen, pair.rejected)}

@@ -129,7 +129,6 @@ _LOWER: dict[str, str] = {
     "rejected-easy": "taken by a better chosen sample",
     "rejected-hard": "taken by a better chosen sample",
     "passed-over": "not bad enough to be rejected",
-    "over-limit": "of a pair that pairs.limit left out",
 }
 
 

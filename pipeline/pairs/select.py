@@ -43,7 +43,6 @@ Bin = Literal[
     "no-chosen",
     "duplicate",
     "retrieval-error",
-    "over-limit",
 ]
 BINS: dict[Bin, str] = {
     "chosen": "chosen in a pair",
@@ -57,7 +56,6 @@ BINS: dict[Bin, str] = {
     "no-chosen": "no trajectory of its question is good enough to be chosen",
     "duplicate": "same output as another trajectory of the question",
     "retrieval-error": "retrieval failed while it was sampled",
-    "over-limit": "its pair was left out by pairs.limit",
 }
 _TOLERANCE = 1e-9  # sums of weights such as 0.1 + 0.3 + 0.3 are not exact
 PAPER = Pairs()  # the thresholds of eq. 14

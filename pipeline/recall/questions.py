@@ -18,9 +18,8 @@ from pathlib import Path
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Chunk, ContextItem, Question
-from pipeline.corpus.questions.load import read_questions
-from pipeline.corpus.questions.passages import gold_passages, guess_dataset, hop_passages
-from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.questions.load import dataset_of, read_questions
+from pipeline.corpus.questions.passages import gold_passages, hop_passages
 from pipeline.corpus.raw_records import Document
 from pipeline.graph.locate import Locator
 from pipeline.sft_data.subquery import fill, fluent
@@ -58,7 +57,7 @@ def read_recall_questions(
     If ``dataset`` is None, it is inferred from the fields of the first record. Raises InputError
     when the file is broken, when a record has no gold passage, or when no question remains.
     """
-    dataset = dataset or guess_dataset(next(iter(read_rows(path))))
+    dataset = dataset or dataset_of(path)
     locator = Locator(chunks)
     questions: list[RecallQuery] = []
     sub_questions: list[RecallQuery] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.core.html_pages import page_environment
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.comparison_tables import (
@@ -21,6 +20,7 @@ from pipeline.evaluation.comparison_tables import (
 )
 from pipeline.evaluation.policy_names import in_order, of_run, policy_title
 from pipeline.evaluation.run_comparison import Comparison
+from pipeline.report.html_pages import page_environment
 from pipeline.report.page import TEMPLATES
 
 

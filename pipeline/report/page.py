@@ -16,7 +16,6 @@ from typing import Any
 from pipeline.config import Config
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
-from pipeline.core.html_pages import page_environment
 from pipeline.core.input_files import leaves
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
@@ -26,6 +25,7 @@ from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.report import data as collect
 from pipeline.report import failures_section, recall_section, rewards_section, usage_section
+from pipeline.report.html_pages import page_environment
 from pipeline.run.context import StageContext
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -7,6 +7,7 @@ Output: a `VariantRetriever` that has opened only the tables and models that its
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -50,137 +51,123 @@ def open_retriever(
     Raises StoreError when a file of the index is missing or broken, or when the index was built by
     another embedder or over other tables; DependencyError when a model or device is missing.
     """
-    semantic: SemanticRetrieval | None = None
-    graph_retrieval: GraphRetrieval | None = None
-    key_entities: KeyEntityExpansion | None = None
-    linked_chunks: LinkedChunkExpansion | None = None
-    hypergraph: HypergraphRetrieval | None = None
+    if settings.variant == "none":
+        return VariantRetriever("none", None, None)
+    embedder = embedder or open_embedder(embedder_settings, open_cache(cache_dir))
+    _check_embedder(index / "index.json", embedder)
+    files = _Files(settings, corpus, graph, index, embedder, gpu)
     if settings.over_hypergraph:
-        embedder = embedder or open_embedder(embedder_settings, open_cache(cache_dir))
-        _check_embedder(index / "index.json", embedder)
-        hypergraph = _open_hypergraph(settings, graph, index, embedder, gpu)
-    elif settings.variant != "none":
-        embedder = embedder or open_embedder(embedder_settings, open_cache(cache_dir))
-        _check_embedder(index / "index.json", embedder)
-        reranker = open_reranker(
-            settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
+        return VariantRetriever(
+            settings.variant, None, None, top_k=settings.top_k, hypergraph=files.hypergraph()
         )
-        if settings.variant != "graph":
-            semantic = _open_semantic(settings, corpus, index, embedder, reranker, gpu)
-        if settings.variant != "semantic":
-            graph_retrieval = _open_graph(settings, graph, index, embedder, reranker, gpu)
-            if settings.named_entities:
-                key_entities = _open_key_entities(corpus, graph)
-        if settings.variant == "ppr" and settings.linked_chunks:
-            linked_chunks = _open_linked_chunks(settings, corpus, index, embedder, reranker)
+    reranker = open_reranker(
+        settings.reranker, embedder_settings, cache_dir, embedder=embedder, work=work
+    )
+    over_graph = settings.variant != "semantic"
     return VariantRetriever(
         settings.variant,
-        semantic,
-        graph_retrieval,
+        files.semantic(reranker) if settings.variant != "graph" else None,
+        files.graph_retrieval(reranker) if over_graph else None,
         top_k=settings.top_k,
         tau=settings.tau,
         alpha=settings.alpha,
         show=settings.show,
-        key_entities=key_entities,
-        linked_chunks=linked_chunks,
-        hypergraph=hypergraph,
+        key_entities=files.key_entities() if over_graph and settings.named_entities else None,
+        linked_chunks=files.linked_chunks(reranker)
+        if settings.variant == "ppr" and settings.linked_chunks
+        else None,
     )
 
 
-def _open_semantic(
-    settings: Retrieval,
-    corpus: Path,
-    index: Path,
-    embedder: Embedder,
-    reranker: Reranker,
-    gpu: bool,
-) -> SemanticRetrieval:
-    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
-    vectors = _load_index(index, "chunks", gpu)
-    check_rows("chunks", len(vectors), len(chunks), index)
-    return SemanticRetrieval(
-        chunks,
-        vectors,
-        embedder,
-        reranker,
-        num_candidates=settings.num_candidate_chunks,
-        top_k=settings.chunks,
-    )
+@dataclass(frozen=True)
+class _Files:
+    """The directories of the stages, and the parts of a retrieval that read them."""
 
+    settings: Retrieval
+    corpus: Path
+    graph: Path
+    index: Path
+    embedder: Embedder
+    gpu: bool
 
-def _open_graph(
-    settings: Retrieval,
-    graph: Path,
-    index: Path,
-    embedder: Embedder,
-    reranker: Reranker,
-    gpu: bool,
-) -> GraphRetrieval:
-    columns = ("id", "head", "relation", "tail", "chunk_id")
-    triplets = Columns(graph / "triplets.arrow", columns)
-    entities = Columns(graph / "entities.arrow", ("name",))
-    entity_index = _load_index(index, "entities", gpu)
-    triplet_TD = load_vectors(index / "triplets.npy")
-    check_rows("entities", len(entity_index), len(entities), index)
-    check_rows("triplets", len(triplet_TD), len(triplets), index)
-    return GraphRetrieval(
-        triplets,
-        entities,
-        Adjacency.load(graph / NEIGHBOURS),
-        triplet_TD,
-        entity_index,
-        embedder,
-        reranker,
-        num_candidate_entities=settings.num_candidate_entities,
-        top_k_entities=settings.entities,
-        num_candidates=settings.num_candidate_triplets,
-        top_k=settings.triplets,
-    )
+    def semantic(self, reranker: Reranker) -> SemanticRetrieval:
+        chunks, vectors = self._chunks(), self._load_index("chunks")
+        check_rows("chunks", len(vectors), len(chunks), self.index)
+        return SemanticRetrieval(
+            chunks,
+            vectors,
+            self.embedder,
+            reranker,
+            num_candidates=self.settings.num_candidate_chunks,
+            top_k=self.settings.chunks,
+        )
 
+    def graph_retrieval(self, reranker: Reranker) -> GraphRetrieval:
+        columns = ("id", "head", "relation", "tail", "chunk_id")
+        triplets = Columns(self.graph / "triplets.arrow", columns)
+        entities = Columns(self.graph / "entities.arrow", ("name",))
+        entity_index = self._load_index("entities")
+        triplet_TD = load_vectors(self.index / "triplets.npy")
+        check_rows("entities", len(entity_index), len(entities), self.index)
+        check_rows("triplets", len(triplet_TD), len(triplets), self.index)
+        return GraphRetrieval(
+            triplets,
+            entities,
+            Adjacency.load(self.graph / NEIGHBOURS),
+            triplet_TD,
+            entity_index,
+            self.embedder,
+            reranker,
+            num_candidate_entities=self.settings.num_candidate_entities,
+            top_k_entities=self.settings.entities,
+            num_candidates=self.settings.num_candidate_triplets,
+            top_k=self.settings.triplets,
+        )
 
-def _load_index(index: Path, name: str, gpu: bool) -> VectorIndex:
-    return VectorIndex.load(index / f"{name}.faiss", index / f"{name}.npy", gpu=gpu)
+    def key_entities(self) -> KeyEntityExpansion:
+        entities = Columns(self.graph / "entities.arrow", ("name",)).column(0)
+        titles = Columns(self.corpus / "chunks.arrow", ("title",)).column(0)
+        return KeyEntityExpansion((*entities, *titles))
 
+    def linked_chunks(self, reranker: Reranker) -> LinkedChunkExpansion:
+        chunks, chunk_CD = self._chunks(), load_vectors(self.index / "chunks.npy")
+        check_rows("chunks", len(chunk_CD), len(chunks), self.index)
+        return LinkedChunkExpansion(
+            chunks, chunk_CD, self.embedder, reranker, top_k=self.settings.linked_chunks
+        )
 
-def _open_key_entities(corpus: Path, graph: Path) -> KeyEntityExpansion:
-    entities = Columns(graph / "entities.arrow", ("name",)).column(0)
-    titles = Columns(corpus / "chunks.arrow", ("title",)).column(0)
-    return KeyEntityExpansion((*entities, *titles))
+    def hypergraph(self) -> HypergraphRetrieval:
+        hyperedges = Columns(self.graph / "hyperedges.arrow", HYPEREDGE_COLUMNS)
+        names = Columns(self.graph / "entities.arrow", ("name",)).column(0)
+        tables = ("entities", "hyperedges")
+        vectors = {name: load_vectors(self.index / f"{name}.npy") for name in tables}
+        indexes = {name: self._load_index(name) for name in tables}
+        for name, rows in (("entities", len(names)), ("hyperedges", len(hyperedges))):
+            check_rows(name, len(vectors[name]), rows, self.index)
+            check_rows(name, len(indexes[name]), rows, self.index)
+        incidence = Incidence(
+            Adjacency.load(self.graph / MEMBERS), Adjacency.load(self.graph / NEIGHBOURS)
+        )
+        return HypergraphRetrieval(
+            cast(HypergraphVariant, self.settings.variant),
+            hyperedges,
+            names,
+            incidence,
+            vectors["entities"],
+            vectors["hyperedges"],
+            indexes["entities"],
+            indexes["hyperedges"],
+            self.embedder,
+            top_k=self.settings.top_k,
+            every_candidate=self.settings.hyperedge_candidates == "all",
+        )
 
+    def _chunks(self) -> Columns:
+        return Columns(self.corpus / "chunks.arrow", ("id", "title", "text"))
 
-def _open_linked_chunks(
-    settings: Retrieval, corpus: Path, index: Path, embedder: Embedder, reranker: Reranker
-) -> LinkedChunkExpansion:
-    chunks = Columns(corpus / "chunks.arrow", ("id", "title", "text"))
-    chunk_CD = load_vectors(index / "chunks.npy")
-    check_rows("chunks", len(chunk_CD), len(chunks), index)
-    return LinkedChunkExpansion(chunks, chunk_CD, embedder, reranker, top_k=settings.linked_chunks)
-
-
-def _open_hypergraph(
-    settings: Retrieval, graph: Path, index: Path, embedder: Embedder, gpu: bool
-) -> HypergraphRetrieval:
-    hyperedges = Columns(graph / "hyperedges.arrow", HYPEREDGE_COLUMNS)
-    names = Columns(graph / "entities.arrow", ("name",)).column(0)
-    tables = ("entities", "hyperedges")
-    vectors = {name: load_vectors(index / f"{name}.npy") for name in tables}
-    indexes = {name: _load_index(index, name, gpu) for name in tables}
-    for name, rows in (("entities", len(names)), ("hyperedges", len(hyperedges))):
-        check_rows(name, len(vectors[name]), rows, index)
-        check_rows(name, len(indexes[name]), rows, index)
-    return HypergraphRetrieval(
-        cast(HypergraphVariant, settings.variant),
-        hyperedges,
-        names,
-        Incidence(Adjacency.load(graph / MEMBERS), Adjacency.load(graph / NEIGHBOURS)),
-        vectors["entities"],
-        vectors["hyperedges"],
-        indexes["entities"],
-        indexes["hyperedges"],
-        embedder,
-        top_k=settings.top_k,
-        every_candidate=settings.hyperedge_candidates == "all",
-    )
+    def _load_index(self, name: str) -> VectorIndex:
+        path = self.index / name
+        return VectorIndex.load(path.with_suffix(".faiss"), path.with_suffix(".npy"), gpu=self.gpu)
 
 
 def _check_embedder(path: Path, embedder: Embedder) -> None:

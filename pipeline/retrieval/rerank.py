@@ -15,7 +15,7 @@ import itertools
 import threading
 from collections.abc import MutableMapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,29 +163,52 @@ class CountedReranker:
         return self._reranker.score(pairs)
 
 
-class FlagModel:
-    """FlagEmbedding's FlagReranker: an encoder with one logit."""
+class _LoadedModel:
+    """What both pair models share: settings, directory, device and identity.
+
+    Raises ConfigError without ``settings.model``, DependencyError when the model is missing.
+    """
+
+    kind: ClassVar[str]
 
     def __init__(self, settings: RerankerSettings) -> None:
-        """Raises ConfigError without ``settings.model``, DependencyError when the model is
-        missing."""
+        if settings.model is None:
+            raise ConfigError(
+                f"reranker.kind is {settings.kind}; it needs reranker.model; name a model"
+            )
         self._settings = settings
-        self._directory = locate(_model_name(settings), KEY)
+        self._directory = locate(settings.model, KEY)
 
     @cached_property
     def identity(self) -> str:
         """A digest of the model's content, the kind, the maximum length and the batching."""
-        return _identity(self._directory, "flag", self._settings)
+        about = [f"{self.kind} {self._settings.max_length}"]
+        if self._device == "cpu":
+            about.append("one pair at a time")
+        return digest(model_hash(self._directory), *about).hex()
+
+    @cached_property
+    def _device(self) -> str:
+        return resolve_device(self._settings.device, "reranker.device")
+
+    @property
+    def _batch_size(self) -> int:
+        return 1 if self._device == "cpu" else self._settings.batch_size
+
+
+class FlagModel(_LoadedModel):
+    """FlagEmbedding's FlagReranker: an encoder with one logit."""
+
+    kind = "flag"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises DependencyError when FlagEmbedding is missing."""
-        settings = self._settings
         return flag_logits(
             self._reranker.tokenizer,
             self._reranker.model,
             pairs,
-            batch_size=_batch_size(settings),
-            max_length=settings.max_length,
+            batch_size=self._batch_size,
+            max_length=self._settings.max_length,
         )
 
     @cached_property
@@ -197,7 +220,7 @@ class FlagModel:
                 f"reranker.kind is flag, but FlagEmbedding does not import ({error}); "
                 "pip install FlagEmbedding"
             ) from None
-        device = _device(self._settings)
+        device = self._device
         with loading(KEY, self._directory, "sequence-classification"):
             reranker = FlagReranker(str(self._directory), devices=[device], trust_remote_code=False)
         # FlagReranker moves and converts its model only inside compute_score.
@@ -206,19 +229,10 @@ class FlagModel:
         return reranker
 
 
-class CrossEncoderModel:
+class CrossEncoderModel(_LoadedModel):
     """A sentence-transformers CrossEncoder with one logit."""
 
-    def __init__(self, settings: RerankerSettings) -> None:
-        """Raises ConfigError without ``settings.model``, DependencyError when the model is
-        missing."""
-        self._settings = settings
-        self._directory = locate(_model_name(settings), KEY)
-
-    @cached_property
-    def identity(self) -> str:
-        """A digest of the model's content, the kind, the maximum length and the batching."""
-        return _identity(self._directory, "cross", self._settings)
+    kind = "cross"
 
     def compute(self, pairs: Sequence[Pair]) -> Sequence[float]:
         """Raw logits [n]. Raises ConfigError when the model has several outputs."""
@@ -226,7 +240,7 @@ class CrossEncoderModel:
 
         scores = self._model.predict(
             list(pairs),
-            batch_size=_batch_size(self._settings),
+            batch_size=self._batch_size,
             activation_fn=torch.nn.Identity(),
             show_progress_bar=False,
         )
@@ -239,7 +253,7 @@ class CrossEncoderModel:
         with loading(KEY, self._directory, "sequence-classification"):
             model = CrossEncoder(
                 str(self._directory),
-                device=_device(self._settings),
+                device=self._device,
                 max_length=self._settings.max_length,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -302,27 +316,3 @@ def open_reranker(
         model = FlagModel(settings) if settings.kind == "flag" else CrossEncoderModel(settings)
         reranker = CachedReranker(model, open_cache(cache_dir))
     return reranker if work is None else CountedReranker(reranker, work)
-
-
-def _device(settings: RerankerSettings) -> str:
-    return resolve_device(settings.device, "reranker.device")
-
-
-def _batch_size(settings: RerankerSettings) -> int:
-    return 1 if _device(settings) == "cpu" else settings.batch_size
-
-
-def _identity(directory: Path, kind: str, settings: RerankerSettings) -> str:
-    """The cache identity of a pair model; scores of single pairs have another identity."""
-    about = [f"{kind} {settings.max_length}"]
-    if _device(settings) == "cpu":
-        about.append("one pair at a time")
-    return digest(model_hash(directory), *about).hex()
-
-
-def _model_name(settings: RerankerSettings) -> str:
-    if settings.model is None:
-        raise ConfigError(
-            f"reranker.kind is {settings.kind}; it needs reranker.model; name a model"
-        )
-    return settings.model

@@ -6,9 +6,6 @@ r = sum_t m_t / k over the k steps (eq. 9-12); process (eq. 13) is their weighte
 1 when there is more evidence than steps. For single-hop questions the outcome is F1 / k, or F1 for
 ablations, and the process is 0. A malformed trajectory is scored on the steps that could be parsed.
 Input: trajectories and a similarity model. Output: every term of every trajectory.
-
-Beyond the paper, off by default: with verdicts of judges (`pipeline.judges`) the process reward has
-a fifth term, the share of steps whose search was needed, over the steps whose verdict is known.
 """
 
 from __future__ import annotations
@@ -19,31 +16,24 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast
 from pipeline.core.answer_metrics import f1, normalize
 from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
-from pipeline.core.verdicts import Verdict, optimal_share
 from pipeline.grammars.tearag import last_answer
 from pipeline.rewards.evidence_match import EvidenceMatches, match_evidence
 
 
 class TeaRagWeights(NamedTuple):
-    """The weights of eq. 13 with the paper's values, and ``judged``, which the paper lacks."""
+    """The weights of eq. 13, with the paper's values."""
 
     consistency: float = 0.1
     subquery: float = 0.3
     context: float = 0.3
     summary: float = 0.3
-    judged: float = 0.0
 
 
 PAPER = TeaRagWeights()
 
 
-class _JudgedSteps(TypedDict, total=False):
-    judged: float | None
-    steps: list[dict[str, str]]
-
-
-class TeaRagRewards(_JudgedSteps):
-    """The terms of one trajectory; ``judged`` and ``steps`` only where steps were judged."""
+class TeaRagRewards(TypedDict):
+    """The terms of one trajectory."""
 
     outcome: float
     format: float
@@ -60,7 +50,6 @@ def score(
     trajectories: Sequence[Trajectory],
     similarity: Similarity,
     weights: TeaRagWeights = PAPER,
-    verdicts: Sequence[Sequence[Verdict]] | None = None,
     *,
     single_per_step: bool = True,
     malformed_answer: Literal["parsed", "last"] = "parsed",
@@ -70,32 +59,21 @@ def score(
     Reads ``hop``, ``answers``, ``evidence``, ``steps``, ``answer`` and ``format_ok``.
     ``single_per_step`` divides the outcome of single-hop questions by the steps. With
     ``malformed_answer`` "last", a malformed trajectory is scored by its last "Final answer:", for
-    which ``output`` and ``spans`` are read, and counts as at least one step. ``verdicts`` on the
-    steps of every trajectory add the terms ``judged`` (None and without weight if no verdict is
-    known) and ``steps``. Raises RetrievalError when the similarity model fails; a failure is never
-    turned into a reward.
+    which ``output`` and ``spans`` are read, and counts as at least one step. Raises RetrievalError
+    when the similarity model fails; a failure is never turned into a reward.
     """
     matches = match_evidence(
         [(trajectory.evidence, trajectory.steps) for trajectory in trajectories], similarity
     )
-    judged = [None] * len(trajectories) if verdicts is None else verdicts
     return [
-        _terms(
-            trajectory,
-            trajectory_matches,
-            weights,
-            trajectory_verdicts,
-            _outcome(trajectory, single_per_step, malformed_answer),
-        )
-        for trajectory, trajectory_matches, trajectory_verdicts in zip(
-            trajectories, matches, judged, strict=True
-        )
+        _terms(trajectory, found, weights, _outcome(trajectory, single_per_step, malformed_answer))
+        for trajectory, found in zip(trajectories, matches, strict=True)
     ]
 
 
 def combined(terms: Mapping[str, Any], hop: str, weights: TeaRagWeights) -> dict[str, float]:
     """The process reward (eq. 13) and the total of the other terms."""
-    weighted = sum(weight * (terms.get(name) or 0.0) for name, weight in weights._asdict().items())
+    weighted = sum(weight * terms[name] for name, weight in weights._asdict().items())
     process = 0.0 if hop == "single" else weighted
     return {"process": process, "total": terms["format"] + terms["outcome"] + process}
 
@@ -129,11 +107,7 @@ def _outcome(
 
 
 def _terms(
-    trajectory: Trajectory,
-    matches: EvidenceMatches,
-    weights: TeaRagWeights,
-    verdicts: Sequence[Verdict] | None,
-    outcome: float,
+    trajectory: Trajectory, matches: EvidenceMatches, weights: TeaRagWeights, outcome: float
 ) -> TeaRagRewards:
     k = len(trajectory.steps)
     subquery, context, summary = (
@@ -148,11 +122,6 @@ def _terms(
         "context": context,
         "summary": summary,
     }
-    if verdicts is not None:
-        terms["judged"] = optimal_share(verdicts)
-        terms["steps"] = [
-            {"kind": verdict.kind, "verdict": verdict.verdict} for verdict in verdicts
-        ]
     terms |= combined(terms, trajectory.hop, weights)
     terms["memory"] = matches
     return cast(TeaRagRewards, terms)  # built as one dictionary: the order of keys is kept

@@ -57,7 +57,6 @@ def select_known_facts(
     *,
     search_share: float,
     num_closed_book: int,
-    system: str | None,
     seed: int,
 ) -> KnownFacts:
     """The hops to answer from memory, and the closed-book examples.
@@ -67,7 +66,6 @@ def select_known_facts(
         answers: the base model's closed-book answer by question.
         search_share: probability that the step of a known hop searches nevertheless.
         num_closed_book: closed-book examples at most.
-        system: system prompt of the closed-book examples; None for none.
         seed: of both random choices.
     """
     known_hops = [hop for hop in hops if exact_match(answers[hop.question], [hop.answer])]
@@ -80,7 +78,6 @@ def select_known_facts(
         answers,
         frozenset(hop.question for hop in known_hops),
         num_closed_book,
-        system,
         random.Random(f"{seed}:rehearsal"),
     )
     return KnownFacts(from_memory, examples, num_asked=len(hops), num_known=len(known_hops))
@@ -90,7 +87,6 @@ def closed_book_examples(
     answers: Mapping[str, str],
     known_questions: frozenset[str],
     count: int,
-    system: str | None,
     rng: random.Random,
 ) -> list[SftExample]:
     """At most ``count`` closed-book questions with the base model's ``answers``.
@@ -103,13 +99,12 @@ def closed_book_examples(
     rng.shuffle(right)
     rng.shuffle(wrong)
     num_right = min(len(right), max(count // 2, count - len(wrong)))
-    prefix = [] if system is None else [Message("system", system)]
     return [
         SftExample(
             example_id=f"bare#{number}",
             question_id=f"bare#{number}",
             hops=0,
-            prompt=[*prefix, Message("user", question)],
+            prompt=[Message("user", question)],
             completion=nonempty[question],
             spans=[(0, len(nonempty[question]), "model")],
         )

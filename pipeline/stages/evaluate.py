@@ -38,6 +38,7 @@ from pipeline.stages.files.shards import added, joined_trajectories, shard_direc
 from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
+_RESAMPLES = 1000  # of the bootstrap: intervals change by less than their last shown digit
 _ANY_QUESTIONS = "questions"  # the split that `run_any` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 
@@ -160,7 +161,6 @@ def merge(context: StageContext) -> dict[str, int]:
     as "base", come first. Raises StoreError when the policies were evaluated on different questions
     or splits.
     """
-    config = context.config
     policies = [name for name in context.inputs if not name.startswith(_JUDGED)]
     own = of_run(policies)
     given = sorted(set(policies).difference(own))
@@ -168,7 +168,6 @@ def merge(context: StageContext) -> dict[str, int]:
         {name: context.inputs[name] for name in (*given, *own)},
         context.output,
         given=given,
-        resamples=config.evaluation.bootstrap,
         seed=context.seed,
         progress=context.progress,
         judged={
@@ -183,7 +182,7 @@ def merge_policies(
     directories: Mapping[str, Path],
     output: Path,
     *,
-    resamples: int = 1000,
+    resamples: int = _RESAMPLES,
     seed: int = 0,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,
@@ -227,7 +226,7 @@ class Compared:
 def compare_policies(
     directories: Mapping[str, Path],
     *,
-    resamples: int,
+    resamples: int = _RESAMPLES,
     seed: int,
     given: Sequence[str] = (),
     judged: Mapping[str, Path] | None = None,

@@ -23,6 +23,9 @@ from pipeline.stages.resources import open_chat
 ANSWER_TOKENS = 128  # of the policy's answer to a closed-book question
 
 
+_TRIES = 3  # requests of a case until an endpoint gives an answer that can be parsed
+
+
 def open_judges(
     context: StageContext, settings: Judges, replies: ReplyExchange
 ) -> tuple[Judge, Judge]:
@@ -40,7 +43,7 @@ def _judge(
     context: StageContext, settings: Judges, kind: str, model: JudgeModel, replies: ReplyExchange
 ) -> Judge:
     judge = _noiseless_judge(context, kind, model, replies)
-    return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share, model.noisy.seed)
+    return judge if model.noisy is None else NoisyJudge(judge, model.noisy.share)
 
 
 def _noiseless_judge(
@@ -56,12 +59,9 @@ def _noiseless_judge(
     chat.progress = context.progress
     replies.attach(kind, chat)
     if model.endpoint is not None:
-        return LlmJudge(
-            chat, model=model.endpoint.model, max_tokens=model.max_tokens, tries=model.tries
-        )
+        return LlmJudge(chat, model=model.endpoint.model, tries=_TRIES)
     # A second try is useless here: greedy decoding repeats its answer.
-    name = str(model.model)
-    return LlmJudge(chat, model=name, max_tokens=model.max_tokens, in_process=True)
+    return LlmJudge(chat, model=str(model.model), in_process=True)
 
 
 class PolicyAnswers:
@@ -92,7 +92,6 @@ class PolicyAnswers:
                 queries,
                 chat,
                 grammar(config.grammar, max_steps=config.sampling.max_steps),
-                system=self._settings.system,
                 max_tokens=ANSWER_TOKENS,
             )
         self.usage = replace(chat.usage)

@@ -35,14 +35,8 @@ def find_known_facts(
         ask_base_model(context, hops, replies),
         search_share=settings.searched,
         num_closed_book=settings.rehearsed,
-        system=_system_message(context),
         seed=context.seed,
     )
-
-
-def _system_message(context: StageContext) -> str | None:
-    judges = context.config.judges
-    return judges.system if judges is not None else None
 
 
 def ask_base_model(
@@ -61,7 +55,6 @@ def ask_base_model(
             [hop.question for hop in hops],
             chat,
             grammar(context.config.grammar),
-            system=_system_message(context),
             max_tokens=_ANSWER_TOKENS,
         )
         print(chat.usage.line())

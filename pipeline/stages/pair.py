@@ -2,9 +2,8 @@
 
 Input: the scored trajectories; the trajectories of a question follow each other. Output:
 ``pairs.parquet``, ``funnel.parquet``, ``funnel.json`` and ``README.md``. One question is in memory
-at a time. The file is read once for the funnel and once more for the pairs with their token ids. If
-``pairs.limit`` draws some of the pairs, an earlier pass counts them. Step pairs (ProGraph-R1) take
-another pass.
+at a time. The file is read once for the funnel and once more for the pairs with their token ids.
+Step pairs (ProGraph-R1) take another pass.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +25,7 @@ from pipeline.methods import method
 from pipeline.pairs.candidates import CandidateTerms, pair_of
 from pipeline.pairs.card import card
 from pipeline.pairs.funnel import Funnel, PairingOutcome
-from pipeline.pairs.questions import QuestionPairs, by_question, drawn, limited, pair_questions
+from pipeline.pairs.questions import QuestionPairs, by_question, pair_questions
 from pipeline.pairs.select import Candidate, select
 from pipeline.pairs.step_pairs import step_pairs
 from pipeline.run.context import StageContext
@@ -49,25 +47,20 @@ def run(context: StageContext) -> dict[str, int]:
     repeated trajectory ids, and when the trajectories of a question do not follow each other.
     """
     config = context.config
-    trained, limit = method(config.rewards.kind), config.pairs.limit
+    trained = method(config.rewards.kind)
     scored = _ScoredFile(context, trained.candidate_terms)
     context.progress.start(scored.rows_to_read(), "rows read")
-    total = None if limit is None else sum(len(question.pairs) for question in scored.paired())
-    kept = None if total is None else drawn(total, limit, f"{context.seed}:{context.round}")
     funnel = Funnel()
-    outcomes = (
-        outcome for question in limited(scored.paired(), kept) for outcome in question.outcomes
-    )
+    outcomes = (outcome for question in scored.paired() for outcome in question.outcomes)
     trajectories = write_parquet(
         context.output / "funnel.parquet", funnel.counted(outcomes), PairingOutcome
     )
-    step_room = None if limit is None or kept is None else limit - len(kept)
     counts_of_pairs = {"pairs": 0}
     if config.pairs.step_margin is not None:
         counts_of_pairs["step_pairs"] = 0
 
     def counted() -> Iterator[Pair]:
-        for pair in itertools.chain(scored.pairs(kept), scored.step_pairs(step_room)):
+        for pair in itertools.chain(scored.pairs(), scored.step_pairs()):
             counts_of_pairs["pairs"] += 1
             if pair.kind == "step":
                 counts_of_pairs["step_pairs"] += 1
@@ -106,11 +99,10 @@ class _ScoredFile:
         self._grammar = grammar(context.config.grammar)
 
     def rows_to_read(self) -> int:
-        """The rows of all passes over the file: funnel, pairs, drawing and step pairs."""
+        """The rows of all passes over the file: funnel, pairs, and step pairs."""
         import pyarrow.parquet as pq
 
-        drawing, steps = self._settings.limit is not None, self._settings.step_margin is not None
-        passes = 2 + drawing + steps * (1 + drawing)
+        passes = 2 + (self._settings.step_margin is not None)
         return passes * int(pq.read_metadata(self._source).num_rows)
 
     def paired(self) -> Iterator[QuestionPairs]:
@@ -121,38 +113,19 @@ class _ScoredFile:
         )
         return pair_questions(candidates, self._settings)
 
-    def pairs(self, kept: Collection[int] | None) -> Iterator[Pair]:
-        """The selected pairs whose numbers are in ``kept``, in order; None gives all."""
-        first = 0
+    def pairs(self) -> Iterator[Pair]:
+        """The selected pairs, in order."""
         for _, trajectories in self._questions(_PAIR_COLUMNS):
             selected, _ = select(self._candidates(trajectories), self._settings)
             by_id = {trajectory.trajectory_id: trajectory for trajectory in trajectories}
-            for number, pair in enumerate(selected, start=first):
-                if kept is None or number in kept:
-                    yield self._pair(by_id[pair.chosen.id], by_id[pair.rejected.id], pair.kind)
-            first += len(selected)
+            for pair in selected:
+                yield self._pair(by_id[pair.chosen.id], by_id[pair.rejected.id], pair.kind)
 
-    def step_pairs(self, room: int | None) -> Iterator[Pair]:
-        """Step pairs, if configured: all, or ``room`` of them in the order of a draw.
-
-        Drawn pairs are in memory at once.
-        """
-        if self._settings.step_margin is None:
+    def step_pairs(self) -> Iterator[Pair]:
+        """All step pairs, if configured."""
+        margin = self._settings.step_margin
+        if margin is None:
             return
-        if room is None:
-            yield from self._all_step_pairs()
-            return
-        total = sum(1 for _ in self._all_step_pairs())
-        chance = random.Random(f"{self._context.seed}:{self._context.round}:steps")
-        order = chance.sample(range(total), min(max(0, room), total))
-        wanted = set(order)
-        found = {
-            number: pair for number, pair in enumerate(self._all_step_pairs()) if number in wanted
-        }
-        yield from (found[number] for number in order)
-
-    def _all_step_pairs(self) -> Iterator[Pair]:
-        margin = self._settings.step_margin or 0.0
         for _, trajectories in self._questions(_STEP_COLUMNS):
             for chosen, rejected in step_pairs(trajectories, margin):
                 yield self._pair(chosen, rejected, "step")

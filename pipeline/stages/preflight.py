@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config import Config
 from pipeline.core.atomic import write_json
-from pipeline.core.errors import TrainingError
 from pipeline.core.input_files import iterate_parquet, parquet_batches
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import find_overlaps
@@ -124,10 +123,7 @@ class SftFacts:
 
 
 def report(context: StageContext, facts: DataFacts) -> list[Check]:
-    """Write ``preflight.json`` and the table, and note the faults in the manifest.
-
-    Raises TrainingError for a fault with ``preflight: refuse``.
-    """
+    """Write ``preflight.json`` and the table, and note the faults in the manifest."""
     checks = facts.checks()
     write_json(context.output / FILE, as_json(facts, checks))
     print("checks of the training data:")
@@ -138,11 +134,6 @@ def report(context: StageContext, facts: DataFacts) -> list[Check]:
     print(f"verdict: {verdict}", flush=True)
     if faults:
         context.notes["preflight"] = faults
-        if context.config.preflight == "refuse":
-            raise TrainingError(
-                "preflight is refuse, and the training data is beyond its limits: "
-                f"{'; '.join(faults)}"
-            )
     return checks
 
 

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_BATCH = 512  # trajectories scored at once, which a kill can lose
+
+
 def run(context: StageContext) -> dict[str, int]:
     """Fill ``context.output`` with trajectories.parquet and statistics.json.
 
@@ -58,7 +61,7 @@ def run(context: StageContext) -> dict[str, int]:
         context.output,
         context.checkpoint_dir,
         trained.scorer(settings, StageInputs(context)),
-        batch=None if trained.whole_shard else settings.batch,
+        batch=None if trained.whole_shard else _BATCH,
         shard=(context.shard, context.shards),
         verdicts=context.inputs["judge"] / "verdicts.parquet" if settings.judged else None,
         progress=context.progress,

@@ -81,8 +81,7 @@ def run_round(context: StageContext) -> dict[str, int]:
         counts = launch(context, f"{__name__}:{train_stage.__name__}", settings, objective)
     else:
         counts = train_stage(context)
-    dpo_epochs = for_round(context.config.dpo.round_epochs, context.round or 1)
-    _note_work(context, started, counts["tokens"] * (settings.epochs if grpo else dpo_epochs))
+    _note_work(context, started, counts["tokens"] * settings.passes(context.round or 1))
     return counts
 
 

@@ -43,8 +43,7 @@ def training_record(
         raise TrainingError(f"{block}: training took no optimizer step; train more epochs")
     if history.highest_rate <= 0:
         raise TrainingError(
-            f"the learning rate was 0 in all {history.steps} optimizer steps; raise "
-            f"{block}.learning_rate, or lower {block}.warmup_ratio"
+            f"the learning rate was 0 in all {history.steps} optimizer steps; train more epochs"
         )
     after = trained_weights(model)
     squares, squares_before = 0.0, 0.0

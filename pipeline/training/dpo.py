@@ -1,18 +1,9 @@
 """One round of preference training (TeaRAG, arXiv 2511.05385, eq. 15-17), through TRL.
 
 Input: encoded pairs with token masks, and policy n - 1 as a PEFT model. Output: a DPOTrainer whose
-model becomes policy n. The loss of a batch of B pairs (w preferred, l rejected, ref the reference)
-is::
-
-    L_DPO = -1/B sum log sigmoid(beta [(log p(w) - log ref(w)) - (log p(l) - log ref(l))])
-    L     = L_DPO + eta L_SFT(w)
-
-where log p is the sum over model-written tokens only, in both terms and on both sides. ``eta_of``
-chooses L_SFT: with "sum" it is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean
-over the same tokens of an optimizer step, which is smaller by their number per pair. TRL's "sft" is
-a mean over the tokens of a micro-batch, so its weight here holds the share of the micro-batch in
-the step (`pipeline.training.step_weights`). Unlike in TRL's default, the dropout of LoRA stays on
-(the paper trains both stages with 0.1); the reference has none.
+model becomes policy n. `preference_loss` is the loss; TRL runs the model, logs its metrics and
+takes the steps. Unlike in TRL's default, the dropout of LoRA stays on (the paper trains both stages
+with 0.1); the reference has none.
 
 The reference's log-probabilities are computed once, before training
 (`pipeline.training.reference`), and stored under a key of their content (base, adapter and ids,
@@ -24,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +48,58 @@ if TYPE_CHECKING:
     import torch
 
 COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids", "chosen_mask", "rejected_mask")
+
+
+class PreferenceLoss(NamedTuple):
+    """A loss and its two terms, the second without its weight eta."""
+
+    total: torch.Tensor
+    dpo: torch.Tensor
+    sft: torch.Tensor
+
+
+def preference_loss(
+    logps_2BT: torch.Tensor,
+    mask_2BT: torch.Tensor,
+    reference: tuple[torch.Tensor, torch.Tensor],
+    *,
+    beta: float,
+    eta: float,
+    eta_of: Literal["sum", "mean"],
+    pair_share: float = 1.0,
+    token_share: float = 1.0,
+) -> PreferenceLoss:
+    """DPO with an SFT term on the chosen side (TeaRAG, arXiv 2511.05385, eq. 15-17).
+
+    For B pairs of a preferred trajectory w and a rejected l::
+
+        L_DPO = -1/B sum log sigmoid(beta [(log p(w) - log ref(w)) - (log p(l) - log ref(l))])
+        L     = L_DPO + eta L_SFT(w)
+
+    where log p is the sum over model-written tokens only, in both terms and on both sides. With
+    ``eta_of`` "sum" L_SFT is -1/B sum log p(w), as eq. 15 prints it; with "mean" it is the mean
+    over the same tokens, which is smaller by their number per pair.
+
+    Args:
+        logps_2BT: log p (nats) of each token, 0 outside the mask; the chosen sides come first.
+        mask_2BT: 1 on model-written tokens.
+        reference: log ref of the chosen and of the rejected sides, [B] each.
+        pair_share, token_share: the factors that turn the means over a micro-batch into its share
+            of the means over an optimizer step (`pipeline.training.step_weights`).
+    """
+    from torch.nn.functional import logsigmoid
+
+    pairs = len(mask_2BT) // 2
+    chosen_B, rejected_B = (
+        logps_B - reference_B
+        for logps_B, reference_B in zip(logps_2BT.sum(1).chunk(2), reference, strict=True)
+    )
+    dpo = -logsigmoid(beta * (chosen_B - rejected_B)).mean() * pair_share
+    written_BT = mask_2BT[:pairs].bool()
+    mean = -logps_2BT[:pairs][written_BT].mean()
+    of_sum = pair_share * int(written_BT.sum()) / pairs  # a mean over tokens as a sum per pair
+    weight = of_sum if eta_of == "sum" else token_share
+    return PreferenceLoss(dpo + mean * (eta * weight), dpo, mean * weight)
 
 
 def dpo_trainer(
@@ -92,13 +135,12 @@ def dpo_trainer(
             records=len(pairs), seed=seed, checkpoint_dir=checkpoint_dir, tracking=tracking,
         ),
         beta=settings.beta,
-        loss_type=["sigmoid", "sft"],
-        loss_weights=[1.0, eta],
         disable_dropout=False,
     )  # fmt: skip
     check_processes(arguments, settings, "dpo")
     lengths = lengths_of(pairs)
-    trainer: DpoTrainer = sorted_steps(_recorded_ids_trainer(), lengths, settings, seed)(
+    trainer_class = _recorded_ids_trainer(eta, settings.eta_of)
+    trainer: DpoTrainer = sorted_steps(trainer_class, lengths, settings, seed)(
         model=model,
         args=arguments,
         train_dataset=column_dataset(pairs, COLUMNS),
@@ -106,7 +148,6 @@ def dpo_trainer(
         processing_class=tokenizer,
         callbacks=[history_callback(history)],
     )
-    trainer.eta, trainer.eta_of = eta, settings.eta_of
     install_lean_forward(trainer)
     policy = trainer.accelerator.unwrap_model(trainer.model)
     if reference_adapter is not None:
@@ -142,7 +183,7 @@ def pair_reference_logps(
     return np.array(logps, dtype=np.float64).reshape(len(pairs), 2)
 
 
-def _recorded_ids_trainer() -> TrainerClass:
+def _recorded_ids_trainer(eta: float, eta_of: Literal["sum", "mean"]) -> TrainerClass:
     from trl import DPOTrainer
 
     class RecordedIdsTrainer(DPOTrainer):
@@ -154,38 +195,34 @@ def _recorded_ids_trainer() -> TrainerClass:
         def _compute_loss(
             self, model: PeftModel, inputs: Batch, return_outputs: bool
         ) -> torch.Tensor | tuple[torch.Tensor, object]:
+            recorder = _OutputRecorder(model)
+            result: torch.Tensor | tuple[torch.Tensor, object]
+            # TRL runs the model and logs its metrics; its loss is not used.
+            result = super()._compute_loss(recorder, inputs, return_outputs)
             pairs, chosen_tokens = _count(inputs)
             step = self.step_counts
             of_pairs = 1.0 if step is None else step.share_of_records(pairs)
-            if self.eta_of == "sum":  # TRL's mean over tokens, times the tokens of a pair
-                of_tokens = of_pairs * chosen_tokens / pairs
-            else:
-                of_tokens = 1.0 if step is None else step.share_of_tokens(chosen_tokens)
-            self.loss_weights = [of_pairs, self.eta * of_tokens]
-            recorder = _OutputRecorder(model)
-            result: torch.Tensor | tuple[torch.Tensor, object] = super()._compute_loss(
-                recorder, inputs, return_outputs
+            mask_2BT = inputs["completion_mask"][:, 1:]
+            loss = preference_loss(
+                recorder.last.log_probs,
+                mask_2BT,
+                (inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]),
+                beta=self.beta,
+                eta=eta,
+                eta_of=eta_of,
+                pair_share=of_pairs,
+                token_share=1.0 if step is None else step.share_of_tokens(chosen_tokens),
             )
+            chosen, rejected = (part.mean() * of_pairs for part in mask_2BT.sum(1).float().chunk(2))
+            logged = {
+                "loss/sft": loss.sft, "loss/dpo": loss.dpo,
+                "lengths/chosen": chosen, "lengths/rejected": rejected,
+            }  # fmt: skip
             metrics = self._metrics["train" if self.model.training else "eval"]
-            tokens = inputs["completion_mask"][:, 1:].sum(1).float()
-            # The outputs of the pass that computed the loss: logging needs no second pass.
-            half = tokens.size(0) // 2
-            nll = -recorder.last.log_probs[:half].detach().sum() / tokens[:half].sum()
-            loss = (result[0] if isinstance(result, tuple) else result).detach()
-            terms = [
-                nll * of_tokens,
-                loss - self.loss_weights[1] * nll,
-                *(part.mean() * of_pairs for part in tokens.chunk(2)),
-            ]
-            sft, preference, chosen, rejected = (
-                self.accelerator.gather(term).mean().item() for term in terms
-            )
-            metrics["loss/sft"].append(sft)
-            metrics["loss/dpo"].append(preference)
-            metrics["lengths/chosen"].append(chosen)
-            metrics["lengths/rejected"].append(rejected)
+            for name, value in logged.items():
+                metrics[name].append(self.accelerator.gather(value.detach()).mean().item())
             metrics[DROP].append(-metrics["rewards/chosen"][-1] / self.beta * of_pairs)
-            return result
+            return (loss.total, result[1]) if isinstance(result, tuple) else loss.total
 
     return counted_steps(RecordedIdsTrainer, _count)
 

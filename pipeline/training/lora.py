@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.config.policy import Lora, Model, Trainer
 from pipeline.core.atomic import write_json
-from pipeline.core.devices import cuda_works
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
@@ -25,6 +24,7 @@ from pipeline.core.errors import (
     TrainingError,
     model_problem,
 )
+from pipeline.core.gpus import cuda_works
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
@@ -98,18 +98,11 @@ def padding_id(tokenizer: Tokenizer) -> int:
 def pick_device(settings: Trainer, block: str) -> Literal["cpu", "cuda"]:
     """The device to train on, checked against the requirements of the settings.
 
-    Raises DependencyError when CUDA, enough GPUs, or a GPU for quantized weights is missing.
+    Raises DependencyError without enough GPUs, or without a GPU for quantized weights.
     """
     import torch
 
-    present = settings.device != "cpu" and cuda_works()
-    device: Literal["cpu", "cuda"] = (
-        "cuda" if settings.device == "cuda" or (settings.device == "auto" and present) else "cpu"
-    )
-    if device == "cuda" and not present:
-        raise DependencyError(
-            f"{block}.device is cuda, but torch finds no CUDA device; set it to cpu"
-        )
+    device: Literal["cpu", "cuda"] = "cuda" if cuda_works() else "cpu"
     here = settings.processes_per_machine
     if device == "cuda" and here > torch.cuda.device_count():
         of_machine = f", {here} on each machine" if settings.machines > 1 else ""

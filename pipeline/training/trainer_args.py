@@ -32,9 +32,8 @@ from pipeline.training.sharding import leave_shards_alone
 from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
-CHECKPOINTS_PER_RUN = (
-    10  # at least per training run, so that a killed run loses at most a tenth of its steps
-)
+CHECKPOINTS_PER_RUN = 10  # at least, so that a killed run loses at most a tenth of its steps
+WARMUP_SHARE = 0.03  # of the steps; the papers name none, and all their runs here used this one
 
 
 def shared_arguments(
@@ -72,8 +71,8 @@ def shared_arguments(
         "num_train_epochs": epochs,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": warmup_steps(settings.warmup_ratio, steps),
-        "lr_scheduler_type": settings.scheduler,
+        "warmup_steps": warmup_steps(steps),
+        "lr_scheduler_type": "cosine",
         "bf16": settings.dtype == "bfloat16",
         "use_cpu": device == "cpu",
         "gradient_checkpointing": settings.gradient_checkpointing,
@@ -126,15 +125,14 @@ def optimizer_steps(records: int, batch_size: int, epochs: float, block: str) ->
     return steps
 
 
-def warmup_steps(ratio: float, steps: int) -> int:
+def warmup_steps(steps: int) -> int:
     """The number of steps before the learning rate reaches its maximum; the first has rate 0.
 
-    This is ``ratio * steps``, rounded up. A share below one step gives no warm-up, because a single
-    step of warm-up has rate 0 and would only discard a batch. At least the last step is not
-    warm-up.
+    This is `WARMUP_SHARE` of the steps, rounded up. Less than one step gives no warm-up, because a
+    single step of warm-up has rate 0 and would only discard a batch.
     """
-    share = steps * ratio
-    return 0 if share < 1 else min(math.ceil(share), steps - 1)
+    share = steps * WARMUP_SHARE
+    return 0 if share < 1 else math.ceil(share)
 
 
 def check_processes(arguments: TrainingArguments, settings: Trainer, block: str) -> None:

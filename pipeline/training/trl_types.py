@@ -183,8 +183,6 @@ class DpoTrainer(TrlTrainer, Protocol):
     """TRL's ``DPOTrainer``."""
 
     precompute_ref_logps: bool
-    eta: float  # the weight of the SFT term
-    eta_of: str  # "sum" over the tokens of a chosen trajectory, or "mean"
 
     def compute_ref_log_probs(
         self, model: PeftModel, inputs: Batch

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.config import Config, Trainer
-from pipeline.config.machine_choices import on_gpus, processes_on
+from pipeline.config.machine_choices import processes_on
 from pipeline.core.model_shapes import shape_of
 from tasks.checks.machine import Machine
 from tasks.opened import Engine, Opened, Training
@@ -80,9 +80,7 @@ def _too_many_processes(
 ) -> Iterator[str]:
     """A sentence when a training starts more processes than its machines have GPUs."""
     here = settings.gpus or present
-    if not settings.gpus and trainer.device == "cuda":
-        return  # `required_gpus` has this setting
-    if on_gpus(trainer, here) and processes_on(trainer, here) > here * trainer.machines:
+    if here and processes_on(trainer, here) > here * trainer.machines:
         there = f"gpus is {here}" if settings.gpus else f"this machine has {here}"
         over = f" over {trainer.machines} machines" if trainer.machines > 1 else ""
         more = "raise gpus" if settings.gpus else "use a machine with more"

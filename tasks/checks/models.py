@@ -9,7 +9,6 @@ from pipeline.config import Config
 from pipeline.core.errors import ConfigError, SteepError
 from pipeline.core.input_files import read_json
 from pipeline.core.model_files import (
-    EXPORTED_WEIGHTS,
     PACKAGE,
     TORCH_WEIGHTS,
     is_hub_name,
@@ -89,13 +88,12 @@ def _incomplete(model: Opened, directory: Path) -> Iterator[str]:
         if missing:
             more = "" if len(missing) == 1 else f" and {len(missing) - 1} more files"
             yield f"{where} lacks {missing[0]}{more}, which {name} names; {again}"
-    suffixes = (*TORCH_WEIGHTS, *EXPORTED_WEIGHTS)
     files = (
         directory.rglob("*")
         if isinstance(model, Encoder) and not model.reranks
         else directory.iterdir()
     )
-    if not any(path.suffix in suffixes and path.is_file() for path in files):
+    if not any(path.suffix in TORCH_WEIGHTS and path.is_file() for path in files):
         yield f"{where} has no weights ({', '.join(TORCH_WEIGHTS[:2])}); {again}"
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         yield f"{where} has no tokenizer (expected one of {', '.join(_TOKENIZERS)}); {again}"

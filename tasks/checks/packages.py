@@ -14,7 +14,6 @@ from tasks.opened import Encoder, Engine, Opened, Training, Vectors
 
 Distributions = Callable[[], Collection[str]]
 _SETUP = "install the extra cpu or gpu (make setup, make setup-gpu)"
-_BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}
 
 
 def distributions() -> frozenset[str]:
@@ -71,12 +70,6 @@ def package_faults(
 def _encoder_faults(opened: Encoder) -> Iterator[str]:
     if getattr(opened.settings, "kind", "") == "flag" and not _found("FlagEmbedding"):
         yield f"{opened.block}.kind is flag, which needs FlagEmbedding; pip install FlagEmbedding"
-    backend = getattr(opened.settings, "backend", "torch")
-    if backend in _BACKENDS and not _found(_BACKENDS[backend]):
-        yield (
-            f"{opened.block}.backend is {backend}, which needs {_BACKENDS[backend]}; pip install "
-            f"'sentence-transformers[{backend}]', or set it to torch"
-        )
 
 
 def _found(package: str) -> bool:

@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import Config
-from pipeline.core.devices import (
+from pipeline.core.errors import ConfigError, StoreError
+from pipeline.core.gpus import (
     BY_ADDRESS,
     ORDER,
+    VISIBLE,
     allotted,
     identity,
     listed,
     torch_for_cpus,
     usable,
 )
-from pipeline.core.errors import ConfigError, StoreError
-from pipeline.core.gpus import VISIBLE
 from pipeline.core.process_variables import kernel_variables, thread_variables
 from pipeline.run.failures import explain_os_error
 from pipeline.run.process import HELD

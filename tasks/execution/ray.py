@@ -20,6 +20,7 @@ from tasks.execution.cluster import Request, Watch, drive, failed, run_here
 _LOOK = 0.5  # seconds between two looks at the stage
 _CAUSE_SECONDS = 60.0  # to wait for the first machine, which knows the cause, when another failed
 _LONGEST = 500  # characters of a message of Ray
+_NEW_STARTS = 3  # of a stage whose node or worker was lost: a fourth loss has another cause
 # A stage does not get these variables of this process: it keeps its node's values.
 _OWN = ("RAY_", "CUDA_VISIBLE", "SLURM_", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "STEEP_PARENT")
 
@@ -41,7 +42,7 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
     from ray import exceptions as lost
 
     settings = request.settings["ray"]
-    address, retries = settings["address"] or "auto", settings["retries"]
+    address = settings["address"] or "auto"
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -62,29 +63,29 @@ def run(request: Request, watch: Watch) -> dict[str, Any]:
             "lower what the stage needs"
         )
     try:
-        return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note), retries), watch)
+        return _outcome(ray, _tasks(ray, request.with_threads(most, watch.note)), watch)
     except lost.OutOfMemoryError:
         return failed(
             f"Ray ended it because the memory of its node ran out; {request.memory_hint}", 1
         )
     except (lost.NodeDiedError, lost.WorkerCrashedError, lost.LocalRayletDiedError):
         return failed(
-            "the node or worker on which it ran was lost, after all its new starts "
-            "(execution.ray.retries); see `ray status`, then run the command again, and the stage "
-            "continues from its last checkpoint",
+            f"the node or worker on which it ran was lost, after {_NEW_STARTS} new starts; see "
+            "`ray status`, then run the command again, and the stage continues from its last "
+            "checkpoint",
             1,
         )
     except lost.RayError as error:
         return failed(one_line(str(getattr(error, "cause", None) or error), _LONGEST), 1)
 
 
-def _tasks(ray: Any, request: Request, retries: int) -> list[Any]:
+def _tasks(ray: Any, request: Request) -> list[Any]:
     """Start the Ray task of each machine of the stage."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
     task = ray.remote(on_node).options(
         num_cpus=request.threads,
         num_gpus=request.gpus,
-        max_retries=retries if request.machines == 1 else 0,
+        max_retries=_NEW_STARTS if request.machines == 1 else 0,
         name=request.label,
     )
     placed = [task]

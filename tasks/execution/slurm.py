@@ -23,6 +23,7 @@ _LOOK = 0.2  # seconds between two looks for the result
 _ASK = 30.0  # seconds between two questions to Slurm, which are costly
 _LONGEST = 500  # characters of a message of Slurm
 _LOCAL_MINUTES = 365 * 24 * 60  # submitit's local executor polls its limit away: it must be large
+_REQUEUES = 3  # times that a stage is queued again at its time limit, which may be too low
 _SIGNAL_SECONDS = 120  # before the time limit, to end the stage and queue it again
 _GONE = "GONE"  # a state of ours: squeue does not know the job
 # States of Slurm, and of submitit's local jobs, in which a job has ended.
@@ -33,7 +34,7 @@ _ENDED = frozenset(
 _AGAIN = "run the command again, and the stage continues from its last checkpoint"
 _REMEDIES = {
     "TIMEOUT": "raise execution.slurm.time",
-    "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu or memory, or {}",
+    "OUT_OF_MEMORY": "raise execution.slurm.memory_per_cpu, or {}",
 }
 
 
@@ -71,9 +72,7 @@ def parameters(request: Request) -> dict[str, Any]:
     shared |= {"nodes": request.machines, "tasks_per_node": 1, "timeout_min": settings["time"]}
     if not request.gpus:
         del shared["gpus_per_node"]  # clusters without GPUs do not know the directive
-    if settings["memory"] is not None:
-        shared["mem_gb"] = settings["memory"]
-    elif settings["memory_per_cpu"] is not None:
+    if settings["memory_per_cpu"] is not None:
         shared["slurm_mem_per_cpu"] = f"{round(settings['memory_per_cpu'] * 1024)}M"
     extra: dict[str, Any] = {"requeue": True}
     for directive in settings["extra"]:
@@ -98,8 +97,8 @@ def executor(request: Request) -> Any:
     queue = submitit.AutoExecutor(
         folder=Path(request.folder) / "%j",
         cluster=settings["cluster"],
-        slurm_max_num_timeout=settings["requeues"],
-        local_max_num_timeout=settings["requeues"],
+        slurm_max_num_timeout=_REQUEUES,
+        local_max_num_timeout=_REQUEUES,
     )
     queue.update_parameters(**parameters(request))
     return queue

@@ -176,7 +176,7 @@ def _engine(parts: Parts, opened: Engine, gpu: Gpu | None) -> None:
 def _encoder(parts: Parts, opened: Encoder) -> None:
     """An embedder or a reranker with one batch of its texts."""
     shape = _known(parts, opened.name) if opened.name else None
-    if shape is None or not opened.gpus or getattr(opened.settings, "backend", "torch") != "torch":
+    if shape is None or not opened.gpus:
         return
     name = "reranker" if opened.reranks else "embedder"
     batch = encoder_activations(shape, opened.dtype, opened.settings.batch_size, opened.tokens)

@@ -15,16 +15,14 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_check.__main__ import main
-from benchmarks.gpu_check.catalogue import PARTS, chosen
+from benchmarks.gpu_check.catalogue import chosen
 from benchmarks.gpu_check.device import one_gpu
 from benchmarks.gpu_check.figures import Figures, Place
 from benchmarks.gpu_check.models import BF16_NATS
 from benchmarks.gpu_check.page import BEGIN, END, write_results
 from pipeline.core.errors import DependencyError, InputError
-from pipeline.core.model_files import file_hash
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.transformers_engine import TransformersEngine
-from pipeline.training.checkpoints import COMPLETE
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -88,14 +86,6 @@ def test_the_margin_is_zero_in_both_steps_and_not_with_a_shifted_mask(place: Pla
     assert {"float32, step 1: DPO loss", "bfloat16, step 1: DPO loss"} <= set(failed)
 
 
-def test_grpo_runs_on_a_cached_batch_of_a_qwen(place: Place) -> None:
-    from benchmarks.gpu_check.training import grpo
-
-    qwen = Place("cpu", "tiny", place.workspace, "qwen-14b")
-    grpo(qwen, figures := Figures())
-    assert float(values(figures)["tokens"]) > 0
-
-
 def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
     from benchmarks.gpu_check.training import resume
 
@@ -104,41 +94,6 @@ def test_a_stopped_run_continues_to_the_same_adapter(place: Place) -> None:
     assert measured["steps in the log"] == "[1, 2, 3, 4, 5, 6]"
     assert measured["adapters, of their norm: difference after the stop"] == 0
     assert kept(figures) == [True] * 4
-
-
-def forget_moments(folder: Path) -> None:
-    """Complete the checkpoint again with the moments of Adam at zero."""
-    import torch
-
-    for path in folder.rglob("optimizer.pt"):
-        state = torch.load(path)
-        for moments in state["state"].values():
-            moments["exp_avg"].zero_()
-        torch.save(state, path)
-        complete = path.with_name(COMPLETE)
-        hashes = json.loads(complete.read_text())
-        complete.write_text(json.dumps({**hashes, path.name: file_hash(path)}))
-
-
-def start_again(folder: Path) -> None:
-    for path in folder.rglob(COMPLETE):
-        path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "failed"),
-    [
-        (forget_moments, "adapters, of their norm: difference after the stop"),
-        (start_again, "steps taken after the stop"),
-    ],
-)
-def test_a_run_that_does_not_continue_is_found(
-    place: Place, spoil: Callable[[Path], None], failed: str
-) -> None:
-    from benchmarks.gpu_check.training import resume
-
-    resume(place, figures := Figures(), spoil)
-    assert failed in [row.name for row in figures.rows if row.holds is False]
 
 
 def test_merging_in_bf16_loses_more_of_a_smaller_adapter(place: Place) -> None:
@@ -297,20 +252,6 @@ def test_parts_beyond_the_budget_are_skipped_with_the_way_to_run_them(
     assert last == "not within 0 s; run these alone: --parts sft-8b,sft-14b"
 
 
-@pytest.mark.slow
-def test_the_end_of_the_budget_ends_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part's process imports a torch that takes longer than the budget."""
-    slow = tmp_path / "slow" / "torch"
-    slow.mkdir(parents=True)
-    (slow / "__init__.py").write_text("import time\ntime.sleep(3600)\n")
-    monkeypatch.setenv("PYTHONPATH", str(slow.parent))
-    status, parts = run(tmp_path, "--parts", "embedder", "--budget", "30")
-    assert (status, parts["embedder"]["state"]) == (0, "skipped")
-    assert str(parts["embedder"]["reason"]).startswith(
-        "ended with the budget of 30 s; run it alone"
-    )
-
-
 def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     """Put an ``nvidia-smi`` with these lines of output first on the path, and locks beside it."""
     path = folder / "nvidia-smi"
@@ -340,22 +281,6 @@ def test_the_check_takes_one_free_gpu_of_several(
         assert again["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_packages_for_cpus_on_a_machine_with_a_gpu_are_told_with_the_set_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    if torch.version.cuda is not None:
-        pytest.skip("this torch is built for CUDA")
-    tool(tmp_path, monkeypatch, "NVIDIA H100 80GB HBM3, 81559, GPU-1a")
-    with pytest.raises(DependencyError) as error:
-        main(["--parts", "kill", "--page", str(tmp_path / "gpu.md")])
-    assert str(error.value).endswith(
-        "is built for CPUs, and this machine has a GPU (NVIDIA H100 80GB HBM3); run make setup-gpu "
-        "VENV=.venv-gpu, then make gpu-check VENV=.venv-gpu"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -375,13 +300,6 @@ def test_a_damaged_file_of_figures_is_one_sentence_before_anything_runs(
     assert problem in str(error.value)
     assert str(error.value).endswith("; move the file away, and the check writes it again")
     assert capsys.readouterr().out == ""
-
-
-def test_missing_packages_are_named() -> None:
-    (part,) = chosen(["vllm-lora"])
-    assert part.missing("cpu") == "needs a CUDA device"
-    absent = type(part)("x", "", "", ("torch", "no_such_package", "nor_this"))
-    assert absent.missing("cuda") == "missing: no_such_package, nor_this"
 
 
 def test_parts_with_vllm_are_skipped_without_a_compiler_and_others_run(
@@ -424,11 +342,6 @@ def test_without_a_gpu_the_check_is_one_sentence() -> None:
     assert error.value.exit_status == 2
 
 
-def test_sizes_are_chosen_together_by_the_beginning_of_their_names() -> None:
-    assert [part.name for part in chosen(["sft", "kill"])] == ["sft-8b", "kill", "sft-14b"]
-    assert chosen([]) == list(PARTS)
-
-
 def test_a_later_run_of_other_parts_keeps_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "gpu.md"
     page.write_text(f"Before.\n\n{BEGIN}\nold\n{END}\nAfter.\n")
@@ -447,8 +360,3 @@ def test_a_later_run_of_other_parts_keeps_the_figures(tmp_path: Path) -> None:
     assert "| **kill** |" in text
     write_results(page, {**about, "device": "another"}, {"kill": result})
     assert "reranker-flag" not in page.read_text()
-
-
-def test_the_page_of_the_check_has_a_place_for_the_figures() -> None:
-    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
-    assert text.count(BEGIN) == text.count(END) == 1

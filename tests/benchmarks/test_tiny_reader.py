@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.tiny_reader import (
-    chats,
     copying,
     encode,
     formats,
@@ -34,7 +33,6 @@ from benchmarks.tiny_reader.training_texts import (
     mixed_texts,
     trajectory_text,
 )
-from pipeline.closed_world.schema import Fact
 from pipeline.closed_world.world import World, generate_world
 from pipeline.core.errors import InputError
 
@@ -69,13 +67,6 @@ def test_a_name_has_the_same_tokens_in_every_position(tokenizer: Any) -> None:
         assert name in windows, text
 
 
-def test_no_token_extends_beyond_the_end_of_a_tag(tokenizer: Any) -> None:
-    for text in ("<Reference>\nEvidence", "</search><context>", "<answer> Foo", "] Foo"):
-        tokens = [tokenizer.decode([i]) for i in tokenizer(text).input_ids]
-        assert "".join(tokens) == text
-        assert not any(re.search(r"[>\]][^ ]", token) for token in tokens), tokens
-
-
 def test_the_chat_template_is_chatml_and_adds_no_beginning_of_text(tokenizer: Any) -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -87,14 +78,6 @@ def test_the_chat_template_is_chatml_and_adds_no_beginning_of_text(tokenizer: An
     assert tokenizer.bos_token_id is None
     assert tokenizer.decode([ids[0]]) == "<|im_start|>"
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|pad|>")
-
-
-def test_training_prompts_match_the_chat_template(tokenizer: Any) -> None:
-    chat = [("system", "Look it up."), ("user", "Who leads Tolora?")]
-    segments = encode.trajectory_segments(chat, [encode.Segment("[ask] x", True)])
-    messages = [{"role": role, "content": content} for role, content in chat]
-    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert "".join(segment.text for segment in segments) == prompt + "[ask] x<|im_end|>"
 
 
 def test_only_model_text_is_trained_and_span_weights_apply_on_request(tokenizer: Any) -> None:
@@ -203,23 +186,6 @@ def test_a_described_format_names_the_tags_of_its_trajectory(seed: int) -> None:
     assert completion.rindex(decisions[-1]) >= 0
 
 
-def test_a_decomposition_chat_asks_for_every_hop_and_ends_with_the_word_of_its_prompt(
-    retriever: SimulatedRetriever,
-) -> None:
-    rng = random.Random(5)
-    for hops in (1, 2, 3):
-        question = draw_question(retriever.world, rng, "chain", hops)
-        assert question is not None
-        chat = chats.decomposition_chat(retriever, rng, question)
-        *subquestions, last = [text for role, text in chat if role == "assistant"]
-        assert len(subquestions) >= hops
-        assert "#" not in "".join(subquestions)
-        done = last.removesuffix(question.answer).strip()
-        assert done
-        assert done in chat[0][1]
-        assert [role for role, _ in chat[1:]] == ["user", "assistant"] * (len(subquestions) + 1)
-
-
 def test_a_training_starts_from_a_model_directory_only_with_a_fresh_phase(tmp_path: Path) -> None:
     import torch
 
@@ -273,32 +239,6 @@ def test_a_trajectory_retries_a_missed_retrieval_and_gives_up_after_three_attemp
         else:
             assert hops[-1].answer == question.answer
     assert seen == {"retry": True, "gave up": True}
-
-
-def test_planned_queries_contain_the_earlier_answers(retriever: SimulatedRetriever) -> None:
-    rng = random.Random(8)
-    question = draw_question(retriever.world, rng, "chain", 3)
-    assert question is not None
-    hops, _ = planned_hops.plan_hops(retriever, rng, question.steps, use_memory=False, max_items=3)
-    for hop in hops:
-        assert "#" not in hop.question
-        assert isinstance(hop.fact, Fact)
-        assert retriever.world.surface(hop.fact.head) in hop.question
-    filled = planned_hops.fill_answers("Who leads #1, #2?", ["Rome", "Gaul"])
-    assert filled == "Who leads Rome, Gaul?"
-
-
-def test_closed_book_chats_answer_only_questions_about_famous_facts(
-    retriever: SimulatedRetriever,
-) -> None:
-    rng = random.Random(2)
-    famous = {entity.name for entity in retriever.world.entities.values() if entity.famous}
-    for _ in range(60):
-        chat = chats.closed_book_chat(retriever, rng)
-        for (role, text), (_, answer) in itertools.pairwise(chat):
-            if role == "user":
-                is_famous = any(name in text for name in famous)
-                assert is_famous == (answer != chats.DONT_KNOW), (text, answer)
 
 
 def test_a_chunk_of_the_curriculum_depends_only_on_phase_seed_rank_and_number(

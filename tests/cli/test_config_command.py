@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.config import Config, load
 from pipeline.config.lookup import all_blocks, all_names
-from pipeline.core.shipped import SCHEMA
+from pipeline.config.schema import file_schema
 from tests.cli.malformed_inputs import steep
 
 
@@ -66,9 +66,7 @@ def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
     printed = config("explain", "sampling.batch")[1]
     assert "it is in no fingerprint, so a change reruns nothing" in printed
     assert "one of fill, llm" in config("explain", "sft_data.rewriter")[1]
-    assert (
-        "a whole number from 1, up to 1,000,000,000; or null" in config("explain", "pairs.limit")[1]
-    )
+    assert "a number above 0, up to 1,000,000; or null" in config("explain", "pairs.step_margin")[1]
 
 
 def test_blocks_lists_and_rounds_are_found() -> None:
@@ -78,13 +76,13 @@ def test_blocks_lists_and_rounds_are_found() -> None:
     of_round = json.loads(
         config(
             "explain",
-            "per_round.2.pairs.limit",
+            "per_round.2.pairs.margin",
             "--set",
-            "per_round={2: {pairs: {limit: 9}}}",
+            "per_round={2: {pairs: {margin: 9}}}",
             "--json",
         )[1]
     )
-    assert (of_round["key"], of_round["here"]) == ("pairs.limit", 9)
+    assert (of_round["key"], of_round["here"]) == ("pairs.margin", 9)
 
 
 def test_every_setting_can_be_explained() -> None:
@@ -108,7 +106,7 @@ def test_every_setting_can_be_explained() -> None:
         (["explain", "dtype"], "engine.dtype, sft.dtype, dpo.dtype, grpo.dtype, graph.engine.dtype, "),
         (["explain", "x.y.z\x1b"], "steep config show lists all settings"),
         (["explain", ""], "there is no setting"),
-        (["explain", "per_round.9.pairs.limit"], "round is 9, and rounds is 3"),
+        (["explain", "per_round.9.pairs.margin"], "round is 9, and rounds is 3"),
         (["show", "-c", "absent"], "absent: no such configuration file"),
         (["show", "--set", "rounds=x"], "rounds is 'x'; set it to a whole number"),
     ],
@@ -120,12 +118,8 @@ def test_an_unknown_setting_or_file_is_one_sentence(arguments: list[str], proble
     assert told.count("\n") == 1
 
 
-def test_a_copied_configuration_names_the_schema_for_editors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert steep(["init", "embedded-hiprag"])[0] == 0
-    first = (tmp_path / "embedded-hiprag.yaml").read_text().splitlines()[0]
-    assert first == f"# yaml-language-server: $schema={SCHEMA}"
-    assert config("schema", "--path")[1].strip() == str(SCHEMA)
-    assert config("schema")[1] == SCHEMA.read_text(encoding="utf-8")
+def test_the_schema_for_editors_is_written(tmp_path: Path) -> None:
+    assert config("schema", "-o", str(tmp_path / "schema.json"))[0] == 0
+    text = (tmp_path / "schema.json").read_text(encoding="utf-8")
+    assert json.loads(text) == file_schema()
+    assert config("schema")[1] == text

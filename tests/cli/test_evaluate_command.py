@@ -15,7 +15,7 @@ from tasks.run import task_for, walk
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory, write_evaluation
 
-SETTINGS = ("rounds=1", "evaluation.bootstrap=20")
+SETTINGS = ("rounds=1",)
 QUESTIONS = [Question(f"q{n}", "musique", "Where is it?", ["Ostar"], "multi") for n in range(3)]
 OPTIONS = [word for setting in SETTINGS for word in ("--set", setting)]
 

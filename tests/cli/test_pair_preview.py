@@ -19,7 +19,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory
 
-OWN = ("pairs.limit=9", "per_round.2.pairs.hard_margin=0.35")
+OWN = "per_round.2.pairs.hard_margin=0.35"
 OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
 
 
@@ -128,25 +128,11 @@ def test_other_weights_combine_the_stored_terms(directory: Path) -> None:
         )
 
 
-def test_a_weight_whose_term_was_not_measured_is_refused(directory: Path) -> None:
-    own = directory.parent / "own.yaml"
-    judges = "{over: {backend: closed-world}, under: {backend: closed-world}}"
-    own.write_text(
-        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
-        f"judges: {judges}\n"
-    )
-    weight = ("--set", "rewards.tearag.judged=0.5")
-    options = ("--from", directory, "--round", 2, "--config", own, *weight)
-    assert "no verdicts of judges were needed with the weights of the run" in refused(*options)
-
-
 def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -> None:
-    """The stage runs with the same thresholds; a draw of ``pairs.limit`` included."""
     thresholds = ("--set", "per_round.2.pairs.easy_outcome=0.4")
-    limit = ("--set", "per_round.2.pairs.limit=1")
     output = directory.parent / "pairs.jsonl"
-    preview("--from", directory, "--round", 2, *thresholds, *limit, "-o", output)
-    options = ["run", "pair", "--round", "2", *own_options(), *thresholds, *limit]
+    preview("--from", directory, "--round", 2, *thresholds, "-o", output)
+    options = ["run", "pair", "--round", "2", *own_options(), *thresholds]
     status, printed, complaint = steep(options)
     assert status == 0, complaint
     stage = Path(printed.splitlines()[-1])

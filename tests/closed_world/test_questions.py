@@ -81,13 +81,6 @@ def test_a_chain_becomes_one_nested_question_and_steps_with_placeholders(world: 
     assert "In which country is the city where the director of Silver Lantern was born?" in texts
 
 
-def test_rivers_keep_a_single_article_when_nested(world: World) -> None:
-    chain = facts_of(world, "kars/river", "avon/length")
-    texts = {chain_question(world, random.Random(seed), chain).text for seed in range(60)}
-    assert "How long is the river that runs through Kars?" in texts
-    assert not any("the the" in text for text in texts)
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_the_oracle_reads_nested_questions_back(world: World, seed: int) -> None:
     oracle, rng = Oracle(world), random.Random(seed)
@@ -154,15 +147,6 @@ def test_a_comparison_of_tails_is_answered_by_yes_or_no(world: World) -> None:
     assert directors is not None
     assert births is not None
     assert (directors.answer, births.answer) == ("no", "yes")
-
-
-def test_a_tie_or_a_missing_fact_gives_no_question(world: World) -> None:
-    rng = random.Random(0)
-    released = world.facts["lantern/released"]
-    tie = Fact("harbor/released", "harbor", "released", "1950")
-    assert comparison_question(world, rng, released, tie) is None
-    bridges = world.facts["lantern/director"], world.facts["harbor/director"]
-    assert bridge_comparison_question(world, rng, bridges, "alma_mater") is None
 
 
 def test_only_unambiguous_spellings_are_accepted(world: World) -> None:

@@ -8,9 +8,8 @@ from collections import Counter
 
 import pytest
 
-from pipeline.closed_world.documents import fact_sentence
 from pipeline.closed_world.fact_generation import famous_core
-from pipeline.closed_world.schema import NARY_RELATIONS, RELATIONS, literal_rank
+from pipeline.closed_world.schema import NARY_RELATIONS, literal_rank
 from pipeline.closed_world.world import World, generate_world
 from pipeline.core.errors import InputError
 
@@ -34,12 +33,6 @@ def test_every_world_contains_and_documents_the_famous_core(world: World) -> Non
         assert world.documents_of(fact.id)
         assert other.documents_of(fact.id)
     assert {e.id for e in world.entities.values() if e.famous} == {e.id for e in core.entities}
-
-
-def test_different_seeds_give_different_worlds(world: World) -> None:
-    names = {entity.name for entity in world.entities.values() if not entity.famous}
-    others = {entity.name for entity in generate_world(12).entities.values() if not entity.famous}
-    assert len(names & others) < len(names) / 20
 
 
 @pytest.mark.parametrize("documents", [200, 1500, 4000])
@@ -103,16 +96,6 @@ def test_names_are_unique_and_namesakes_have_their_type_as_qualifier(world: Worl
     assert all(len(kinds) == 2 and len(set(kinds)) == 2 for kinds in bases.values())
 
 
-def test_tails_have_the_type_of_their_relation(world: World) -> None:
-    for fact in world.facts.values():
-        relation = RELATIONS[fact.relation]
-        assert world.entities[fact.head].type == relation.head_type
-        if relation.literal:
-            assert fact.tail not in world.entities
-        else:
-            assert world.entities[fact.tail].type == relation.tail_type
-
-
 def test_marriages_are_mutual_and_fathers_are_older_than_their_children(world: World) -> None:
     marriages = [fact for fact in world.facts.values() if fact.relation == "spouse"]
     assert marriages
@@ -149,32 +132,3 @@ def test_chains_link_tail_to_head_without_repeated_entities(world: World, hops: 
         assert [fact.tail for fact in chain[:-1]] == [fact.head for fact in chain[1:]]
         entities = [chain[0].head, *(fact.tail for fact in chain)]
         assert len(set(entities)) == hops + 1
-
-
-def test_chains_start_at_the_given_heads_and_stay_within_the_given_entities(world: World) -> None:
-    films = [entity.id for entity in world.entities.values() if entity.type == "film"]
-    inside = {entity.id for entity in world.entities.values() if entity.type != "city"}
-    chains = world.chains(random.Random(0), 2, 100, films, within=inside)
-    assert len(chains) == 100
-    for first, second in chains:
-        assert first.head in films
-        assert second.tail in inside or second.tail not in world.entities
-
-
-def test_fact_sentence_uses_the_requested_wording(world: World) -> None:
-    fact = next(fact for fact in world.facts.values() if fact.relation == "director")
-    film, person = world.surface(fact.head), world.surface(fact.tail)
-    assert fact_sentence(world, fact, random.Random(0), 0) == f"{film} was directed by {person}."
-    drawn = {fact_sentence(world, fact, random.Random(seed)) for seed in range(50)}
-    assert len(drawn) == len(RELATIONS["director"].statements)
-
-
-def test_every_relation_has_enough_wordings() -> None:
-    for relation in RELATIONS.values():
-        assert len(set(relation.statements)) >= 4
-        assert len(set(relation.questions)) >= 3
-        assert len(set(relation.nouns)) >= 2
-        for wording in relation.statements:
-            assert wording.count("{head}") == wording.count("{tail}") == 1
-        for wording in (*relation.questions, *relation.nouns):
-            assert wording.count("{head}") == 1

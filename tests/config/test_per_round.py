@@ -49,13 +49,13 @@ def test_files_merge_the_settings_of_each_round(tmp_path: Path) -> None:
     below, above, none = (tmp_path / f"{name}.yaml" for name in ("below", "above", "none"))
     below.write_text(
         f"base: {EMBEDDED}\n"
-        "per_round:\n  2: {pairs: {easy_outcome: 0.4, limit: 90}}\n  3: {dpo: {beta: 0.1}}\n"
+        "per_round:\n  2: {pairs: {easy_outcome: 0.4, margin: 90}}\n  3: {dpo: {beta: 0.1}}\n"
     )
-    above.write_text("base: below.yaml\nper_round: {2: {pairs: {limit: 50}}, 3: null}\n")
+    above.write_text("base: below.yaml\nper_round: {2: {pairs: {margin: 50}}, 3: null}\n")
     none.write_text("base: below.yaml\nper_round: null\n")
-    assert load(above).per_round == {2: {"pairs": {"easy_outcome": 0.4, "limit": 50}}}
+    assert load(above).per_round == {2: {"pairs": {"easy_outcome": 0.4, "margin": 50}}}
     assert load(none).per_round == {}
-    assert load(above, ("per_round.2.pairs.limit=7",)).of_round(2).pairs.limit == 7
+    assert load(above, ("per_round.2.pairs.margin=7",)).of_round(2).pairs.margin == 7
 
 
 def test_only_per_round_is_merged_by_number() -> None:

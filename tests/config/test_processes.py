@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Sft, load
-from pipeline.config.machine_choices import fewer_processes, on_gpus, processes_on
+from pipeline.config.machine_choices import fewer_processes, processes_on
 from pipeline.training.collate import accumulation_steps
 
 
@@ -24,25 +24,9 @@ def test_each_process_has_a_gpu_and_the_micro_batches_fill_the_batch(
     assert 2 * count * micro_batches == 48
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"device": "cpu"}, {"device": "cuda"}, {"machines": 2}, {"shard_base": True}],
-)
+@pytest.mark.parametrize("change", [{"machines": 2}, {"shard_base": True}])
 def test_a_number_that_is_asked_for_is_not_lowered(change: dict[str, Any]) -> None:
     assert processes_on(trainer(**change), 1) == 4
-
-
-def test_the_device_says_where_a_trainer_trains() -> None:
-    found = {
-        (device, gpus): on_gpus(trainer(device=device), gpus)
-        for device in ("auto", "cpu", "cuda")
-        for gpus in (0, 1)
-    }
-    assert [key for key, value in found.items() if value] == [
-        ("auto", 1),
-        ("cuda", 0),
-        ("cuda", 1),
-    ]
 
 
 def test_the_embedded_run_trains_in_one_process_on_one_gpu() -> None:

@@ -69,6 +69,6 @@ def test_the_listed_exceptions_are_accepted(block: str, name: str, value: object
 def test_the_walk_finds_numbers_in_lists_optional_fields_and_keys() -> None:
     names = [f"{block.__name__}.{name}" for block, name, _, _ in NUMERIC]
     assert len(names) > 100
-    for name in ("Dpo.eta", "Dpo.round_epochs", "Pairs.limit", "Endpoint.timeout", "Noise.share"):
+    for name in ("Dpo.eta", "Dpo.round_epochs", "Pairs.margin", "Endpoint.timeout", "Noise.share"):
         assert name in names
     assert names.count("SftData.sizes") == 2  # keys and values

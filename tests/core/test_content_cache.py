@@ -20,13 +20,6 @@ def test_get_returns_stored_values_only(tmp_path):
     assert ContentCache(tmp_path / "deep" / "cache.sqlite").get(keys) == {keys[0]: b"one"}
 
 
-def test_get_handles_more_keys_than_one_sql_statement(tmp_path):
-    cache = ContentCache(tmp_path / "cache.sqlite")
-    keys = [digest(str(number)) for number in range(3000)]
-    cache.put((key, key) for key in keys)
-    assert cache.get(keys) == {key: key for key in keys}
-
-
 def test_several_processes_write_to_one_cache(tmp_path):
     path = tmp_path / "cache.sqlite"
     context = multiprocessing.get_context("spawn")
@@ -60,11 +53,6 @@ def test_file_that_is_no_cache_raises_store_error(tmp_path):
     path.write_text("no database, but long enough to have a header" * 20, encoding="utf-8")
     with pytest.raises(StoreError, match=r"cache\.sqlite: cache cannot be used .* delete the file"):
         ContentCache(path)
-
-
-def test_digest_depends_on_the_boundaries_of_its_parts():
-    assert digest("ab", "c") != digest("a", "bc")
-    assert digest("ab") != digest("ab", "")
 
 
 def test_lru_cache_drops_the_least_recently_used_value():

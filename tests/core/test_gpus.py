@@ -1,19 +1,31 @@
-"""GPUs that a process may use: what the driver lists, and the allotment of its environment."""
+"""GPUs that a process may use, and CUDA that fails on them, which is never silent."""
 
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from pipeline.config import EngineConfig, Trainer
+from pipeline.core.errors import DependencyError
 from pipeline.core.gpus import (
     GIB,
     Gpu,
+    allotted,
     compiler_fault,
+    cuda_works,
     machine_gpus,
     nominal_gpu,
     parse_table,
     visible,
     visible_gpus,
 )
+from pipeline.index.models import resolve_device
+from pipeline.llm.transformers_engine import TransformersEngine
+from pipeline.training.lora import pick_device
 
 TWO = [Gpu("A", 80 * GIB, "GPU-8932f937-d72c"), Gpu("B", 24 * GIB, "GPU-41")]
 
@@ -28,12 +40,6 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_tool(tool: Path, *lines: str) -> None:
     tool.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
     tool.chmod(0o755)
-
-
-def write_driver(folder: Path, **told: str) -> None:
-    folder.mkdir(parents=True)
-    lines = [f"{field.replace('_', ' ')}: \t {value}" for field, value in told.items()]
-    (folder / "information").write_text("\n".join(lines) + "\n")
 
 
 def test_the_table_of_the_driver_gives_names_bytes_and_uuids() -> None:
@@ -60,42 +66,19 @@ def test_the_table_of_the_driver_gives_names_bytes_and_uuids() -> None:
 def test_the_allotment_of_the_environment_limits_the_gpus(
     allotment: str | None, names: list[str]
 ) -> None:
-    assert [gpu.name for gpu in visible(TWO, allotment)] == names
+    environment = {} if allotment is None else {"CUDA_VISIBLE_DEVICES": allotment}
+    assert [gpu.name for gpu in visible(TWO, allotted(environment))] == names
 
 
-def test_a_machine_without_the_driver_has_no_gpu(tool: Path, tmp_path: Path) -> None:
-    assert visible_gpus({}, tmp_path / "absent", tmp_path) == []
-
-
-def test_gpus_are_found_by_the_tool_without_the_driver_s_folder(tool: Path, tmp_path: Path) -> None:
-    """As in WSL2."""
-    write_tool(tool, "echo 'NVIDIA RTX 4090, 24564, GPU-1a'")
-    found = Gpu("NVIDIA RTX 4090", 24564 * 2**20, "GPU-1a")
-    assert machine_gpus(tmp_path / "absent", tmp_path) == [found]
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path / "absent", tmp_path) == []
-
-
-def test_the_tool_goes_before_the_driver_s_folder(tool: Path, tmp_path: Path) -> None:
-    """The folder also has the devices that Slurm withholds from a job."""
-    write_tool(tool, "echo 'B, 1024, GPU-2b'")
-    write_driver(tmp_path / "gpus" / "0000:01:00.0", Model="A", GPU_UUID="GPU-1a")
-    assert [gpu.uuid for gpu in machine_gpus(tmp_path / "gpus", tmp_path)] == ["GPU-2b"]
-
-
-def test_without_the_tool_the_driver_s_folder_counts(tool: Path, tmp_path: Path) -> None:
-    write_driver(tmp_path / "gpus" / "0000:02:00.0", Model="B", GPU_UUID="GPU-????????-????")
-    write_driver(tmp_path / "gpus" / "0000:01:00.0", Model="A", GPU_UUID="GPU-1a")
-    expected = [Gpu("A", None, "GPU-1a"), Gpu("B", None, "0000:02:00.0")]
-    assert machine_gpus(tmp_path / "gpus", tmp_path) == expected
-    write_tool(tool, "exit 9")  # it cannot reach the driver
-    assert machine_gpus(tmp_path / "gpus", tmp_path) == expected
-
-
-def test_without_both_the_device_files_count(tool: Path, tmp_path: Path) -> None:
+def test_the_tool_s_gpus_count_and_without_it_the_device_files(tool: Path, tmp_path: Path) -> None:
+    """As in WSL2, which has no device files, and in containers without the tool."""
+    assert machine_gpus(tmp_path) == []
     for name in ("nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    found = machine_gpus(tmp_path / "absent", tmp_path)
-    assert [gpu.uuid for gpu in found] == ["nvidia2", "nvidia10"]
+    assert [gpu.uuid for gpu in machine_gpus(tmp_path)] == ["nvidia2", "nvidia10"]
+    write_tool(tool, "echo 'NVIDIA RTX 4090, 24564, GPU-1a'")
+    assert machine_gpus(tmp_path) == [Gpu("NVIDIA RTX 4090", 24564 * 2**20, "GPU-1a")]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
 
 
 def test_a_gpu_of_80_gb_offers_less_than_its_name() -> None:
@@ -117,3 +100,66 @@ def test_a_missing_compiler_or_header_is_a_sentence(
     )
     (tmp_path / "Python.h").touch()
     assert compiler_fault(str(tmp_path)) is None
+
+
+WARNING = "CUDA initialization: Error 802: system not yet initialized"
+ENTRANCES: dict[str, Callable[[], object]] = {
+    "index": lambda: resolve_device("auto", "index.embedder.device"),
+    "training": lambda: pick_device(Trainer(learning_rate=1e-4, batch_size=1), "sft"),
+    "engine": lambda: TransformersEngine(EngineConfig(kind="transformers"), Path("unread")),
+}
+
+
+@pytest.fixture
+def broken_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of torch for GPUs that warns as it does where the driver fails."""
+
+    def unavailable() -> bool:
+        warnings.warn(WARNING, stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+
+
+@pytest.mark.usefixtures("broken_cuda")
+@pytest.mark.parametrize("entrance", ENTRANCES.values(), ids=ENTRANCES.keys())
+def test_allotted_gpus_that_cuda_cannot_use_are_an_error_with_the_warning_of_torch(
+    entrance: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(DependencyError, match=f"CUDA_VISIBLE_DEVICES is 0,1.*{WARNING}"):
+        entrance()
+
+
+@pytest.mark.usefixtures("broken_cuda")
+def test_the_reason_is_asked_for_again_where_torch_has_warned_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    with pytest.raises(DependencyError, match="Found no NVIDIA driver"):
+        cuda_works()
+
+
+@pytest.mark.usefixtures("broken_cuda")
+@pytest.mark.parametrize("devices", [None, "", "-1"])
+def test_without_allotted_gpus_the_cpu_computes(
+    devices: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if devices is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    assert not cuda_works()
+
+
+def test_a_torch_for_cpus_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert not cuda_works()

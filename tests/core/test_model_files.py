@@ -76,13 +76,6 @@ def test_files_of_a_sentence_transformer_include_its_modules(tmp_path: Path):
     assert model_hash(directory) != before
 
 
-def test_exported_weights_include_their_external_data(tmp_path: Path):
-    directory = write(tmp_path, ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"])
-    before = model_hash(directory)
-    (directory / "onnx/model.onnx_data").write_text("other numbers")
-    assert model_hash(directory) != before
-
-
 def test_hash_depends_on_content_and_not_on_the_location(tmp_path: Path):
     item, two = write(tmp_path / "one", LANGUAGE_MODEL), write(tmp_path / "two", LANGUAGE_MODEL)
     assert model_hash(item) == model_hash(two)

@@ -9,7 +9,6 @@ import pytest
 from pipeline.core.shipped import (
     CONFIGURATIONS,
     ROOT,
-    configuration_names,
     find_configuration,
     find_model,
     shipped_configuration,
@@ -32,11 +31,6 @@ def test_a_file_of_the_current_directory_comes_first(empty_folder: Path) -> None
     assert find_configuration("embedded") == Path("embedded")
     (empty_folder / "data" / "tiny_reader").mkdir(parents=True)
     assert find_model("data/tiny_reader") == "data/tiny_reader"
-
-
-def test_a_dot_in_a_name_is_no_suffix() -> None:
-    assert "tearag-qwen2.5-14b" in configuration_names()
-    assert find_configuration("tearag-qwen2.5-14b").name == "tearag-qwen2.5-14b.yaml"
 
 
 @pytest.mark.parametrize("name", ["absent", "../setup.py", "/etc/passwd", "", "configs"])

@@ -3,10 +3,9 @@
 import pytest
 
 from pipeline.core.records import Step
-from pipeline.core.verdicts import JudgedStep, Verdict, by_trajectory, optimal_share, steps_of
+from pipeline.core.verdicts import JudgedStep, Verdict, steps_of
 from pipeline.judges.search_errors import (
     SearchErrors,
-    VerdictCounts,
     calibrate,
     count_search_errors,
 )
@@ -42,7 +41,6 @@ def test_unknown_verdicts_are_excluded_from_the_share():
         1.0,
         3 / 8,
     )
-    assert optimal_share(verdicts("over", "yn?n")) == 2 / 3
 
 
 def test_share_without_a_known_verdict_is_none():
@@ -58,21 +56,6 @@ def test_share_without_a_known_verdict_is_none():
         None,
         1.0,
     )
-    assert optimal_share(verdicts("over", "??")) is None
-
-
-def test_counts_of_parts_add_up():
-    parts = [verdicts("over", "yn"), verdicts("over", "y?"), verdicts("under", "n")]
-    total = count_search_errors(verdict for part in parts for verdict in part)
-    assert sum((count_search_errors(part) for part in parts), SearchErrors()) == total
-    assert total.over == VerdictCounts(yes=2, no=1, unknown=1)
-
-
-def test_verdicts_are_grouped_by_trajectory_in_step_order():
-    unordered = [*reversed(verdicts("over", "yn", "a")), *verdicts("under", "?", "b")]
-    grouped = by_trajectory(unordered)
-    assert [verdict.verdict for verdict in grouped["a"]] == ["yes", "no"]
-    assert [verdict.kind for verdict in grouped["b"]] == ["under"]
 
 
 def test_judge_is_measured_on_steps_with_two_known_verdicts():
@@ -87,8 +70,3 @@ def test_judge_is_measured_on_steps_with_two_known_verdicts():
     assert over.precision == pytest.approx(2 / 3)
     assert over.recall == pytest.approx(2 / 3)
     assert (under.n, under.accuracy, under.precision, under.recall) == (0, None, None, None)
-
-
-def test_judge_without_known_verdicts_has_no_error_rate():
-    over, _ = calibrate(verdicts("over", "??"), verdicts("over", "yn"))
-    assert (over.n, over.unknown, over.accuracy) == (0, 2, None)

@@ -235,10 +235,6 @@ def real_formats(directory: Path) -> list[Format]:
     return formats
 
 
-class Raw(str):
-    """JSON text that `json.dumps` would not write."""
-
-
 class _Missing:
     pass
 
@@ -252,9 +248,6 @@ VALUES: tuple[Any, ...] = (
     "#" + "9" * 5000, "9" * 5000, "[1, 2", "[" * 3000, "{}", '["a", null]', "[NaN]", [None], [[None]],
     ["", "a"], [1], [True], [["a", "b", "c"]], [["a", 0]], [["a", True]], [["a", -1]], [["a", 10**20]],
     [[["a"], 0]], [{"a": []}], {"title": 1},
-    Raw("NaN"), Raw("-Infinity"), Raw("1e999"), Raw("9" * 5000), Raw("-0"),
-    Raw("[" * 100_000 + "]" * 100_000), Raw('{"a":' * 3000 + "1" + "}" * 3000),
-    Raw('"\\ud800"'), Raw('["\\udfff"]'), Raw("nul"), Raw('"a\x01b"'), Raw("'a'"), Raw(""),
 )  # fmt: skip
 
 
@@ -281,37 +274,16 @@ def _changed(record: dict[str, Any], path: PathInRecord, value: Any) -> dict[str
     return record
 
 
-_MARK = "@@raw@@"
-
-
-def dump(value: Any) -> str:
-    """JSON text with ASCII escapes, and `Raw` pieces as they are."""
-    pieces: list[str] = []
-
-    def marked(item: Any) -> Any:
-        if isinstance(item, Raw):
-            pieces.append(str(item))
-            return f"{_MARK}{len(pieces) - 1}"
-        if isinstance(item, dict):
-            return {key: marked(child) for key, child in item.items()}
-        return [marked(child) for child in item] if isinstance(item, list) else item
-
-    text = json.dumps(marked(value))
-    for number in range(len(pieces)):
-        text = text.replace(f'"{_MARK}{number}"', pieces[number], 1)
-    return text
-
-
 def render(format: Format, records: Sequence[Any]) -> bytes:
     """The file of these records in the layout of the format."""
     if format.layout == "jsonl":
-        text = "".join(dump(record) + "\n" for record in records)
+        text = "".join(json.dumps(record) + "\n" for record in records)
     elif format.layout == "titles":
-        text = dump(records[0])
+        text = json.dumps(records[0])
     elif format.layout == "docs":
-        text = dump({"docs": list(records)})
+        text = json.dumps({"docs": list(records)})
     elif format.layout == "json":
-        text = "[" + ",\n".join(dump(record) for record in records) + "]"
+        text = "[" + ",\n".join(json.dumps(record) for record in records) + "]"
     else:
         text = _table(format, records)
     return text.encode("utf-8", "surrogatepass")
@@ -331,16 +303,12 @@ def _table(format: Format, records: Sequence[dict[str, Any]]) -> str:
 
 
 def cases(seed: int, count: int, formats: Sequence[Format] = FORMATS) -> Iterator[Case]:
-    """``count`` cases, the same for the same seed: defects of values, then of whole files."""
+    """``count`` cases, the same for the same seed: defects of values, and of whole files."""
     rng = random.Random(f"malformed:{seed}")
     for _ in range(count):
         format = rng.choice(formats)
-        if format.name.startswith("popqa") and rng.random() < 0.5:
-            yield literal_case(format, rng)
-        elif format.layout in ("csv", "tsv") or rng.random() < 0.25:
-            yield _file_case(format, rng)
-        else:
-            yield _value_case(format, rng)
+        whole = format.layout in ("csv", "tsv") or rng.random() < 0.25
+        yield _file_case(format, rng) if whole else _value_case(format, rng)
 
 
 def _value_case(format: Format, rng: random.Random) -> Case:
@@ -356,52 +324,8 @@ def _value_case(format: Format, rng: random.Random) -> Case:
         path, value = rng.choice(list(_paths(records[number]))), rng.choice(VALUES)
         refused = False
     records[number] = _changed(records[number], path, value)
-    shown = "missing" if value is MISSING else repr(value)[:40]
-    where = ".".join(map(str, path))
-    return Case(
-        format, f"{number}.{where} = {shown}", render(format, records), str(path[0]), refused
-    )
-
-
-ATOMS = (
-    "1", "-0.0", "1e999", "1e999-1e999", "2j", "9" * 5000, "0x" + "f" * 5000, "None", "True", "...", "b'a'",
-    "b'\\xff'", "'a'", '"b"', "'\\ud800'", "'\\N{BULLET}'", "'\\N{none}'", "'\\0'", "f'{1}'", "r'\\'", "'a", "a",
-    "a.b", "__import__('os')", "lambda: 1", "1_0", "01", "1if 1else 2", "'a' 'b'", "1+2", "-'a'", "{", ")",
-    "\x00", "\ufeff", "set()", "{}", "[]", "()", "", "# x", "*a", "a:=1", "not 1",
-)  # fmt: skip
-
-
-def literal(rng: random.Random, depth: int = 0) -> str:
-    """A text like a Python literal, which may hold any type and be broken."""
-    kind = rng.randrange(8)
-    if depth > 3 or kind < 3:
-        return rng.choice(ATOMS)
-    parts = [literal(rng, depth + 1) for _ in range(rng.randrange(4))]
-    if kind < 6:
-        return "[" + ", ".join(parts) + "]"
-    if kind == 6:
-        return "(" + ", ".join(parts) + ",)"
-    pairs = [part if rng.random() < 0.5 else f"{rng.choice(ATOMS)}: {part}" for part in parts]
-    return "{" + ", ".join(pairs) + "}"
-
-
-def literal_case(format: Format, rng: random.Random) -> Case:
-    """A record of PopQA whose answers or paragraphs are the text of a literal."""
-    records = [copy.deepcopy(record) for record in format.records]
-    number = rng.randrange(len(records))
-    field = rng.choice([name for name in ("possible_answers", "paragraphs") if name in records[0]])
-    deep = rng.choice(["[" * 300 + "]" * 300, "-" * 3000 + "1", "[" * 50_000])
-    records[number][field] = deep if rng.random() < 0.05 else literal(rng)
-    shown = f"{number}.{field} = {records[number][field]!r:.60}"
-    return Case(format, shown, render(format, records), field if format.layout == "jsonl" else None)
-
-
-def literal_cases(seed: int, count: int) -> Iterator[Case]:
-    """``count`` cases of literals only."""
-    rng = random.Random(f"literals:{seed}")
-    formats = [format for format in FORMATS if format.name.startswith("popqa")]
-    for _ in range(count):
-        yield literal_case(rng.choice(formats), rng)
+    defect = f"{number}.{'.'.join(map(str, path))} = {value!r:.40}"
+    return Case(format, defect, render(format, records), str(path[0]), refused)
 
 
 def _has(record: Any, path: PathInRecord) -> bool:
@@ -438,17 +362,6 @@ def _flip(content: bytes, rng: random.Random) -> bytes:
     return content[:position] + bytes([rng.randrange(256)]) + content[position + 1 :]
 
 
-def _drop_line(content: bytes, rng: random.Random) -> bytes:
-    lines = content.splitlines(keepends=True)
-    lines.pop(rng.randrange(len(lines)))
-    return b"".join(lines)
-
-
-def _repeat_line(content: bytes, rng: random.Random) -> bytes:
-    lines = content.splitlines(keepends=True)
-    return b"".join([*lines, rng.choice(lines)])
-
-
 def _cell(edit: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes, random.Random], bytes]:
     def change(content: bytes, rng: random.Random) -> bytes:
         delimiter = b"\t" if b"\t" in content else b","
@@ -463,10 +376,8 @@ def _cell(edit: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes, random
 _Defect = tuple[str, Callable[[bytes, random.Random], bytes | None], bool]
 _FILE_DEFECTS: Sequence[_Defect] = (
     ("empty", lambda content, rng: b"", True),
-    ("white space", lambda content, rng: b" \n\t\n", True),
     ("directory", lambda content, rng: None, True),
     ("gzip", lambda content, rng: gzip.compress(content, mtime=0), True),
-    ("binary", lambda content, rng: rng.randbytes(200), False),
     ("truncated", _cut, False),
     ("flipped byte", _flip, False),
     ("invalid UTF-8", _insert(b"\xff\xfe"), True),
@@ -474,30 +385,20 @@ _FILE_DEFECTS: Sequence[_Defect] = (
     ("UTF-16", lambda content, rng: content.decode().encode("utf-16"), True),
     ("byte order mark", lambda content, rng: b"\xef\xbb\xbf" + content, False),
     ("CRLF", lambda content, rng: content.replace(b"\n", b"\r\n"), False),
-    ("CR", lambda content, rng: content.replace(b"\n", b"\r"), False),
     ("NUL", _insert(b"\0"), False),
     ("quote", _insert(b'"'), False),
-    ("bracket", _insert(b"[{"), False),
     ("deep", lambda content, rng: b"[" * 100_000, True),
-    ("deep object", lambda content, rng: b'{"a":' * 100_000, True),
     ("number", lambda content, rng: b"3", True),
     ("null", lambda content, rng: b"null\n", True),
-    ("string", lambda content, rng: b'"a"\n', True),
     ("empty list", lambda content, rng: b"[]", True),
     ("empty object", lambda content, rng: b"{}", True),
     ("list of null", lambda content, rng: b"[null]", True),
-    ("nested list", lambda content, rng: b"[[[]]]", True),
     ("wrapped", lambda content, rng: b'{"data": 3}', True),
     ("garbage after the end", lambda content, rng: content + b"]]", False),
-    ("line dropped", _drop_line, False),
-    ("line repeated", _repeat_line, False),
     ("table: column added", _cell(lambda cells: [*cells, b"extra"]), True),
     ("table: column dropped", _cell(lambda cells: cells[:-1]), True),
-    ("table: cell empty", _cell(lambda cells: [b"", *cells[1:]]), False),
-    ("table: last cell empty", _cell(lambda cells: [*cells[:-1], b""]), False),
     ("table: quote opened", _cell(lambda cells: [b'"' + cells[0], *cells[1:]]), False),
     ("table: enormous cell", _cell(lambda cells: [*cells[:-1], b"x" * 300_000]), False),
-    ("table: cell doubled", _cell(lambda cells: [cells[0], *cells[:-1]]), False),
 )
 
 
@@ -573,31 +474,18 @@ def problem_of(case: Case, outcome: Outcome) -> str | None:
 
 
 def _broken_rule(outcome: Outcome) -> str | None:
+    texts, ids = [*outcome.texts], [chunk.id for chunk in outcome.chunks]
     for question in outcome.questions:
-        texts = [question.question_id, question.dataset, question.question, *question.answers]
-        texts += question.evidence
-        texts += [text for part in question.decomposition for text in (part.question, part.answer)]
-        if not question.answers or any(not text.strip() for text in texts):
+        ids.append(question.question_id)
+        own = [question.question_id, question.dataset, question.question]
+        own += [*question.answers, *question.evidence]
+        if not question.answers or not all(text.strip() for text in own):
             return f"blank text in {question}"
-        if question.hops is not None and (type(question.hops) is not int or question.hops < 1):
-            return f"hops {question.hops}"
         if question.decomposition and question.hops not in (None, len(question.decomposition)):
             return f"{question.hops} hops, decomposition of {len(question.decomposition)}"
-        if _has_controls(question.question_id):
-            return f"id {question.question_id!r}"
-        outcome.texts += texts
-    if not all(map(encodable, outcome.texts)):
+        texts += own
+    if not all(map(encodable, texts)):
         return "text that UTF-8 cannot encode"
-    ids = [question.question_id for question in outcome.questions]
-    if len(set(ids)) != len(ids):
-        return f"repeated question ids {ids}"
-    names = [chunk.id for chunk in outcome.chunks]
-    if len(set(names)) != len(names):
-        return f"repeated chunk ids {names}"
-    if any(map(_has_controls, names)):
-        return f"chunk ids {names}"
-    return None
-
-
-def _has_controls(name: str) -> bool:
-    return any(unicodedata.category(char) in ("Cc", "Cs") for char in name)
+    if any(unicodedata.category(char) == "Cc" for char in "".join(ids)):
+        return f"control characters in the ids {ids}"
+    return f"repeated ids {ids}" if len(set(ids)) != len(ids) else None

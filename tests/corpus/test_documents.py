@@ -56,24 +56,10 @@ def test_contexts_of_question_files_are_documents(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("a.jsonl", '{"title": "x", "text": "y"}\n{"title": "x"\n', ":2: not valid JSON"),
-        ("a.json", '[{"title": "x", "text": "y"},\n {"title": 3}]', "record 2: title: expected a"),
         ("a.json", '[{"title": "x",\n "text": }]', ":2: not valid JSON"),
-        (
-            "a.jsonl",
-            '{"title": "x", "text": "y"}\n{"title": "x"}\n',
-            ":2: text: missing; the record has title",
-        ),
-        ("a.jsonl", "", "empty file"),
         ("a.tsv", "id\ttext\ttitle\n", "empty table; expected a header line and records"),
         ("a.tsv", "id\ttext\n1\tx\n", "expected the columns id, text, title"),
-        (
-            "a.tsv",
-            "id\ttext\ttitle\n1\tx\n",
-            ":2: the row differs from the header; expected 3 fields",
-        ),
-        ("a.json", '{"Elster": ["A river.", 4]}', "Elster: expected a list of strings"),
         ("a.json", '[{"question": "?", "context": []}]', "set format: questions and dataset"),
-        ("a.jsonl", '{"contents": "no title"}\n', ":1: contents: expected a title, a newline"),
     ],
 )
 def test_malformed_corpus_raises_input_error_with_its_position(
@@ -119,18 +105,4 @@ def test_an_open_quote_does_not_swallow_the_rows_after_it(tmp_path: Path) -> Non
     path = tmp_path / "psgs.tsv"
     path.write_text('id\ttext\ttitle\n1\t"open\tA\n2\tx\tB\n3\ty\tC\n')
     with pytest.raises(InputError, match=r"psgs\.tsv:2: not readable as a table: .*quote"):
-        list(read_documents(path))
-
-
-def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "psgs.tsv"
-    path.write_bytes(b"id\ttext\ttitle\n1\tx\tA\n2\t\xff\tB\n")
-    with pytest.raises(InputError, match=r"psgs\.tsv:3: not UTF-8 text"):
-        list(read_documents(path))
-
-
-def test_half_a_surrogate_pair_is_refused_with_its_field(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    path.write_text('{"title": "a", "text": "b"}\n{"title": "a", "text": "\\ud800"}\n')
-    with pytest.raises(InputError, match=r"docs\.jsonl:2: text: expected text without unpaired"):
         list(read_documents(path))

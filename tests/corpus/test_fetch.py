@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -14,7 +13,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.corpus.fetch import LOCK, Fetched, fetch
-from pipeline.corpus.official import OFFICIAL, Download, OfficialFile
+from pipeline.corpus.official import Download, OfficialFile
 from tests.corpus.file_server import FileServer, serving
 
 QUESTIONS = b'{"question": "a"}\n{"question": "b"}\n'
@@ -80,14 +79,6 @@ def test_a_file_that_changed_after_it_was_recorded_is_named(
     assert f"{LOCK} recorded" in faults[0]
 
 
-def test_a_file_placed_by_hand_is_recorded(server: FileServer, tmp_path: Path) -> None:
-    (tmp_path / "nq").mkdir()
-    (tmp_path / "nq/test.jsonl").write_bytes(QUESTIONS * 2)
-    done, faults, lines = run(tmp_path, plain(server))
-    assert (faults, done[0].state, server.ranges) == ([], "recorded", [])
-    assert "warning: 4 records, 2 are published" in lines[0]
-
-
 def archive(**members: bytes) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as target:
@@ -125,8 +116,8 @@ def test_an_archive_placed_by_hand_is_unpacked_and_kept(server: FileServer, tmp_
 
 @pytest.mark.parametrize(
     "content",
-    [b"<html>", archive(other=b"x"), archive(**{"m_train.jsonl": QUESTIONS})[:-30]],
-    ids=["no archive", "no member", "cut off"],
+    [archive(other=b"x"), archive(**{"m_train.jsonl": QUESTIONS})[:-30]],
+    ids=["no member", "cut off"],
 )
 def test_a_wrong_archive_is_one_fault_and_leaves_no_file(
     server: FileServer, tmp_path: Path, content: bytes
@@ -137,18 +128,6 @@ def test_a_wrong_archive_is_one_fault_and_leaves_no_file(
     assert "cannot be unpacked" in faults[0]
     assert "by hand from https://example.org" in faults[0]
     assert not (tmp_path / "m_train.jsonl").exists()
-
-
-def packed_table(server: FileServer, content: bytes) -> OfficialFile:
-    server.files["p.tsv.gz"] = content
-    download = Download("p.tsv.gz", f"{server.url}p.tsv.gz", "https://example.org")
-    return OfficialFile("p.tsv", "p", download, 1, "CC0")
-
-
-def test_a_gzip_file_is_unpacked(server: FileServer, tmp_path: Path) -> None:
-    done, faults, _ = run(tmp_path, packed_table(server, gzip.compress(b"id\ttext\n1\ta\n")))
-    assert (faults, done[0].records) == ([], 1)
-    assert (tmp_path / "p.tsv").read_bytes() == b"id\ttext\n1\ta\n"
 
 
 def test_a_web_page_in_place_of_a_file_is_a_fault(server: FileServer, tmp_path: Path) -> None:
@@ -172,9 +151,7 @@ def test_a_fault_of_one_file_does_not_stop_the_others(server: FileServer, tmp_pa
     ("content", "message"),
     [
         ('{"nq/test.jsonl": 5}', r'data.lock.json: "nq/test.jsonl": expected an object'),
-        ('{"nq/test.jsonl": {"sha256": "x"}}', "of 64 hexadecimal digits"),
         ("[]", "expected a JSON object"),
-        ("[" * 5000, "nested more than 100 deep"),
     ],
 )
 def test_a_malformed_lock_is_refused_and_kept(
@@ -184,9 +161,3 @@ def test_a_malformed_lock_is_refused_and_kept(
     with pytest.raises(InputError, match=message):
         run(tmp_path, plain(server))
     assert (tmp_path / LOCK).read_text() == content
-
-
-def test_paths_of_official_files_are_distinct_and_relative() -> None:
-    paths = [file.path for file in OFFICIAL]
-    assert len(set(paths)) == len(paths)
-    assert not any(Path(path).is_absolute() or ".." in path for path in paths)

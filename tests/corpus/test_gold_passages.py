@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from pipeline.core.errors import InputError
 from pipeline.corpus.questions.load import read_questions
-from pipeline.corpus.questions.passages import gold_passages, guess_dataset
-from pipeline.corpus.raw_files import read_rows
+from pipeline.corpus.questions.passages import gold_passages
 from pipeline.corpus.raw_records import Document
 
 MUSIQUE = {
@@ -65,17 +63,3 @@ def test_gold_passages_of_a_record(tmp_path, record, dataset, gold):
     path.write_text(json.dumps([record]))
     row, question = next(iter(read_questions(path, dataset)))
     assert gold_passages(row, question) == [Document(title, text) for title, text in gold]
-
-
-def test_data_set_is_guessed_from_the_fields(tmp_path):
-    def guess(record):
-        path = tmp_path / "one.json"
-        path.write_text(json.dumps([record]))
-        return guess_dataset(next(iter(read_rows(path))))
-
-    assert [guess(item) for item in (MUSIQUE, HOTPOTQA, NQ)] == ["musique", "hotpotqa", "nq"]
-    assert guess(HOTPOTQA | {"evidences": []}) == "2wiki"
-    with pytest.raises(
-        InputError, match=r"record 1: the fields a match no data set .*; give --dataset"
-    ):
-        guess({"a": 1})

@@ -1,4 +1,4 @@
-"""``docs/commands.md`` lists the whole command line, and the shell can complete it."""
+"""The page *Commands* lists the whole command line, and the shell can complete it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from benchmarks.commands_page import page
+from docs.commands_page import page
 from pipeline.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_the_page_is_that_of_the_command_line() -> None:
-    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page()
 
 
 def test_the_page_has_every_command_and_no_hidden_one() -> None:
@@ -59,21 +55,3 @@ def test_the_shell_completes(words: str, expected: set[str]) -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert set(done.stdout.split()) == expected
-
-
-def test_the_completion_script_can_be_shown() -> None:
-    program = "import sys; sys.argv = ['steep', '--show-completion', 'bash']; "
-    program += "from pipeline.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        # The name of the shell is given, because the tests may run below another one, such as make's.
-        env={
-            "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "_STEEP_COMPLETE" in done.stdout, done.stderr

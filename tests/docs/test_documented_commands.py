@@ -20,11 +20,11 @@ from pipeline.core.errors import ConfigError
 from tasks.run import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-# The log describes earlier versions, and commands.md is generated.
+# The log describes earlier versions.
 PAGES = {
     page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8")
     for page in sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-    if page.name not in ("log.md", "commands.md")
+    if page.name != "log.md"
 }
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:steep|make) [^`]+)`")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,7 @@ NOT_LOADED = {"canonical", "prev", "next"}  # relations of links that a browser 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--site-dir",
-        str(target),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -105,53 +98,42 @@ def test_the_pictures_of_the_pages_are_those_that_are_taken_from_a_run() -> None
     assert pictures == set(PICTURES)
 
 
-def test_pictures_are_not_taken_of_an_unfinished_run(tmp_path: Path) -> None:
-    options = ("--set", f"runs_dir={tmp_path}", "--output", str(tmp_path / "images"))
-    command = [sys.executable, "-m", "benchmarks.screenshots", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "report.html: no such file; finish the run with steep run" in done.stderr
-    assert not (tmp_path / "images").exists()
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (chromium or google-chrome on PATH)")
+    reason = "needs the package playwright"
+    with pytest.importorskip("playwright.sync_api", reason=reason).sync_playwright() as playwright:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield chromium
+        chromium.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast_and_the_search_has_a_name(site: Path, scheme: str) -> None:
-    sync_api: Any = pytest.importorskip(
-        "playwright.sync_api", reason="needs the package playwright"
-    )
-    with sync_api.sync_playwright() as playwright:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_page(color_scheme=scheme)
-        for name in ("index", "browse", "executors", "api", "howto/own-reward"):
-            page.goto((site / f"{name}.html").as_uri())
-            assert low_contrast(page) == [], name
-            assert page.locator(".md-search").get_attribute("aria-label") == "Search"
-        browser.close()
+def test_text_has_enough_contrast_and_the_search_has_a_name(
+    site: Path, browser: Any, scheme: str
+) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    for name in ("index", "browse", "api"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert low_contrast(page) == [], name
+        assert page.locator(".md-search").get_attribute("aria-label") == "Search"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (chromium or google-chrome on PATH)")
-def test_the_pages_are_searched_as_files_without_any_request(site: Path) -> None:
-    sync_api: Any = pytest.importorskip(
-        "playwright.sync_api", reason="needs the package playwright"
-    )
+def test_the_pages_are_searched_as_files_without_any_request(site: Path, browser: Any) -> None:
     incidents: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_page()
-        page.set_default_timeout(LIMIT * 1000)
-        page.on("console", lambda message: incidents.append(message.text))
-        page.on("pageerror", lambda error: incidents.append(str(error)))
-        page.on(
-            "request",
-            lambda request: request.url.startswith("file:") or incidents.append(request.url),
-        )
-        page.goto((site / "index.html").as_uri())
-        page.click("input.md-search__input")
-        page.keyboard.type("informativeness")
-        page.wait_for_selector(".md-search-result__link")
-        assert "prograph.html" in page.inner_html(".md-search-result__list")
-        browser.close()
+    page = browser.new_page()
+    page.set_default_timeout(LIMIT * 1000)
+    page.on("console", lambda message: incidents.append(message.text))
+    page.on("pageerror", lambda error: incidents.append(str(error)))
+    page.on(
+        "request",
+        lambda request: request.url.startswith("file:") or incidents.append(request.url),
+    )
+    page.goto((site / "index.html").as_uri())
+    page.click("input.md-search__input")
+    page.keyboard.type("informativeness")
+    page.wait_for_selector(".md-search-result__link")
+    assert "prograph.html" in page.inner_html(".md-search-result__list")
     assert not incidents

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.core.records import ContextItem, Message, Question, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_ids, control_tokens, mismatch, prompt_ids, segment_text
-from pipeline.llm.scripted_engine import ScriptedEngine
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.records import ContextItem, Question, Step
 from pipeline.grammars import Finish, Retrieve, grammar
-from pipeline.llm.scripted_engine import ScriptedEngine
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
 

@@ -25,17 +25,6 @@ def test_union_contains_each_triplet_once(tmp_path: Path) -> None:
     assert [neighbours.union([query])[0].tolist() for query in key_lists] == expected
 
 
-def test_table_takes_four_bytes_per_end_and_entity(tmp_path: Path) -> None:
-    neighbours = table(tmp_path, [[(0, 1), (1, 2)], [(2, 0)]], 3)
-    assert neighbours.nbytes == 4 * 6 + 4 * (3 + 1)
-    assert neighbours.num_keys == 3
-
-
-def test_graph_without_triplets_has_no_rows(tmp_path: Path) -> None:
-    assert [rows.tolist() for rows in table(tmp_path, [], 2).union([[0, 1], []])] == [[], []]
-    assert table(tmp_path, [], 0).union([]) == []
-
-
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=5), max_size=5),
     st.lists(st.lists(st.integers(0, 6), max_size=4), max_size=4),

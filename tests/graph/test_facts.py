@@ -14,8 +14,8 @@ from pipeline.graph.extract import extract, parse_list
 from pipeline.graph.facts import FACTS, build_facts
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 
 BORN = ["Ann was  born in Rome in 1900.", ["Ann", "Rome", "1900", '"ann"']]
 
@@ -56,16 +56,12 @@ def test_hyperedge_keeps_sentence_entities_and_chunk(tmp_path: Path) -> None:
     [
         ("Ann sings.", "not a list"),
         (["Ann sings."], "length 1"),
-        (["Ann", "sings", "Emma"], "length 3"),
         (["Ann sings Emma.", "Ann"], "entities are not a list"),
         ([None, ["Ann", "Emma"]], "fact is not a string"),
-        ([" ", ["Ann", "Emma"]], "fact is empty"),
         (["x" * 1001, ["Ann", "Emma"]], "fact is over-long"),
         (["Ann sings Emma.", ["Ann", 7]], "entity is not a string"),
-        (["Ann sings Emma.", ["Ann", "Emma", ""]], "entity is empty"),
         (["Ann sings Emma.", ["Ann", "Em\x00ma"]], "entity has control characters"),
         (["Ann sings.", ["Ann", "ANN", "'Ann'"]], "fewer than two entities"),
-        (["Ann sings.", []], "fewer than two entities"),
     ],
 )
 def test_rejects_keep_their_reason(value: Any, reason: str) -> None:
@@ -75,10 +71,6 @@ def test_rejects_keep_their_reason(value: Any, reason: str) -> None:
     ]
     assert facts.statistics()[f"rejects: {reason}"] == 1
     assert len(hyperedges) == 1
-
-
-def test_statistics_of_an_empty_hypergraph_are_zero() -> None:
-    assert build_facts([])[0].statistics()["arity_mean"] == 0.0
 
 
 def test_parser_accepts_the_worked_example() -> None:

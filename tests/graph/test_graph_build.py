@@ -41,16 +41,12 @@ def test_triplets_are_numbered_within_their_chunk() -> None:
     ("value", "reason"),
     [
         (["a", "b"], "length 2"),
-        (["a", "b", "c", "d"], "length 4"),
         (["a", 7, "c"], "relation is not a string"),
-        (["a", "b", None], "tail is not a string"),
         (['""', "b", "c"], "head is empty"),
-        (["a", " ", "c"], "relation is empty"),
         (["a", "b", "c\x00"], "tail has control characters"),
         (["a", "b\ud800", "c"], "relation has control characters"),
         (["a" * 1001, "b", "c"], "head is over-long"),
         ("a b c", "not a list"),
-        (None, "not a list"),
     ],
 )
 def test_rejects_keep_their_reason(value: Any, reason: str) -> None:

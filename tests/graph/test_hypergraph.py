@@ -10,7 +10,7 @@ import pytest
 from pipeline import config
 from pipeline.closed_world.write import write_closed_world
 from pipeline.core.columns import Columns
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, Triplet
 from pipeline.graph.adjacency import Adjacency
@@ -137,12 +137,3 @@ def test_real_triples_become_facts_of_their_chunks(real_data: Path, tmp_path: Pa
     assert len(in_passage) > 0.98 * len(
         hyperedges
     )  # the other triplets share no word with their passage
-
-
-def test_a_source_without_its_file_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"hypergraph: source is annotated, which needs hypergraph\.path"
-    ):
-        config.load(CONFIGS / "embedded.yaml", ("hypergraph.source=annotated",))
-    with pytest.raises(ConfigError, match="hypergraph"):
-        config.load(CONFIGS / "embedded.yaml", ("hypergraph.source=llm",))

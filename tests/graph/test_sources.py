@@ -36,15 +36,6 @@ def annotation(tail: str, sentence: str, doc_id: str = "d1") -> dict[str, Any]:
     }
 
 
-def test_fixture_chunks() -> None:
-    assert [(item.id, item.text) for item in CHUNKS] == [
-        ("d1-0", "Ann was born in Rome ."),
-        ("d1-1", "She moved to Oslo in 1900"),
-        ("d1-2", ". There she wrote Emma ."),
-        ("d2-0", "Bo sings ."),
-    ]
-
-
 def test_annotation_is_placed_in_the_chunk_of_its_sentence(tmp_path: Path) -> None:
     path = annotations(
         tmp_path,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.config import Corpus, CorpusFile, Data, Graph, load
 from pipeline.core.record_io import read_records
-from pipeline.core.records import Chunk, Triplet
+from pipeline.core.records import Triplet
 from pipeline.corpus.chunk import chunk_documents
 from pipeline.corpus.documents import read_documents
 from pipeline.corpus.raw_records import Document
@@ -48,16 +48,6 @@ def test_title_link_is_title_preceding_words_and_mentioned_title():
     ]
 
 
-def test_title_link_belongs_to_the_chunk_of_the_mention():
-    pieces = list(chunk_documents(DOCUMENTS[:3], 12))
-    assert {link[0] for link in triples(pieces) if link[3] == "California"} == {"d1-1", "d2-0"}
-
-
-def test_mention_without_preceding_words_has_the_plain_relation():
-    chunks = [Chunk("a-0", "Ann", "Bob met Ann.", "a"), Chunk("b-0", "Bob", "sings", "b")]
-    assert triples(chunks) == [("a-0", "Ann", "mentions", "Bob")]
-
-
 def graph_of(tmp_path, graph):
     corpus, output = tmp_path / "corpus", tmp_path / "graph"
     write_chunks(corpus, CHUNKS)
@@ -72,11 +62,6 @@ def graph_of(tmp_path, graph):
     context = StageContext(config, "graph", output, tmp_path / "partial", {"corpus": corpus})
     stage.run(context)
     return read_records(output / "triplets.parquet", Triplet)
-
-
-def test_graph_stage_links_titles_without_a_file(tmp_path):
-    stored = graph_of(tmp_path, Graph(source="titles"))
-    assert [link.chunk_id for link in stored] == ["d1-0", "d1-0", "d2-0", "d2-0"]
 
 
 def test_title_links_are_added_to_another_source(tmp_path):

@@ -84,7 +84,7 @@ def test_no_texts_give_an_empty_array_of_the_right_width(model):
     ("name", "message"),
     [
         ("package:no_such_package_here", "pip install no-such-package-here"),
-        ("package:json", "package json has no model"),
+        ("package:json", "package json is not installed, or holds no model"),
         ("./models/nothing", "no such directory; name a model directory"),
         ("owner/no-such-model", "run `hf download owner/no-such-model`"),
     ],
@@ -92,13 +92,6 @@ def test_no_texts_give_an_empty_array_of_the_right_width(model):
 def test_missing_model_raises_dependency_error_with_the_remedy(name, message):
     with pytest.raises(DependencyError, match=message):
         Embedder(name)
-
-
-def test_directory_without_weights_raises_dependency_error(model, tmp_path):
-    path = tmp_path / "model"
-    shutil.copytree(model, path, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
-    with pytest.raises(DependencyError, match=r"no weights \(\.safetensors"):
-        Embedder(str(path))
 
 
 def test_broken_weights_raise_dependency_error(model, tmp_path):

@@ -15,12 +15,8 @@ from pipeline.index.pq_codes import GPU_SIZES, check_gpu, code_bytes
         (16, 2),
         (100, 20),  # 25 bytes are no size of the GPU
         (384, 48),
-        (768, 96),
-        (1000, 40),
         (1024, 64),
-        (4096, 64),
         (1, 1),
-        (7, 1),
         (776, 97),  # no size of the GPU fits; a code for CPUs has an eighth of the dimensions
     ],
 )
@@ -46,15 +42,6 @@ def test_every_code_divides_its_dimension_and_is_supported_unless_it_is_refused(
 def test_dimension_that_no_size_fits_is_refused_with_the_remedy(dimension):
     with pytest.raises(ConfigError, match=f"for {dimension} dimensions: .* set index.gpu to false"):
         check_gpu(dimension)
-
-
-def test_index_of_1024_dimensions_has_64_bytes_and_finds_its_vectors():
-    vectors = np.random.default_rng(0).normal(size=(400, 1024)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index = VectorIndex.build(vectors, "ivf-pq")
-    assert index.about["code_bytes"] == 64
-    found = index.search(vectors[:20], 5)
-    assert sum(rows[0] == row for row, (rows, _) in enumerate(found)) >= 19
 
 
 @pytest.mark.skipif(

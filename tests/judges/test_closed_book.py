@@ -6,8 +6,8 @@ from pipeline.core.content_cache import ContentCache
 from pipeline.grammars import grammar
 from pipeline.judges.closed_book import ClosedBookAnswer, closed_book_answers
 from pipeline.llm.chat import EngineChat
-from pipeline.llm.scripted_engine import ScriptedEngine
 from tests.graph.character_tokenizer import CharacterTokenizer
+from tests.llm.scripted_engine import ScriptedEngine
 
 TRAJECTORY = (
     "Step 1:\nImportant entity: Ann\nSubquery: Who?\n<Reference>\nEvidence 1: Triplet: a b c\n"
@@ -45,8 +45,6 @@ def test_answers_are_read_from_text_and_from_whole_trajectories(tmp_path: Path):
     assert by_query["x" * 500] == ClosedBookAnswer("", "no answer of the policy: prompt too long")
 
 
-def test_the_prompt_has_a_system_message_only_if_configured(tmp_path: Path):
-    without = answers(tmp_path, more=["Echo?"])["Echo?"]
-    assert without.text == "prompt: user: Echo?\nassistant:"
-    with_system = answers(tmp_path, more=["Echo?"], system="Be brief.")["Echo?"]
-    assert with_system.text == "prompt: system: Be brief.\nuser: Echo?\nassistant:"
+def test_the_prompt_is_the_query_alone(tmp_path: Path):
+    echoed = answers(tmp_path, more=["Echo?"])["Echo?"]
+    assert echoed.text == "prompt: user: Echo?\nassistant:"

@@ -18,7 +18,7 @@ from pipeline.core.errors import ConfigError, EngineError
 from pipeline.core.records import Message
 from pipeline.core.text import visible
 from pipeline.llm.chat import Reply
-from pipeline.llm.endpoint import PROBE, EndpointChat, NoReplyError, read_completion
+from pipeline.llm.endpoint import EndpointChat, NoReplyError, read_completion
 from tests.llm.fake_endpoint import FakeEndpoint, Response, Script, completion, refusal
 from tests.waiting import LIMIT, ending, wait_until
 
@@ -105,9 +105,7 @@ def test_a_rerun_sends_only_missing_prompts_and_equal_prompts_once(tmp_path, ser
     ("settings", "sends_again"),
     [
         ({"temperature": 0.5}, True),
-        ({"extra": {"top_p": 0.9}}, True),
         ({"concurrency": 1, "timeout": 9.0, "retries": 2, "prices": {"prompt": 1}}, False),
-        ({"requests_per_minute": 60_000}, False),
     ],
 )
 def test_the_cache_key_covers_the_settings_that_change_answers(
@@ -118,16 +116,6 @@ def test_the_cache_key_covers_the_settings_that_change_answers(
         with open_chat(tmp_path, server, **changes) as chat:
             ask(chat, "a")
     assert server.request_counts["a"] == (2 if sends_again else 1)
-
-
-def test_prompt_and_raw_reply_are_stored(tmp_path, serve):
-    with open_chat(tmp_path, serve()) as chat:
-        ask(chat, "a")
-        (key,) = [chat.key([Message("user", "a")], 16)]
-        record = json.loads(chat._cache.get([key])[key])
-    assert record["asked"]["messages"] == [{"role": "user", "content": "a"}]
-    assert record["asked"]["model"] == "fake"
-    assert json.loads(record["reply"]["raw"])["usage"]["total_tokens"] == 13
 
 
 @pytest.mark.parametrize(
@@ -154,25 +142,15 @@ def test_the_rate_limit_spaces_all_requests_and_retries(tmp_path, serve):
     assert server.times[-1] - server.times[0] >= 8 * 0.05
 
 
-def test_concurrency_bounds_the_open_requests(tmp_path, serve):
-    server = serve(lambda text, before: Response(body=completion("x"), delay=0.02))
-    with open_chat(tmp_path, server, concurrency=3) as chat:
-        ask(chat, *(str(number) for number in range(12)))
-    assert server.most_at_once == 3
-
-
 @pytest.mark.parametrize(
     ("failure", "fault"),
     [
         (refusal(400, "This model's maximum context length is 4096 tokens."), "prompt too long"),
-        (refusal(400, "prompt is too long: 210000 tokens > 200000"), "prompt too long"),
-        (refusal(400, "x", "context_length_exceeded"), "prompt too long"),
         (refusal(413, "x"), "prompt too long"),
         (refusal(400, "x", "content_filter"), "content filter"),
         (Response(body=completion("half", "content_filter")), "content filter"),
         (Response(body=completion(None, refusal="I cannot")), "content filter"),
         (refusal(500, "this prompt kills me", retry_after="0.01"), "no answer"),
-        (Response(body=completion([{"type": "text"}])), "no answer"),
     ],
     ids=shortly,
 )
@@ -183,16 +161,6 @@ def test_an_error_that_concerns_one_prompt_is_its_fault(tmp_path, serve, failure
     assert (replies["good"].text, replies["good"].fault) == ("fine", None)
     assert (replies["bad"].text, replies["bad"].fault) == ("", fault)
     assert replies["bad"].raw
-
-
-def test_a_rerun_sends_an_unanswered_prompt_again(tmp_path, serve):
-    bad = refusal(500, "x")
-    server = serve(lambda text, before: bad if text == "b" and before < 2 else "x")
-    with open_chat(tmp_path, server, retries=0) as chat:
-        assert ask(chat, "a", "b")["b"].fault == "no answer"
-    with open_chat(tmp_path, server, retries=0) as chat:
-        assert ask(chat, "a", "b")["b"].text == "x"
-    assert server.request_counts == {"a": 1, "b": 3, PROBE[0].content: 1}
 
 
 def test_an_outage_during_the_last_prompts_is_an_error_and_keeps_the_answers(tmp_path, serve):
@@ -217,21 +185,14 @@ def test_an_outage_during_the_last_prompts_is_an_error_and_keeps_the_answers(tmp
     ("failure", "message"),
     [
         (refusal(401, f"bad key {KEY}"), r"HTTP 401: bad key \[key\]\); set FAKE_KEY to a key"),
-        (refusal(403, "not for you"), "set FAKE_KEY to a key that is valid for this model"),
         (refusal(404, "no model fake"), r"correct graph\.endpoint\.base_url .* or graph\.endpoint"),
         (refusal(400, "unknown field seed"), r"field seed\); correct graph\.endpoint \(model"),
-        (refusal(400, ESCAPES), r"HTTP 400: ␛]0;owned␇␛\[2J\\u202egpj\.exe\)"),
         (Response(400, "busy\n" * 10**3), r"HTTP 400: busy busy .{200,300} …\)"),
         (refusal(429, "x", "insufficient_quota", retry_after_ms="1"), "add credit"),
-        (
-            refusal(429, "x", retry_after="4000"),
-            r"HTTP 429: x\); set graph\.endpoint\.requests_per",
-        ),
         (
             Response(302, "", {"location": f"http://example.org/{KEY}"}),
             r"redirects to http://example\.org/\[key\], and redirects are not followed",
         ),
-        (refusal(503, "down", retry_after_ms="1"), "short question: HTTP 503: down; check"),
         (Response(body="<html>" + ESCAPES), r"not a chat completion: '<html>\\x1b.*base_url"),
         (refusal(400, "maximum context length is 8"), "answered none of 6 prompts"),
     ],
@@ -260,10 +221,7 @@ def test_an_error_that_concerns_all_prompts_is_one_sentence_with_the_remedy(
     [
         ("http://127.0.0.1:9/v1", {}, r"All connection attempts failed|refused"),
         ("http://no-such-host.invalid/v1", {}, "check that it runs"),
-        ("http://a..b/v1", {}, "check that it runs"),
-        ("https://{server}/v1", {}, r"\[SSL|check that it runs"),
         ("https://x/v1", {"HTTPS_PROXY": "gopher://x"}, "correct HTTPS_PROXY"),
-        ("https://x/v1", {"SSL_CERT_FILE": "/no/such/file"}, "SSL_CERT_FILE"),
     ],
 )
 def test_an_endpoint_that_cannot_be_reached_is_one_sentence(
@@ -303,15 +261,12 @@ def test_the_key_is_sent_and_never_stored(tmp_path, serve, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [(None, "which is not set"), ("  ", "which is not set"), ("ké\ny", "not allowed in a key")],
+    ("value", "message"), [("  ", "which is not set"), ("ké\ny", "not allowed in a key")]
 )
 def test_an_unusable_key_is_refused_by_the_name_of_its_variable(
     tmp_path, serve, monkeypatch, value, message
 ):
-    monkeypatch.delenv("FAKE_KEY", raising=False)
-    if value is not None:
-        monkeypatch.setenv("FAKE_KEY", value)
+    monkeypatch.setenv("FAKE_KEY", value)
     with (
         open_chat(tmp_path, serve(), api_key_env="FAKE_KEY") as chat,
         pytest.raises(ConfigError, match=f"FAKE_KEY.*{message}"),
@@ -407,14 +362,6 @@ def test_a_ceiling_on_tokens_lets_requests_in_flight_finish(tmp_path, serve):
     assert set(server.request_counts.values()) == {1}
 
 
-def test_a_ceiling_that_the_last_answer_reaches_is_no_error(tmp_path, serve):
-    with open_chat(tmp_path, serve(), token_ceiling=26, concurrency=1) as chat:
-        assert len(ask(chat, *"ab")) == 2
-        assert len(ask(chat, *"ba")) == 2  # from the cache
-        with pytest.raises(EngineError, match="token_ceiling is 26, and 1 prompt is not answered"):
-            ask(chat, "c")
-
-
 def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
     server = serve(lambda text, before: Response(body=completion("x").replace("10", "-10")))
     with (
@@ -424,28 +371,7 @@ def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
         ask(chat, *"abc")
     with open_chat(tmp_path, server) as chat:
         ask(chat, *"abc")
-    assert chat.usage.total() == {
-        "answers": 3, "prompt_tokens": 0, "completion_tokens": 0, "cost": 0.0, "uncounted": 3
-    }  # fmt: skip
     assert set(server.request_counts.values()) == {1}
-
-
-def test_a_ceiling_on_cost_without_prices_is_refused():
-    with pytest.raises(ValueError, match="cost_ceiling needs prices"):
-        Endpoint(base_url="http://localhost/v1", model="m", cost_ceiling=1.0)
-
-
-def test_the_first_answer_of_another_model_is_a_warning(tmp_path, serve, caplog):
-    def script(text: str, before: int) -> Response:
-        model = "fake-2024" if text == "a" else f"cheap-{text}"
-        return Response(body=completion("x").replace('{"id"', f'{{"model": "{model}", "id"'))
-
-    server = serve(script)
-    with open_chat(tmp_path, server, concurrency=1) as chat:
-        ask(chat, *"abc")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"graph.endpoint: {server.url}: model is fake, but cheap-b answered"
-    ]
 
 
 SCALARS = (
@@ -466,7 +392,7 @@ ANYTHING = BODIES | st.binary(max_size=64) | VALUES.map(lambda value: json.dumps
 @given(ANYTHING)
 def test_any_body_is_a_reply_or_a_malformed_reply(body: bytes) -> None:
     try:
-        reply, model = read_completion(body, lambda text: text)
+        reply = read_completion(body, lambda text: text)
     except NoReplyError as error:
         problem = str(error)
         assert visible(problem) == problem
@@ -476,5 +402,3 @@ def test_any_body_is_a_reply_or_a_malformed_reply(body: bytes) -> None:
     reply.raw.encode()
     assert reply.finish in ("stop", "length", "filter")
     assert reply.prompt_tokens >= 0 <= reply.completion_tokens
-    assert reply.counted or not reply.prompt_tokens + reply.completion_tokens
-    assert isinstance(model, str)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.llm.engine_processes import EngineWatch, explain_end
+from pipeline.llm.engine_processes import EngineWatch
 from pipeline.run.process import child_environment
 from tests.llm.marked_processes import left_after, marked
 from tests.llm.small_models import small_model
@@ -98,12 +98,6 @@ def test_a_stage_whose_engine_process_is_killed_ends_with_one_sentence(model: Pa
         "kernel because memory ran out; "
     )
     assert left_after(mark) == {}
-
-
-def test_an_engine_process_that_ends_by_itself_is_reported_with_its_status_and_the_log() -> None:
-    assert explain_end(1) == (
-        "ended with exit status 1; its last messages are in the log of the process that opened it"
-    )
 
 
 def test_the_watch_wakes_a_call_after_another_has_just_got_its_answer() -> None:

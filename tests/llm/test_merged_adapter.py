@@ -1,7 +1,6 @@
 """Merged models: what 16-bit weights keep of an adapter, and how processes share them."""
 
 import fcntl
-import multiprocessing
 import queue
 import threading
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 
 from pipeline.config import EngineConfig
 from pipeline.core.errors import ConfigError
-from pipeline.llm.merge_error import MOST_LOST
-from pipeline.llm.merged_adapter import Served, merge_adapter, remove_unused
+from pipeline.llm.merged_adapter import MOST_LOST, Served, merge_adapter, remove_unused
 from tests.waiting import LIMIT
 
 
@@ -102,32 +100,6 @@ def test_merging_layer_by_layer_gives_what_peft_merges(
             torch.equal(weight, theirs.get_parameter(name))
             for name, weight in ours.named_parameters()
         )
-
-
-def merge_and_report(model: Path, adapter: Path, into: Path, reports) -> None:
-    config = EngineConfig(kind="transformers", dtype="float32")
-    served = Served(config, model, adapter, into)
-    reports.put((str(served.path), served.path.stat().st_ino))
-    served.close()
-
-
-@pytest.mark.slow
-def test_processes_that_serve_one_policy_share_one_merged_model(
-    model: Path, adapter: Path, tmp_path: Path
-) -> None:
-    context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    shards = [
-        context.Process(target=merge_and_report, args=(model, adapter, tmp_path, reports))
-        for _ in range(2)
-    ]
-    for shard in shards:
-        shard.start()
-    found = {reports.get(timeout=LIMIT) for _ in shards}
-    for shard in shards:
-        shard.join()
-    assert len(found) == 1
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
 
 
 def test_shards_that_find_no_merged_model_at_the_same_moment_serve_it_side_by_side(

@@ -17,20 +17,10 @@ def test_a_model_directory_without_weights_names_the_remedy(tmp_path: Path):
         open_engine(CONFIG, tmp_path, adapter=None, seed=0)
 
 
-def test_an_empty_model_directory_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"has no config\.json"):
-        open_engine(CONFIG, tmp_path, adapter=None, seed=0)
-
-
 @pytest.mark.parametrize("name", ["./absent", "/absent/model", "tests/absent"])
 def test_a_missing_path_is_not_resolved_as_a_hub_name(name: str):
-    with pytest.raises(InputError, match="no such"):
-        open_engine(CONFIG, name, adapter=None, seed=0)
-
-
-def test_the_error_names_the_configuration_key_of_the_model():
-    with pytest.raises(InputError, match=r"no such model directory; correct graph\.model"):
-        open_engine(CONFIG, "./absent", adapter=None, seed=0, key="graph.model")
+    with pytest.raises(InputError, match=r"no such .*directory.*; correct graph\.model"):
+        open_engine(CONFIG, name, adapter=None, seed=0, key="graph.model")
 
 
 def test_an_adapter_without_weights_is_refused(tmp_path: Path):

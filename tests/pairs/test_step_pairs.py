@@ -124,5 +124,3 @@ def test_the_stage_adds_step_pairs_and_training_reads_them(tmp_path: Path) -> No
         [1] * len(ask("a")),
         [1] * len(ask("b")),
     )
-    limited = run_stage(tmp_path, trajectories, method="prograph", step_margin=0.1, limit=1)
-    assert [pair.kind for pair in read_records(limited / "pairs.parquet", Pair)] == ["margin"]

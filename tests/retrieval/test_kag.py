@@ -157,18 +157,6 @@ def test_chunk_goes_before_a_triplet_of_equal_mass():
     assert [(node.kind, node.mass) for node in ranking] == [("chunk", 0.0), ("triplet", 0.0)]
 
 
-def test_selected_are_the_best_k_f_of_both_kinds():
-    chunks = [chunk(f"c{n}", score=float(n)) for n in range(5)]
-    triplets = [triplet(f"t{n}", "x", f"y{n}", "c4", 1.0) for n in range(10)]
-    ranking, selected = rank("q", ["x"], chunks, triplets, top_k=3)
-    assert len(ranking) == 15
-    assert selected == [node.id for node in ranking[:3]]
-
-
-def test_no_candidates_give_an_empty_ranking():
-    assert rank("q", ["a"], [], []) == ([], [])
-
-
 def test_repeated_id_raises_input_error():
     with pytest.raises(InputError, match="chunk id 'c' is repeated"):
         rank("q", [], [chunk("c"), chunk("c")], [])

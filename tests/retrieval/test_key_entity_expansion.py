@@ -16,8 +16,3 @@ def test_mentions_replace_the_question_as_key_entity():
 def test_key_entities_of_the_policy_come_first():
     expanded = NAMES.extend(Query(QUESTION, ("the director", "California")))
     assert expanded.entities == ("the director", "California", "Malibu Express (film)")
-
-
-def test_query_without_mentions_is_unchanged():
-    query = Query("Who was it?", ("Who was it?",))
-    assert NAMES.extend(query) is query

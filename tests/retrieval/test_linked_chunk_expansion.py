@@ -47,11 +47,6 @@ def test_nearest_linked_chunks_are_kept():
     assert ids(results) == [["b-0"]]
 
 
-def test_query_without_links_gets_no_chunks():
-    assert linked().retrieve([Query("who sings")], [[]], [set()]) == [[]]
-    assert linked().retrieve([], [], []) == []
-
-
 def test_linked_chunks_have_the_rerankers_scores():
     chunk = linked().retrieve([Query("bruno")], [[TRIPLET]], [{"a-0"}])[0][0]
     encoder = BagOfWords()

@@ -19,7 +19,6 @@ from pipeline.retrieval.remote.client import RemoteRetriever
 from pipeline.retrieval.remote.server import bind_socket
 from pipeline.retrieval.remote.wire import (
     HEADER,
-    MAX_ENTITIES,
     MAX_QUERIES,
     MAX_TEXT,
     decode_answers,
@@ -89,22 +88,13 @@ def test_request_and_answer_are_plain_json_lists(address):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("", "Invalid JSON"),
         ("[" * 100_000, "Invalid JSON"),
-        (b'[{"subquery": "\xff"}]', "Invalid JSON"),
         ('{"subquery": "who?"}', "queries: Input should be a valid array"),
         ('[{"subquery": "who?"}, {"entities": []}]', "queries[1].subquery: Field required"),
         ('[{"subquery": ""}]', "queries[0].subquery: String should have at least 1 character"),
-        ('[{"subquery": 7}]', "queries[0].subquery: Input should be a valid string"),
-        ('[{"subquery": "q", "entities": "Ada"}]', "queries[0].entities: Input should be a valid"),
-        ('[{"subquery": "q", "entities": [null]}]', "queries[0].entities[0]: Input should be a"),
         ('[{"subquery": "q", "k": 3}]', "queries[0].k: Extra inputs are not permitted"),
         (json.dumps([{"subquery": "q"}] * (MAX_QUERIES + 1)), "at most 256 items"),
         (json.dumps([{"subquery": "q" * (MAX_TEXT + 1)}]), "at most 20000 characters"),
-        (
-            json.dumps([{"subquery": "q", "entities": ["e"] * (MAX_ENTITIES + 1)}]),
-            "queries[0].entities: Tuple should have at most 256 items",
-        ),
         (iter([b"[]"]), "expected a Content-Length of at most 16,777,216 bytes; send fewer"),
     ],
 )
@@ -113,16 +103,6 @@ def test_malformed_request_gets_status_422_and_a_reason(address, body, words):
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
     assert answer.headers[HEADER] == IDENTITY.fingerprint
-
-
-def test_health_reports_identity_sizes_and_counts():
-    with served(FakeRetriever()) as running:
-        posted(running.url, '[{"subquery": "who?"}, {"subquery": "who?"}]')
-        about = httpx.get(f"{running.url}/health", trust_env=False).json()
-    assert about["fingerprint"] == IDENTITY.fingerprint
-    assert about["identity"]["index"] == "index-1"
-    assert about["rows"] == {"chunks": 2}
-    assert about["served"] == {"requests": 1, "queries": 2, "retrieved": 1, "batches": 1}
 
 
 def test_concurrent_requests_are_batched_and_deduplicated():
@@ -164,25 +144,25 @@ def test_the_client_divides_what_exceeds_the_limit_of_a_request():
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "127.0.0.1@evil.example",
-     "localhost.", "[", "[::1", "::1", "]", ":", "127.0.0.1:x"],
+    ["evil.example:8765", "127.0.0.1.evil.example", "127.0.0.1@evil.example", "localhost.", "[::1",
+     ":", "127.0.0.1:x"],
 )  # fmt: skip
-@pytest.mark.parametrize("path", ["/retrieve", "/health"])
-def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, host, path):
+def test_a_name_that_a_page_of_another_site_may_have_chosen_is_refused(address, host):
     """DNS rebinding: a page reaches the service by a name that its site points at 127.0.0.1."""
-    sent = {"content": '[{"subquery": "who?"}]'} if path == "/retrieve" else {}
-    answer = httpx.request(
-        "POST" if sent else "GET",
-        f"{address}{path}",
-        headers={"host": host},
-        trust_env=False,
-        timeout=LIMIT,
-        **sent,
-    )
-    assert answer.status_code == 421
-    assert "--allow-host" in answer.json()["detail"]
-    assert "who?" not in answer.text
-    assert "identity" not in answer.text
+    answers = [
+        httpx.get(f"{address}/health", headers={"host": host}, trust_env=False),
+        httpx.post(
+            f"{address}/retrieve",
+            content='[{"subquery": "who?"}]',
+            headers={"host": host},
+            trust_env=False,
+        ),
+    ]
+    for answer in answers:
+        assert answer.status_code == 421
+        assert "--allow-host" in answer.json()["detail"]
+        assert "who?" not in answer.text
+        assert "identity" not in answer.text
 
 
 @pytest.mark.parametrize(
@@ -213,18 +193,6 @@ def test_failing_query_fails_only_its_own_request():
         assert not isinstance(caught.value, RetrievalUnavailable)  # the stage goes on
         for client in clients:
             client.close()
-
-
-def test_internal_error_of_the_service_raises_retrieval_unavailable():
-    class Broken(FakeRetriever):
-        def retrieve(self, queries):
-            raise ZeroDivisionError
-
-    with served(Broken()) as running:
-        client = RemoteRetriever(running.url, IDENTITY)
-        with pytest.raises(RetrievalUnavailable, match="status 500 without the header"):
-            client.retrieve([WHO])
-        client.close()
 
 
 def test_missing_service_raises_retrieval_unavailable_with_the_start_command():
@@ -267,12 +235,9 @@ ITEM_JSON = '[[{"kind": "chunk", "id": "c", "title": "t", "text": "x", "score": 
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (307, "", "status 307, expected 200"),
         (421, '{"detail": "the host"}', r"status 421, expected 200 \(the host\)"),
         (200, ITEM_JSON % "NaN", r"answers\[0\]\[0\].score: Input should be a finite"),
-        (200, ITEM_JSON.replace("chunk", "page") % 1, "kind: Input should be"),
         (200, "[[], []]", "2 answers for 1 queries"),
-        (200, "<html>", "Invalid JSON"),
         (422, '{"detail": "\\u001b[2J\\u202e' + "a" * 999 + '"}', r"␛\[2J\\u202ea+ …$"),
         (500, "[" * 1000, "status 500$"),
         (503, "", "no answer for 0.2 s .*503"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.config import Retrieval
 from pipeline.core.columns import Columns
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Chunk
@@ -66,17 +65,3 @@ def test_rerankers_best_five_of_twenty_candidates_are_returned(chunks: Columns) 
     assert pairs == [("low", f"Title {n} text {n}") for n in range(20)] + [
         ("high", f"Title {n} text {n}") for n in range(29, 9, -1)
     ]
-
-
-def test_num_candidates_and_top_k_are_respected(chunks: Columns) -> None:
-    reranker = ReversingReranker()
-    [results] = retrieval(chunks, reranker, num_candidates=4, top_k=3).retrieve(["low"])
-    assert [chunk.id for chunk in results] == ["c2", "c3", "c0"]
-    assert len(reranker.calls[0]) == 4
-    [all_chunks] = retrieval(chunks, reranker, num_candidates=100, top_k=100).retrieve(["high"])
-    assert len(all_chunks) == COUNT
-
-
-def test_default_sizes_are_those_of_the_paper() -> None:
-    settings = Retrieval.model_validate({"reranker": {}})
-    assert (settings.num_candidate_chunks, settings.chunks) == (20, 5)

@@ -15,12 +15,12 @@ from pipeline.core.errors import RetrievalError, StoreError
 from pipeline.core.records import ContextItem, Question, Trajectory
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import mismatch
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.rewards.progress import ValueEstimator
 from pipeline.rollout.partial import PartialTrajectory
 from pipeline.rollout.policy import RolloutSettings
 from pipeline.rollout.sampler import continue_trajectories
 from pipeline.rollout.turns import before_turn, turns_of
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
 

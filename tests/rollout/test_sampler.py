@@ -8,9 +8,9 @@ from pipeline.core.errors import RetrievalError, RetrievalUnavailable
 from pipeline.core.records import ContextItem, Question
 from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import mismatch
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.retrieval.base import Query
 from pipeline.rollout.sampler import MOST_CHARACTERS
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.llm.small_models import small_tokenizer
 from tests.rollout.rolled_out import rolled_out
 from tests.waiting import LIMIT

@@ -41,13 +41,12 @@ def hop(number: int, answer: str = "Ann Lee") -> Hop:
 SUPPORT = [Triplet("t", "Emma 1", "was directed by", "Ann Lee", "c1")]
 
 
-def known_facts(hops, answers, search_share=0.0, num_closed_book=0, system=None):
+def known_facts(hops, answers, search_share=0.0, num_closed_book=0):
     return select_known_facts(
         hops,
         answers,
         search_share=search_share,
         num_closed_book=num_closed_book,
-        system=system,
         seed=0,
     )
 
@@ -87,12 +86,12 @@ def test_hops_that_the_base_model_answers_exactly_become_steps_from_memory():
 def test_closed_book_examples_keep_the_base_models_answers(count, right, wrong):
     hops = [hop(number) for number in range(40)]
     answers = {h.question: "Ann Lee" if h.number % 2 else "I do not know." for h in hops}
-    examples = known_facts(hops, answers, num_closed_book=count, system="Be brief.").closed_book
+    examples = known_facts(hops, answers, num_closed_book=count).closed_book
     counts = Counter(example.completion for example in examples)
     assert (counts["Ann Lee"], counts["I do not know."]) == (right, wrong)
     for example in examples:
-        assert [message.role for message in example.prompt] == ["system", "user"]
-        assert answers[example.prompt[1].content] == example.completion
+        assert [message.role for message in example.prompt] == ["user"]
+        assert answers[example.prompt[0].content] == example.completion
         assert example.spans == [(0, len(example.completion), "model")]
 
 

@@ -14,12 +14,12 @@ from pipeline.core.errors import JudgeError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Step, Trajectory
 from pipeline.llm.replies import REPLIES
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
 from pipeline.stages import judge
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.judges.known_judges import trajectory
 from tests.llm.fake_endpoint import FakeEndpoint
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
 
 NAMES = ["Ann", "Bo", "Cy", "Di", "Ed", "Flo", "Gus"]
@@ -74,7 +74,7 @@ def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContex
         "rewards": {"kind": "hiprag"},
         "judges": {
             "over": over,
-            "under": {"backend": "openai", "endpoint": endpoint, "tries": 2},
+            "under": {"backend": "openai", "endpoint": endpoint},
             **settings,
         },
         "sft_data": {"sizes": {1: 1}},

@@ -11,11 +11,11 @@ import pytest
 
 from pipeline import config
 from pipeline.core.errors import InputError
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.divided import content, run_divided, run_shard, run_whole
 from tests.stages.question_stages import run_questions
 

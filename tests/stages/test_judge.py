@@ -124,8 +124,8 @@ def task(workspace: Path, model: Path, server: FakeEndpoint, **settings: object)
     endpoint = {"base_url": server.url, "model": "judge-1", "retries": 0}
     engine = {"kind": "transformers", "dtype": "float32", "max_model_len": 512}
     judges = {
-        "over": {"backend": "openai", "endpoint": endpoint, "tries": 1},
-        "under": {"backend": "vllm", "model": str(model), "engine": engine, "max_tokens": 8},
+        "over": {"backend": "openai", "endpoint": endpoint},
+        "under": {"backend": "vllm", "model": str(model), "engine": engine},
         "unknown_ceiling": 0.5,
         **settings,
     }

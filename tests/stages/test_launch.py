@@ -245,7 +245,7 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     """Torch counts one device, and trains on the CPU all the same, as CUDA is missing."""
     import torch
 
-    sft = {"device": "auto", "per_device_batch_size": 1, "epochs": 2}
+    sft = {"per_device_batch_size": 1, "epochs": 2}
     alone = run.context("sft", "of-one-process", sft=sft)
     run_sft(alone)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -264,10 +264,10 @@ def test_a_single_process_sees_one_gpu(run: Run, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    two = run.context("sft", "both", sft={"device": "auto", "processes": 2})
+    two = run.context("sft", "both", sft={"processes": 2})
     assert with_processes(two, "sft") is two
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,5"
-    with_processes(run.context("sft", "first", sft={"device": "auto"}), "sft")
+    with_processes(run.context("sft", "first"), "sft")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
 
 

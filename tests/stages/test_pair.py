@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,19 +119,6 @@ def test_the_funnel_counts_every_trajectory_by_data_set(tmp_path: Path) -> None:
     }
 
 
-def test_a_limit_draws_the_same_pairs_every_time(tmp_path: Path) -> None:
-    trajectories = [scored(q, s, good=s == 1) for q in range(20) for s in range(2)]
-    first = run_stage(tmp_path, trajectories, limit=5)
-    drawn = [pair.question_id for pair in read_records(first / "pairs.parquet", Pair)]
-    assert len(drawn) == 5
-    assert drawn != [f"q{number}" for number in range(5)]
-    again = run_stage(tmp_path, trajectories, limit=5)
-    assert [pair.question_id for pair in read_records(again / "pairs.parquet", Pair)] == drawn
-    counts = json.loads((again / "funnel.json").read_text())
-    assert counts["bins"]["over-limit"] == 30
-    assert sum(counts["bins"].values()) == 40
-
-
 def test_the_directory_loads_with_datasets(tmp_path: Path) -> None:
     import datasets
 
@@ -201,14 +187,3 @@ def test_without_usable_trajectories_there_are_no_pairs(
     assert read_records(output / "pairs.parquet", Pair) == []
     counts = json.loads((output / "funnel.json").read_text())
     assert sum(counts["bins"].values()) == len(trajectories) == counts["bins"]["retrieval-error"]
-
-
-def test_a_limit_keeps_the_pairs_that_were_drawn_before_the_stage_read_in_passes(
-    tmp_path: Path,
-) -> None:
-    """Seed "7:2", 5 of 20 pairs: the draw decides which rows of a finished run are kept."""
-    trajectories = [scored(q, s, good=s == 1) for q in range(20) for s in range(2)]
-    output = run_stage(tmp_path, trajectories, limit=5)
-    numbers = sorted(random.Random("7:2").sample(range(20), 5))
-    drawn = [pair.question_id for pair in read_records(output / "pairs.parquet", Pair)]
-    assert drawn == [f"q{number}" for number in numbers]

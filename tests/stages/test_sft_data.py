@@ -17,13 +17,13 @@ from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
 from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite, select_supporting
 from pipeline.sft_data.steps import Hop
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.question_stages import run_questions
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -20,11 +20,11 @@ from pipeline.core.records import Pair, Question
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import Facts
 from pipeline.graph.tables import write_hyperedges
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.run.context import StageContext
 from pipeline.stages import evaluate, pair, sample, score
 from pipeline.stages.files.training_data import TRAINING, encode_pair_data
 from pipeline.training.lineage import Lineage
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.divided import content, in_directory, run_divided, run_whole
 from tests.training.tiny_policy import byte_tokenizer, write_base
 

@@ -203,7 +203,7 @@ class _Numbers(Counting, DivisibleTask):
 
     @property
     def own_shards(self):
-        return self.settings.index.shards
+        return self.settings.sampling.shards
 
     def upstream(self):
         return {"first": self.clone(First)}

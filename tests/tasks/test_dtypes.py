@@ -42,9 +42,10 @@ def test_gpus_take_bfloat16_and_time_nothing(tmp_path: Path) -> None:
     assert resolve_dtypes(settings, gpus=True, seconds=untimed).dtypes == dict.fromkeys(
         AUTO, "bfloat16"
     )
-    on_cpu = load("embedded", (f"runs_dir={tmp_path}", "sft.device=cpu"))
-    mixed = resolve_dtypes(on_cpu, gpus=True, seconds=timer(1, 2))
-    assert [mixed.dtypes[name] for name in AUTO] == ["bfloat16", "float32", "bfloat16"]
+    on_cpu = load("embedded", (f"runs_dir={tmp_path}", "index.embedder.device=cpu"))
+    mixed = resolve_dtypes(on_cpu, gpus=True, seconds=timer(1, 2)).dtypes
+    assert {mixed[name] for name in AUTO if name != "index.embedder.dtype"} == {"bfloat16"}
+    assert mixed["index.embedder.dtype"] == "float32"
 
 
 def test_a_type_that_is_set_is_not_timed(tmp_path: Path) -> None:
@@ -55,10 +56,10 @@ def test_a_type_that_is_set_is_not_timed(tmp_path: Path) -> None:
     assert not found.dtypes
 
 
-def test_auto_of_a_round_has_the_device_of_the_runs_block(tmp_path: Path) -> None:
-    own = ("dpo.device=cpu", "dpo.dtype=float32", "per_round.2.dpo.dtype=auto")
+def test_auto_of_a_round_is_resolved_too(tmp_path: Path) -> None:
+    own = ("dpo.dtype=float32", "per_round.2.dpo.dtype=auto")
     settings = load("embedded", (f"runs_dir={tmp_path}", *own))
-    found = resolve_dtypes(settings, gpus=True, seconds=timer(2, 1)).settings
+    found = resolve_dtypes(settings, gpus=False, seconds=timer(2, 1)).settings
     assert [found.of_round(n).dpo.dtype for n in (1, 2)] == ["float32", "bfloat16"]
 
 

@@ -41,7 +41,6 @@ def overrides(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t
         model,
         512,
         "sampling.max_total_tokens=256",
-        "evaluation.bootstrap=10",
         "rounds=2",
         "shards=1",
     )
@@ -83,7 +82,7 @@ def test_an_evaluation_runs_once_for_a_policy_and_questions_of_the_same_content(
     shutil.copytree(policy(run, 0).directory / "adapter", copy)
     lines = tmp_path / "same.jsonl"
     lines.write_text("".join(json.dumps(asdict(question)) + "\n" for question in QUESTIONS[:2]))
-    other = task_for("evaluate", "embedded", (*run.overrides, "evaluation.bootstrap=20"))
+    other = task_for("evaluate", "embedded", (*run.overrides, "pairs.margin=0.2"))
     again = evaluate(other, [str(copy), "embedded:sft"], QuestionChoice(lines))
     assert set(again.directories.values()) == {done.directories["sft"]}
     assert [row["policy"] for row in again.rows if row["dataset"] == "all"] == [

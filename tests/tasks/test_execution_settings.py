@@ -146,13 +146,15 @@ def test_the_manifest_records_only_what_the_stage_reads(workspace) -> None:
     assert {"sampling.in_flight", "engine.max_num_seqs", "workers"} < names
     assert "index.embedder.batch_size" not in names
     assert "sampling.samples" not in names
-    assert "judges.shards" not in set(select_execution(settings, ("judges", "evaluation.judges")))
 
 
 @pytest.mark.parametrize(
     ("override", "rerun"),
     [
-        ("evaluation.bootstrap=2000", {"evaluate", "report"}),
+        (
+            "evaluation.split=validation",
+            {"evaluate", "report", *(f"evaluate-policy-{number}" for number in range(4))},
+        ),
         ("rewards.hiprag.process=0.3", set()),
     ],
 )

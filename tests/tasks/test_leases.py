@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.core.devices import allotted, identity, listed, usable
 from pipeline.core.errors import ConfigError
+from pipeline.core.gpus import allotted, identity, listed, usable
 from tasks.execution.leases import LOCK_DIR, Capacity, Lease, Request, held
 from tasks.run import run
 from tests.tasks.counting_tasks import ROOT, task

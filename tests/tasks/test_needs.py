@@ -56,7 +56,7 @@ def test_other_settings_ask_for_other_devices():
     prograph = asked("prograph-qwen2.5-3b", "engine.tensor_parallel_size=2")
     assert prograph["score"].gpus == prograph["sample"].gpus == 2
     assert prograph["train"] == Needs(4, 4, "grpo.processes")
-    on_cpu = ("index.embedder.device=cpu", "sft.device=cpu", "sft.processes=2")
+    on_cpu = ("index.embedder.device=cpu", "sft.processes=2")
     embedded = asked("embedded", *on_cpu, "engine.kind=scripted")
     assert embedded["sample"].gpus == embedded["index"].gpus == embedded["score"].gpus == 0
     assert embedded["sft"].threads == 2  # one for each training process
@@ -80,8 +80,6 @@ def test_training_asks_for_the_gpus_that_there_are():
     assert needs(sft) == Needs(2, 2, "sft.processes")
     assert needs(sft, 1) == Needs(1, 1, "sft.processes")
     assert needs(sft, 0) == Needs(0, 2, "sft.processes")  # two processes on the CPU
-    on_cuda = task_for("sft", "embedded", ("sft.device=cuda",))
-    assert needs(on_cuda, 1).gpus == 2
 
 
 def test_training_of_a_run_with_fewer_gpus_than_processes_is_not_refused():
@@ -91,11 +89,6 @@ def test_training_of_a_run_with_fewer_gpus_than_processes_is_not_refused():
     check_needs(tasks, capacity)
     (sft,) = [task for task in tasks if task.stage == "sft"]
     assert asked_of(sft, capacity) == Needs(2, 2, "sft.processes")
-    on_cuda = task_for("sft", "hiprag-qwen2.5-3b", ("gpus=3", "sft.device=cuda"))
-    with pytest.raises(
-        ConfigError, match=r"sft\.processes is 4, and gpus is 3, so stage sft would"
-    ):
-        check_needs([on_cuda], capacity)
 
 
 def test_training_on_two_machines_has_the_gpus_of_both():

@@ -14,7 +14,7 @@ WORKED = ["work 0", "work 1", "work 2"]
 
 
 def numbers(workspace, *overrides):
-    return task(Numbers, workspace, "index.shards=3", *overrides)
+    return task(Numbers, workspace, "sampling.shards=3", *overrides)
 
 
 def states(stage):
@@ -52,7 +52,7 @@ def test_status_shows_the_shards_of_a_stage_also_when_it_is_complete(workspace):
     assert states(task(Numbers, workspace)) == {"first": "done", "numbers": "done"}  # not divided
 
 
-@pytest.mark.parametrize("other", ["index.shards=2", "index.shards=1", "shards=5"])
+@pytest.mark.parametrize("other", ["sampling.shards=2", "sampling.shards=1", "shards=5"])
 def test_a_complete_stage_stays_complete_under_another_number_of_shards(workspace, other):
     run(numbers(workspace))
     before = executions(workspace)
@@ -70,7 +70,7 @@ def leave_unfinished(stage, workspace) -> None:
 
 @pytest.mark.parametrize(
     ("other", "words"),
-    [("index.shards=2", "in 2 shards now"), ("index.shards=1", "undivided now")],
+    [("sampling.shards=2", "in 2 shards now"), ("sampling.shards=1", "undivided now")],
 )
 def test_work_of_another_number_of_shards_is_told(
     workspace, capsys, other: str, words: str
@@ -85,8 +85,8 @@ def test_work_of_another_number_of_shards_is_told(
         in told
     )
     assert "set its number of shards to 3 to continue" in told
-    run(numbers(workspace, "index.shards=2"), force=True)
-    assert list(unused_work(walk(numbers(workspace, "index.shards=5")))) == []  # it is complete
+    run(numbers(workspace, "sampling.shards=2"), force=True)
+    assert list(unused_work(walk(numbers(workspace, "sampling.shards=5")))) == []  # it is complete
 
 
 def test_checkpoints_of_an_undivided_stage_are_told_when_it_is_divided(workspace) -> None:
@@ -105,12 +105,12 @@ def test_checkpoints_of_an_undivided_stage_are_told_when_it_is_divided(workspace
 
 def test_work_of_other_settings_is_not_told(workspace) -> None:
     leave_unfinished(numbers(workspace, "retrieval.top_k=9"), workspace)
-    assert list(unused_work(walk(numbers(workspace, "index.shards=2")))) == []
+    assert list(unused_work(walk(numbers(workspace, "sampling.shards=2")))) == []
 
 
 def test_the_number_of_the_run_is_that_of_blocks_without_their_own(workspace):
     assert task(Numbers, workspace, "shards=4").shard_count == 4
-    assert task(Numbers, workspace, "shards=4", "index.shards=2").shard_count == 2
+    assert task(Numbers, workspace, "shards=4", "sampling.shards=2").shard_count == 2
     assert task(Numbers, workspace).shard_count == 1
 
 

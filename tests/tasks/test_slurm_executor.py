@@ -144,8 +144,8 @@ def test_a_busy_stage_names_the_job_that_runs_it(workspace) -> None:
 
 def request(**settings: Any) -> Request:
     block = {
-        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory": 64.0, "memory_per_cpu": None,
-        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"], "requeues": 2,
+        "cluster": "slurm", "partition": "gpu", "account": "lab", "time": 90, "memory_per_cpu": 6.5,
+        "extra": ["--qos=high", "--exclusive"], "srun_args": ["--mpi=pmi2"],
     }  # fmt: skip
     execution = {"slurm": block | settings, "threads_per_gpu": 8, "threads_without_gpu": 16}
     return Request(
@@ -164,28 +164,16 @@ def sbatch(asked: Request) -> str:
         names.get(name, name.removeprefix("slurm_")): value  # type: ignore[call-overload]
         for name, value in given.items()
     }
-    if "mem" in values:
-        values["mem"] = f"{values['mem']:.0f}GB"
     return str(_make_sbatch_string(command="stage", folder="/shared/jobs", **values))
 
 
 def test_the_needs_of_a_stage_are_directives() -> None:
     text = sbatch(request())
     for directive in (
-        "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem=64GB", "nodes=1",
+        "job-name=steep-train-1", "partition=gpu", "account=lab", "time=90", "mem-per-cpu=6656M", "nodes=1",
         "ntasks-per-node=1", "gpus-per-node=4", "cpus-per-task=32", "qos=high", "exclusive", "requeue",
     ):  # fmt: skip
         assert f"#SBATCH --{directive}\n" in text, text
-
-
-def test_memory_is_asked_for_each_node_or_each_cpu() -> None:
-    text = sbatch(request(memory=None, memory_per_cpu=6.5))
-    assert "#SBATCH --mem-per-cpu=6656M\n" in text
-    assert "--mem=" not in text
-    assert "--mem" not in sbatch(request(memory=None))
-    both = sbatch(request(memory=9.0, memory_per_cpu=6.0))  # of which Slurm takes one
-    assert "--mem=9GB" in both
-    assert "--mem-per-cpu" not in both
 
 
 def test_submitit_takes_all_parameters(tmp_path, monkeypatch) -> None:
@@ -193,7 +181,7 @@ def test_submitit_takes_all_parameters(tmp_path, monkeypatch) -> None:
     (tmp_path / "srun").write_text("#!/bin/sh\n")
     (tmp_path / "srun").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
-    asked = request(memory=None, memory_per_cpu=6.0)
+    asked = request(memory_per_cpu=6.0)
     asked = replace(asked, folder=str(tmp_path / "jobs"))
     parameters = slurm.executor(asked)._executor.parameters
     assert parameters["mem_per_cpu"] == "6144M"
@@ -405,7 +393,7 @@ def test_squeue_tells_the_state_of_a_job_without_accounting(
     [
         ("GONE", "run the command again"),
         ("TIMEOUT", "raise execution.slurm.time"),
-        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu or memory, or lower dpo.x"),
+        ("OUT_OF_MEMORY", "raise execution.slurm.memory_per_cpu, or lower dpo.x"),
     ],
 )
 def test_a_job_that_cannot_start_says_why_and_a_job_without_a_result_ends_the_stage(

@@ -30,7 +30,7 @@ from tests.training.tiny_policy import Run, byte_tokenizer, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
-CPU = {"dtype": "float32", "device": "cpu", "learning_rate": 1e-2}
+CPU = {"dtype": "float32", "learning_rate": 1e-2}
 ASK, KNOWLEDGE = "<think>a</think><query>b</query>", "\n<knowledge>\nc\n</knowledge>\n"
 ANSWER = "<think>d</think><answer>e</answer>"
 

@@ -80,7 +80,7 @@ def test_a_single_process_loads_the_base_onto_the_first_gpu(
 def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: list[int]) -> None:
     import torch
 
-    load_base(Path("base"), settings(device="cpu", dtype="float32"), "sft")
+    load_base(Path("base"), settings(dtype="float32"), "sft")
     assert recorder.calls == [{"dtype": torch.float32, "trust_remote_code": False}]
     assert devices == []
 
@@ -90,7 +90,7 @@ def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_
     import torch
     from transformers import Trainer, TrainingArguments
 
-    model = new_adapter(load_base(base, settings(device="cpu"), "sft"), Lora(), 0)
+    model = new_adapter(load_base(base, settings(), "sft"), Lora(), 0)
     arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=2, use_cpu=True)
     arguments._n_gpu = 8  # what transformers sets on a machine with eight GPUs
     trainer: Any = sorted_steps(Trainer, [3, 4], settings(), 0)(model=model, args=arguments)

@@ -27,7 +27,7 @@ from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
-    "dtype": "float32", "device": "cpu", "learning_rate": 1e-3, "batch_size": 4, "epochs": 2,
+    "dtype": "float32", "learning_rate": 1e-3, "batch_size": 4, "epochs": 2,
     "weight_decay": 0.0,
 }  # fmt: skip
 BOUND = 1e-5

@@ -39,7 +39,7 @@ from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
-CPU = {"dtype": "float32", "device": "cpu", "learning_rate": 1e-2}
+CPU = {"dtype": "float32", "learning_rate": 1e-2}
 
 
 @pytest.fixture(scope="module")

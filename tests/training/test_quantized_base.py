@@ -32,10 +32,7 @@ from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COMMON: dict[str, Any] = {
     "dtype": "bfloat16",
-    "device": "cpu",
     "learning_rate": 1e-5,
-    "warmup_ratio": 0.0,
-    "scheduler": "constant",
     "batch_size": 2,
     "per_device_batch_size": 2,
 }

@@ -12,12 +12,12 @@ from pipeline.core.records import ContextItem, Pair, Question, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.grammars import grammar
 from pipeline.grammars.tokens import control_tokens
-from pipeline.llm.scripted_engine import ScriptedEngine
 from pipeline.methods.tearag import knowledge_scorer
 from pipeline.stages.pair import run as pair_stage
 from pipeline.stages.score import with_rewards
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.encode import encode_pairs
+from tests.llm.scripted_engine import ScriptedEngine
 from tests.rollout.rolled_out import rolled_out
 from tests.training.tiny_policy import Run, byte_tokenizer, write_base
 

@@ -61,7 +61,6 @@ def test_the_loss_of_a_step_is_the_mean_over_its_model_written_tokens(tmp_path, 
     base = write_unigram(tmp_path / "base")
     settings = Sft(
         learning_rate=1e-9, batch_size=2, per_device_batch_size=per_device, dtype="float32",
-        device="cpu",
     )  # fmt: skip
     observed = sft_example("abxyza", [(0, 2, "model"), (2, 5, "observation"), (5, 6, "model")])
     examples = encode_sft(byte_tokenizer(), [observed, sft_example("b", [(0, 1, "model")])])

@@ -89,7 +89,7 @@ def test_grpo_over_a_divided_base_is_grpo_over_the_whole_one(run: Run) -> None:
     (run.root / "score").mkdir()
     scored = [sampled(str(number), steps(number, 1)) for number in range(4)]
     write_parquet(run.root / "score" / "trajectories.parquet", scored, Trajectory)
-    common = {"dtype": "float32", "device": "cpu", "batch_size": 2, "epochs": 2, "beta": 0.1}
+    common = {"dtype": "float32", "batch_size": 2, "epochs": 2, "beta": 0.1}
     contexts = [
         run.context(
             "train", f"grpo-{number}", lora={"dropout": 0.0}, grammar="prograph", objective="grpo",

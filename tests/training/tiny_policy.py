@@ -111,7 +111,7 @@ class Run:
 
         ``blocks`` update configuration blocks; a value that is not a dictionary replaces the setting.
         """
-        common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32", "device": "cpu"}
+        common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32"}
         values: dict[str, Any] = {
             "name": "t",
             "data": {},

@@ -238,9 +238,13 @@ def _only_dataset(record: Mapping[str, Any], *, table: bool) -> str | None:
         return "2wiki" if "evidences" in fields else "hotpotqa" if "level" in fields else None
     if "possible_answers" in fields:
         return "popqa"
+    if "ctxs" in fields:
+        return "nq"
     answer = record.get("answer", record.get("Answer"))
     if isinstance(answer, Mapping):
         return "triviaqa"
     if table and {"Question", "Answer"} <= fields:
         return "bamboogle"
-    return "nq" if isinstance(answer, list) and "question" in fields else None
+    if isinstance(answer, list):
+        return "nq" if "question" in fields else None
+    return "2wiki" if "evidence" in fields else None

@@ -19,29 +19,6 @@ from pipeline.core.records import Question
 from pipeline.corpus.questions import multihop, shared, single
 from pipeline.corpus.raw_records import Document, RawRecord
 
-_DATASET_OF_FIELD = {
-    "question_decomposition": "musique",
-    "evidences": "2wiki",
-    "supporting_facts": "hotpotqa",
-    "ctxs": "nq",
-    "possible_answers": "popqa",
-    "question_id": "questions",
-    "golden_context": "musique",  # the shape is the same for all data sets
-    "evidence": "2wiki",  # records without supporting facts; the others match a field above
-}
-
-
-def guess_dataset(row: RawRecord) -> str:
-    """The data set whose fields the record has.
-
-    Raises InputError when the fields match no data set with gold passages.
-    """
-    for field, dataset in _DATASET_OF_FIELD.items():
-        if field in row.value:
-            return dataset
-    problem = f"the fields {row.fields()} match no data set with gold passages; give --dataset"
-    raise row.error(problem)
-
 
 def gold_passages(row: RawRecord, question: Question) -> list[Document]:
     """The distinct gold passages of a record, in its order; empty when it has none."""

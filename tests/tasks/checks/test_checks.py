@@ -84,7 +84,7 @@ def test_stages_without_a_model_run_without_a_gpu() -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["index.gpu=true", "sft.quantization=4bit", "index.embedder.device=cuda", "dpo.device=cuda"],
+    ["index.gpu=true", "sft.quantization=4bit", "index.embedder.device=cuda"],
 )
 def test_single_settings_need_a_gpu(override: str) -> None:
     run = opening("embedded", GPU_STAGES, override)
@@ -99,14 +99,6 @@ def test_fewer_gpus_than_the_configuration_uses_are_a_fault() -> None:
     assert any(fault.startswith("gpus is 8, and this machine has 4") for fault in faults)
     assert any(fault.startswith("sft_data.engine.tensor_parallel_size is 8") for fault in faults)
     assert not list(device_faults(*run, gpus(8)))
-
-
-def test_more_training_processes_than_gpus_are_a_fault() -> None:
-    run = opening("hiprag-qwen2.5-3b", ["train"], "dpo.processes=8", "dpo.device=cuda")
-    (fault,) = device_faults(*run, gpus(8))
-    assert fault.startswith("dpo.processes is 8, and gpus is 4")
-    (fault,) = device_faults(*opening("embedded", ["sft"], "sft.device=cuda"), gpus(1))
-    assert fault.startswith("sft.device is cuda, and this machine has 1")
 
 
 @pytest.mark.parametrize(
@@ -132,11 +124,6 @@ def test_training_on_several_machines_is_checked_for_each_of_them() -> None:
     assert not list(device_faults(*training(), gpus(8)))
     (fault,) = device_faults(*training("dpo.processes=18"), gpus(8))
     assert fault.startswith("dpo.processes is 18 over 2 machines, and gpus is 8")
-    on_cuda = training("gpus=0", "dpo.device=cuda")
-    assert not list(device_faults(*on_cuda, gpus(8)))
-    (fault,) = device_faults(*on_cuda, gpus(4))
-    assert fault.startswith("dpo.device is cuda, and this machine has 4")
-    assert fault.endswith("a machine with 8")
     found = checked("tearag-llama3-8b", ["train"], gpus(8), *two, "dpo.processes=15").faults
     assert any("dpo.processes is 15 and dpo.machines is 2" in fault for fault in found)
 
@@ -148,11 +135,8 @@ def test_more_processes_than_the_machine_has_gpus_are_a_fault_without_the_settin
 
 
 def test_settings_that_contradict_each_other_are_named_beside_a_missing_gpu() -> None:
-    both = ("gpus=2", "dpo.device=cuda")
-    faults = list(
-        device_faults(*opening("tearag-llama3-8b", ["train", "sft-data"], *both), NOWHERE)
-    )
-    assert any(fault.startswith("dpo.processes is 8, and gpus is 2") for fault in faults)
+    faults = list(device_faults(*opening("tearag-llama3-8b", ["sft-data"], "gpus=2"), NOWHERE))
+    assert any("this machine has no GPU" in fault for fault in faults)
     assert any("sft_data.engine.tensor_parallel_size is 8, and gpus is 2" in f for f in faults)
 
 

@@ -60,9 +60,9 @@ def test_the_other_faults_are_named_beside_a_missing_file(elsewhere, data) -> No
 
 
 def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
-    overrides = ("index.gpu=true", "sft.device=cuda")
+    overrides = ("index.gpu=true", "sft.quantization=4bit")
     report = task_for("report", "embedded", overrides)
-    with pytest.raises(RunRefused, match=r"sft\.device is cuda, index\.gpu is true"):
+    with pytest.raises(RunRefused, match=r"sft\.quantization is 4bit, index\.gpu is true"):
         run(report)
     for task in walk(report):
         if task.stage in ("sft", "sample", "evaluate-policy"):
@@ -74,7 +74,7 @@ def test_finished_stages_need_neither_model_nor_gpu(elsewhere) -> None:
 
 
 def test_joining_finished_shards_needs_no_gpu(elsewhere, data) -> None:
-    overrides = ("graph.shards=2", "gpus=8")
+    overrides = ("shards=2", "gpus=8")
     graph = task_for("graph", "tearag-llama3-8b", overrides, data)
     assert isinstance(graph, ShardedTask)
     with pytest.raises(RunRefused, match="no GPU"):

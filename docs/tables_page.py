@@ -1,13 +1,13 @@
-"""The page ``docs/tables.md``: every row of the papers' tables and figures with its command.
-
-``python -m tasks.paper_tables > docs/tables.md`` writes it from ``configs/variants.yaml``.
-"""
+"""Adds the page *The papers' tables* to the site: the rows of ``configs/variants.yaml``."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
 from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 from pipeline.config.per_round import merged
 from pipeline.config.variants import variants
@@ -18,29 +18,23 @@ from pipeline.core.shipped import VARIANTS
 _HEAD = """\
 # The papers' tables
 
-<!-- Written by `make reference-pages` from configs/variants.yaml; a test compares them. -->
+Every row of every table and figure of the three papers, with the command that runs it in the \
+closed world on two CPU cores and at the published size, or the reason why it cannot be run. No \
+published configuration has been run yet.
 
-This page lists every row of every table and figure of the three papers, with the command that runs
-it or the reason why it cannot be run. The column *closed world* has the command for two CPU cores,
-the column *published size* the changes to the published configuration. No published configuration
-has been run yet.
+A cell that begins with `VARIANT`, `CONFIG` or `SET` continues `make run`, at the published size \
+`make run DATA=DIR`. A command of `steep` takes `--data DIR` there. Without a configuration a cell \
+means the one that is named above the tables of its paper.
 
-- The run of a variant has the variant's name, so each is a whole run. `SET="name=…"` gives two of
-  them the same name: they then share all stages that they do not change, and `metrics.json` and
-  `report.html` show the last one.
-- At the published size the name stays or is set, so that the graph and the index are built once.
-  Copy `metrics.json` and `report.html` before the next row.
-- `steep evaluate` needs the finished run of the same configuration and changes nothing of it. It
-  writes a separate file.
-- Figures are in `metrics.json` of the run, unless the column *read* says otherwise.
-- A released model of other authors is not run. Where a row trains its method anew, the note says
-  how.
-- PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on
-  cached batches.
-- The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over tokens
-  that TeaRAG's eq. 15 prints. The embedded runs use TRL's mean over tokens with η = 130, which is
-  about η = 1 of the sum, because they have about 130 trained tokens a trajectory. η 1, 0.5, 0.25 of
-  the mean would be two orders of magnitude less. It is not known which form the authors' code has.
+- The run of a variant has the variant's name. `SET="name=…"` gives two of them the same name, so \
+that they share the stages that they do not change; `metrics.json` and `report.html` show the last.
+- `steep evaluate` needs the finished run of the same configuration and writes a separate file.
+- Figures are in `metrics.json` of the run, unless the notes say otherwise.
+- PPO is not implemented. Rows of PPO are run by rounds of DPO+SFT, and rows of GRPO by GRPO on \
+cached batches.
+- The SFT term of DPO has two forms (`dpo.eta_of`). Published configurations use the sum over \
+tokens that TeaRAG's eq. 15 prints. The embedded runs use TRL's mean over tokens with η = 130, \
+which is about η = 1 of the sum, because they have about 130 trained tokens a trajectory.
 """
 
 
@@ -149,26 +143,41 @@ def _command(stated: Any, default: Command) -> Command | None:
 def page() -> str:
     """The page as Markdown."""
     lines, paper, table = [_HEAD.rstrip("\n")], "", ""
+    bases = {found["paper"]: found for found in read_yaml(VARIANTS)["tables"]}
     for row in rows():
+        base = bases[row.paper]
         if row.paper != paper:
             paper, table = row.paper, ""
-            lines += ["", f"## {paper}"]
+            lines += ["", f"## {paper}", ""]
+            lines.append(f"`configs/{base['embedded']}.yaml`, `configs/{base['published']}.yaml`")
         if row.table != table:
             table = row.table
             lines += ["", f"### {table[0].upper()}{table[1:]}", ""]
-            lines += ["| row | closed world | published size | read | notes |"]
-            lines += ["|---|---|---|---|---|"]
-        lines.append("| " + " | ".join(_cells(row)) + " |")
+            lines += ["| row | closed world | published size | notes |", "|---|---|---|---|"]
+        lines.append("| " + " | ".join(_cells(row, base["embedded"], base["published"])) + " |")
     return "\n".join(lines)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, embedded: str, published: str) -> list[str]:
     if row.missing:
-        return [row.row, "–", "–", "–", f"Not run: {row.missing}."]
-    commands = [f"`{command}`" if command else "–" for command in (row.embedded, row.published)]
+        return [row.row, "", "", f"Not run: {row.missing}."]
     note = f"{row.note[0].upper()}{row.note[1:]}." if row.note else ""
-    return [row.row, *commands, row.read, note]
+    read = f"Read {row.read}." if row.read else ""
+    commands = (_brief(row.embedded, embedded), _brief(row.published, published))
+    return [row.row, *commands, " ".join(filter(None, (read, note)))]
 
 
-if __name__ == "__main__":
-    print(page())
+def _brief(command: Command | None, base: str) -> str:
+    """What the command adds to that of the heading."""
+    if command is None:
+        return ""
+    text = str(command).removeprefix("make run ")
+    for part in (f"CONFIG=configs/{base}.yaml", f"--config configs/{base}.yaml", "DATA=DIR"):
+        text = text.replace(part, "")
+    return f"`{' '.join(text.replace('--data DIR', '').split()) or 'make run'}`"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the page to the site; mkdocs calls this hook (``mkdocs.yml``)."""
+    files.append(File.generated(config, "tables.md", content=page()))
+    return files
