@@ -176,9 +176,9 @@ class PairSide(NamedTuple):
 
 def pair_sides(pair: Pair) -> tuple[PairSide, PairSide]:
     """The chosen and the rejected side."""
-    chosen, rejected = (
-        PairSide(name, *(getattr(pair, f"{name}_{field}") for field in ("id", "ids", "spans")),
-                 getattr(pair, name), getattr(pair, f"{name}_rewards"))
-        for name in ("chosen", "rejected")
+    return (
+        PairSide("chosen", pair.chosen_id, pair.chosen_ids, pair.chosen_spans,
+                 pair.chosen, pair.chosen_rewards),
+        PairSide("rejected", pair.rejected_id, pair.rejected_ids, pair.rejected_spans,
+                 pair.rejected, pair.rejected_rewards),
     )  # fmt: skip
-    return chosen, rejected

@@ -239,14 +239,12 @@ def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]
     if found is None or facts is None:
         return None
     around = _around(run, TRAJECTORIES, group, row, parameters)
-    shown = around["show_tokens"] and found.token_ids
+    shown = (around["show_tokens"] and found.token_ids) or None
     return {
         "trajectory": found,
         "group": run.sources.group(group),
         "pieces": pieces(found),
-        "tokens": (
-            tokens(run.tokenizer, found.token_ids, found.token_spans, found) if shown else None
-        ),
+        "tokens": shown and tokens(run.tokenizer, found.token_ids, found.token_spans, found),
         "terms": scalar_terms(found.rewards),
         "pairs": run.queries.pairs_of([found.trajectory_id]),
         **around,

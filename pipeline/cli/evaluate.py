@@ -106,8 +106,8 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
         em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
         interval = _interval(row["ci"]["f1"], ".3f")
         steps, total = f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}"
-        names = (row["policy"], row["dataset"], f"{row['n']:,}")
-        add_row(made, *names, em, f1, interval, cem, format_ok, steps, total)
+        of_row = (row["policy"], row["dataset"], f"{row['n']:,}")
+        add_row(made, *of_row, em, f1, interval, cem, format_ok, steps, total)
     return made
 
 
@@ -117,10 +117,10 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
     for test in tests:
         if test["dataset"] == "all" and test["measure"] in _TESTED:
             measure, p = "tokens" if test["measure"] == "total" else test["measure"], test["p"]
-            names = (test["before"], test["after"], measure, f"{test['n']:,}")
+            of_row = (test["before"], test["after"], measure, f"{test['n']:,}")
             interval = _interval(test["interval"], "+.3f")
             chance = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-            add_row(made, *names, f"{test['difference']:+.3f}", interval, chance)
+            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, chance)
     return made
 
 
