@@ -1,4 +1,4 @@
-"""``steep evaluate``: metrics of any policies on any questions, beside a finished run."""
+"""``steep evaluate``: metrics of policies beside a run. ``steep compare``: finished runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pipeline.core.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pipeline.evaluation.comparison_tables import Table as ComparisonTable
     from tasks.evaluations import Evaluation
 
 _TESTED = ("em", "f1", "steps", "total")  # measures whose tests the terminal shows
@@ -126,3 +127,59 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
 
 def _interval(bounds: Sequence[float] | None, form: str) -> str:
     return "" if bounds is None else " to ".join(format(bound, form) for bound in bounds)
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="directories of finished runs, or their names below runs/"
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(help="data set, single-hop, multi-hop, or all: the average over data sets"),
+    ] = "all",
+    as_json: JsonOption = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="file for the tables: an HTML page if it ends in .html, else Markdown",
+        ),
+    ] = None,
+) -> None:
+    """Compare finished runs by round, with their spread over seeds and paired tests.
+
+    Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
+    """
+    from pipeline.evaluation.comparison_tables import markdown, tables
+    from pipeline.report.comparison import comparison_page
+    from pipeline.report.finished_run import compare_directories, run_directory
+
+    comparison = compare_directories([run_directory(run) for run in runs])
+    shown = list(tables(comparison, dataset))
+    if output is not None:
+        is_page = output.lower().endswith((".html", ".htm"))
+        text = comparison_page(comparison, dataset) if is_page else markdown(shown)
+        with text_output(output) as write:
+            write(text)
+    if as_json:
+        print_json(comparison.to_json())
+    elif output != "-":
+        _print_tables(shown)
+
+
+def _print_tables(shown: Sequence[ComparisonTable]) -> None:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    for each in shown:
+        grid = Grid(title=Text(each.title), caption=Text(each.note), title_justify="left")
+        grid.caption_justify = "left"
+        for name in each.header:
+            grid.add_column(Text(name))
+        for row in each.rows:
+            add_row(grid, *row)
+        console().print(grid)
