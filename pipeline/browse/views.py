@@ -113,7 +113,7 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "sides": views,
         "problem": problem,
         "difference": first_difference(views),
-        "reasons": _reasons(record, candidates, samples, of_group.thresholds),
+        "reasons": _reasons(record, candidates, of_group.thresholds),
         "samples": sorted(
             samples,
             key=lambda sample: place(candidates[sample["trajectory_id"]], of_group.thresholds),
@@ -152,10 +152,7 @@ def _candidate(sample: Row) -> Candidate:
 
 
 def _reasons(
-    record: Pair,
-    candidates: Mapping[str, Candidate],
-    samples: Sequence[Row],
-    thresholds: Pairs,
+    record: Pair, candidates: Mapping[str, Candidate], thresholds: Pairs
 ) -> Reasons | None:
     """Why the pair was formed; None when its trajectories are no longer in the run."""
     if not {record.chosen_id, record.rejected_id} <= candidates.keys():
@@ -164,7 +161,6 @@ def _reasons(
         record.kind,
         candidates[record.chosen_id],
         candidates[record.rejected_id],
-        [(candidates[sample["trajectory_id"]], sample["bin"] or "") for sample in samples],
         thresholds,
     )
 

@@ -19,7 +19,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory
 
-OWN = "per_round.2.pairs.hard_margin=0.35"
+OWN = ("per_round.2.pairs.hard_margin=0.35",)
 OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
 
 
@@ -145,9 +145,7 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     shutil.move(directory, moved)
     here = preview("--from", moved, "--round", 2)["bins"]
     options = tmp_path / "own.yaml"
-    options.write_text(
-        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
-    )
+    options.write_text("base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n")
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
     assert "config.yaml: no such file; name the configuration of the run with --config" in refused(
