@@ -119,7 +119,7 @@ def measure(count: int, folder: Path) -> Iterator[dict[str, Any]]:
     """Generate a run below ``folder``, open it, and measure its pages."""
     from starlette.testclient import TestClient
 
-    from pipeline.browse.app import create_app, warm_up
+    from pipeline.browse.app import create_app
     from pipeline.browse.site import RunEntry, Site
 
     store = write_run(count, folder)
@@ -135,9 +135,6 @@ def measure(count: int, folder: Path) -> Iterator[dict[str, Any]]:
     line = {name: round(seconds, 1) for name, seconds in spent.items()}
     yield {"page": "side table", **line, "bytes": table}
     app = create_app(site)
-    started = time.perf_counter()
-    warm_up(app, site)
-    yield {"page": "warm-up", "wall_s": round(time.perf_counter() - started, 1)}
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for name, address in pages(store):
             figures = measured(lambda address=address: client.get(address))  # type: ignore[misc]

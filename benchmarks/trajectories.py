@@ -253,9 +253,9 @@ def _with_own_question(item: Trajectory) -> Trajectory:
 
 def _report(folder: Path) -> None:
     from pipeline.methods import titled_terms
-    from pipeline.report import recall
+    from pipeline.report import recall_section as recall
     from pipeline.report.data import pair_examples, pair_kinds
-    from pipeline.report.rewards import reward_terms
+    from pipeline.report.rewards_section import reward_terms
 
     inputs = {"score-1": folder / "score-1", "pair-1": folder / "outputs" / "pair"}
     inputs["questions-sampling"] = folder / "questions"

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
 from pipeline.api import Policy, Run
 from pipeline.core.atomic import write_json
 from pipeline.core.errors import ConfigError, InputError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
-from pipeline.run.store import MANIFEST
 from pipeline.training.lineage import Lineage
 from tasks.base import StageTask
 from tasks.run import task_for, walk
@@ -119,13 +117,6 @@ def test_records_of_a_run_are_read(run: Run) -> None:
     assert run.metrics() == METRICS
 
 
-def test_policies_are_listed_in_order_of_training(run: Run) -> None:
-    assert [(policy.name, policy.fingerprint) for policy in run.policies()] == [
-        ("sft", "policy-0"),
-        ("round-1", "policy-1"),
-    ]
-
-
 def test_a_run_is_read_by_its_directory_too(run: Run) -> None:
     other = Run.from_directory(run.directory)
     assert {label: path for label, path in run.stages.items() if label != "world"} == other.stages
@@ -178,22 +169,6 @@ def test_a_damaged_stage_is_named_when_it_is_read(
     assert next(again.trajectories(round=1)).trajectory_id == "q0-0"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"fingerprint": "0", "key": 3}'])
-def test_a_damaged_manifest_is_a_sentence(run: Run, overrides: list[str], text: str) -> None:
-    (run.stage("pair-1") / MANIFEST).write_text(text)
-    with pytest.raises(StoreError, match="not a manifest"):
-        list(Run.open("embedded", overrides=overrides).pairs(round=1))
-    with pytest.raises(StoreError, match="not a manifest"):
-        Run.from_directory(run.directory)
-
-
-def test_damaged_metrics_are_a_sentence(run: Run) -> None:
-    file = run.stage("evaluate") / "metrics.json"
-    file.write_text(file.read_text().replace("0.5", "NaN"))
-    with pytest.raises(InputError, match=r"metrics\.json: .*NaN"):
-        run.metrics()
-
-
 def test_a_policy_is_rolled_out_as_the_stage_samples_it(run: Run) -> None:
     """Seeds belong to round, question and sample, so a part of the questions gives the same."""
     whole = run.roll_out(QUESTIONS, policy=0, samples=2, temperature=1.0)
@@ -227,31 +202,11 @@ def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
         run.select_pairs(scored, round=3)
 
 
-def test_trajectories_are_scored_and_paired_as_in_the_stages(overrides: list[str]) -> None:
-    hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", "rewards.hiprag.process=0"]
-    run = Run.open("embedded", overrides=hiprag)
-    records = [
-        replace(trajectory("q", answer, name=name), grammar="hiprag", sample=sample)
-        for sample, (name, answer) in enumerate([("right", "Ostar"), ("wrong", "Vell")])
-    ]
-    scored = run.score(records)
-    assert [t.rewards["answer"] for t in scored if t.rewards] == [1.0, 0.0]
-    [pair] = run.select_pairs(scored, round=1)
-    assert (pair.chosen_id, pair.rejected_id, pair.round) == ("right", "wrong", 1)
-
-
 def test_rewards_of_judged_steps_need_verdicts(overrides: list[str]) -> None:
     judges = "judges={over: {backend: closed-world}, under: {backend: closed-world}}"
     hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", judges]
     with pytest.raises(InputError, match="pass verdicts, one for each step"):
         Run.open("embedded", overrides=hiprag).score([trajectory("q", "Ostar")])
-
-
-def test_the_package_offers_the_interface_without_importing_it_first() -> None:
-    assert pipeline.Run is Run
-    assert pipeline.Policy is Policy
-    with pytest.raises(AttributeError, match="no attribute 'absent'"):
-        _ = pipeline.absent  # type: ignore[attr-defined]
 
 
 def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ side answers a larger share of its samples right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from pipeline.browse.figures import category_bars
@@ -21,17 +22,19 @@ from pipeline.browse.sources import Group
 from pipeline.core.errors import InputError
 
 Outcome = Literal["won", "lost", "same"]
-Change = Literal["new", "gone", "changed", "kept", "none"]
-MEANINGS: Mapping[str, str] = {
+_OUTCOMES: Mapping[str, str] = {
     "won": "a larger share of right answers on the second side",
     "lost": "a smaller share of right answers on the second side",
     "same": "an equal share of right answers",
+}
+_CHANGES: Mapping[str, str] = {
     "new": "only the second side has pairs of the question",
     "gone": "only the first side has pairs of the question",
     "changed": "both sides have pairs of the question, and not of the same trajectories",
     "kept": "both sides have the same pairs",
     "none": "no side has a pair of the question",
 }
+_FILTERS = {"outcome": _OUTCOMES, "pairs": _CHANGES, "failure": FAILURE_MEANINGS}
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,6 @@ class Side:
 
     run: OpenRun
     group: Group
-
-
-class _Samples(NamedTuple):
-    question: str
-    dataset: str
-    right: int
-    samples: int
-    failures: Sequence[str]
 
 
 class Compared(NamedTuple):
@@ -65,48 +60,48 @@ class Compared(NamedTuple):
     failures: tuple[Sequence[str], Sequence[str]]
     pairs: tuple[str, str]
     outcome: Outcome
-    change: Change
+    change: str
+
+    @property
+    def worse(self) -> Sequence[str]:
+        """The failure modes on the worse side, or on the second if both are equal."""
+        return self.failures[0 if self.outcome == "won" else 1]
 
 
+@lru_cache(maxsize=4)  # each filter of the page needs the same comparison
 def compare(first: Side, second: Side) -> tuple[list[Compared], tuple[int, int]]:
     """The questions that both sides have, and the number of questions that only one side has."""
-    samples = _samples(first), _samples(second)
-    pairs = _pairs(first), _pairs(second)
+    before, after = _samples(first), _samples(second)
+    pairs_before, pairs_after = _pairs(first), _pairs(second)
     rows = []
-    for question_id, before in samples[0].items():
-        after = samples[1].get(question_id)
-        if after is None:
+    for question_id, (question, dataset, was_right, was, old_failures) in before.items():
+        if question_id not in after:
             continue
-        of_before, of_after = pairs[0].get(question_id), pairs[1].get(question_id)
+        _, _, is_right, now, new_failures = after[question_id]
+        difference = is_right * was - was_right * now  # of the shares of right answers
+        old, new = pairs_before.get(question_id), pairs_after.get(question_id)
+        if old and new:
+            change = "kept" if old == new else "changed"
+        else:
+            change = "gone" if old else "new" if new else "none"
         rows.append(
             Compared(
                 question_id,
-                before.question,
-                before.dataset,
-                (before.right, after.right),
-                (before.samples, after.samples),
-                (before.failures, after.failures),
-                (of_before[0] if of_before else "", of_after[0] if of_after else ""),
-                _outcome(before, after),
-                _change(of_before, of_after),
+                question,
+                dataset,
+                (was_right, is_right),
+                (was, now),
+                (old_failures, new_failures),
+                (old[0] if old else "", new[0] if new else ""),
+                "won" if difference > 0 else "lost" if difference < 0 else "same",
+                change,
             )
         )
-    return rows, (len(samples[0]) - len(rows), len(samples[1]) - len(rows))
+    return rows, (len(before) - len(rows), len(after) - len(rows))
 
 
-def _outcome(before: _Samples, after: _Samples) -> Outcome:
-    """Whether the second side answers a larger share of its samples right."""
-    was, now = before.right * after.samples, after.right * before.samples
-    return "won" if now > was else "lost" if now < was else "same"
-
-
-def _change(before: tuple[str, int] | None, after: tuple[str, int] | None) -> Change:
-    if before is None or after is None:
-        return "gone" if before else "new" if after else "none"
-    return "kept" if before == after else "changed"
-
-
-def _samples(side: Side) -> dict[str, _Samples]:
+def _samples(side: Side) -> dict[str, tuple[Any, ...]]:
+    """Question, data set, right answers, samples and failure modes, by id of the question."""
     rows = side.run.queries.rows_of(
         "SELECT question_id, any_value(question), any_value(dataset), "
         "count(*) FILTER (correct), count(*), list_sort(list_distinct(list(failure))) "
@@ -114,7 +109,7 @@ def _samples(side: Side) -> dict[str, _Samples]:
         "GROUP BY question_id ORDER BY min(n)",
         [side.group.key],
     )
-    return {question_id: _Samples(*facts) for question_id, *facts in rows}
+    return {question_id: tuple(facts) for question_id, *facts in rows}
 
 
 def _pairs(side: Side) -> dict[str, tuple[str, int]]:
@@ -145,12 +140,9 @@ def side(run: OpenRun, key: str, place: int) -> Side:
     return Side(run, found)
 
 
-Comparer = Callable[[Side, Side], tuple[list[Compared], tuple[int, int]]]
-
-
 @dataclass(frozen=True)
 class Selection:
-    """The questions of a comparison that match an address; ``rows`` are all matches."""
+    """The questions of a comparison, and those that match an address (``shown``)."""
 
     rows: list[Compared]
     only: tuple[int, int]
@@ -158,18 +150,16 @@ class Selection:
     filters: Filters
 
 
-def selection(
-    first: Side, second: Side, parameters: Mapping[str, str], comparer: Comparer = compare
-) -> Selection:
+def selection(sides: tuple[Side, Side], parameters: Mapping[str, str]) -> Selection:
     """The questions with the outcome, change of pairs and failure mode of an address.
 
-    ``comparer`` is `compare`, or a cache of it. A question has the failure modes of its samples on
-    the worse side (`failures`). Raises InputError for an unknown filter.
+    A question has the failure modes of its samples on the worse side. Raises InputError for an
+    unknown filter.
     """
-    rows, only = comparer(first, second)
-    given = {name: parameters.get(name, "") for name in ("outcome", "pairs", "failure")}
+    rows, only = compare(*sides)
+    given = {name: parameters.get(name, "") for name in _FILTERS}
     for name, value in given.items():
-        known = FAILURE_MEANINGS if name == "failure" else MEANINGS
+        known = _FILTERS[name]
         if value and value not in known:
             raise InputError(f"{name} is {value!r:.60}; expected one of {', '.join(known)}")
     shown = [
@@ -177,20 +167,11 @@ def selection(
         for row in rows
         if given["outcome"] in ("", row.outcome)
         and given["pairs"] in ("", row.change)
-        and (not given["failure"] or given["failure"] in failures(row))
+        and (not given["failure"] or given["failure"] in row.worse)
     ]
-    sides = {
-        "run_a": first.run.name,
-        "a": first.group.key,
-        "run_b": second.run.name,
-        "b": second.group.key,
-    }
-    return Selection(rows, only, shown, Filters({**sides, **given}, "", ()))
-
-
-def failures(row: Compared) -> Sequence[str]:
-    """The failure modes of a question on its worse side, or on the second if both are equal."""
-    return row.failures[0 if row.outcome == "won" else 1]
+    (run_a, a), (run_b, b) = ((side.run.name, side.group.key) for side in sides)
+    address = {"run_a": run_a, "a": a, "run_b": run_b, "b": b, **given}
+    return Selection(rows, only, shown, Filters(address, "", ()))
 
 
 def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -203,13 +184,8 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
     start = (page - 1) * PAGE_SIZE
     counted: Mapping[str, Counter[str]] = {
         "outcome": Counter(row.outcome for row in shown),
-        "failure": Counter(mode for row in shown for mode in failures(row)),
+        "failure": Counter(mode for row in shown for mode in row.worse),
         "pairs": Counter(row.change for row in shown),
-    }
-    known: Mapping[str, Sequence[str]] = {
-        "outcome": ("won", "lost", "same"),
-        "failure": [mode for mode in FAILURE_MEANINGS if counted["failure"][mode]],
-        "pairs": ("new", "gone", "changed", "kept", "none"),
     }
     return {
         "only": selected.only,
@@ -221,9 +197,9 @@ def comparison(selected: Selection, parameters: Mapping[str, str]) -> dict[str, 
         ),
         "bars": {
             name: category_bars(
-                {value: counts[value] for value in known[name]},
+                {v: counts[v] for v in _FILTERS[name] if counts[v] or name != "failure"},
                 lambda value, name=name: filters.address(**{name: value}),  # type: ignore[misc]
-                {**MEANINGS, **FAILURE_MEANINGS},
+                _FILTERS[name],
             )
             for name, counts in counted.items()
         },

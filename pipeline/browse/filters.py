@@ -7,7 +7,7 @@ are always bound, so that no parameter becomes SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -104,13 +104,12 @@ def parse(
     table: Table,
     parameters: Mapping[str, str],
     terms: Collection[str],
-    search: Callable[[str], str | None],
+    words_of: Callable[[str], Sequence[str]],
 ) -> Filters:
     """The filters of an address.
 
-    ``terms`` are the columns of reward terms that the table has; ``search`` gives the table of the
-    trajectories that have all words of a text, or None for a text without words. Raises InputError
-    for an unknown parameter or an impossible value.
+    ``terms`` are the columns of reward terms that the table has; ``words_of`` gives the words of a
+    search. Raises InputError for an unknown parameter or an impossible value.
     """
     given = {name: value.strip() for name, value in parameters.items() if value.strip()}
     conditions = _Conditions()
@@ -122,7 +121,7 @@ def parse(
             conditions.add(_bound(column, name), _number(name, value))
         elif not (name in _OTHERS or name in _LAYOUT):
             raise InputError(f"unknown filter {name!r:.60}; expected one of {_known(table)}")
-    _add_others(conditions, table, given, terms, search)
+    _add_others(conditions, table, given, terms, words_of)
     page_number(given.get("page", "1"))
     return Filters(given, " AND ".join(conditions.parts) or "TRUE", tuple(conditions.values))
 
@@ -140,14 +139,12 @@ def _add_others(
     table: Table,
     given: Mapping[str, str],
     terms: Collection[str],
-    search: Callable[[str], str | None],
+    words_of: Callable[[str], Sequence[str]],
 ) -> None:
-    if (text := given.get("q")) and (found := search(text)) is not None:
-        conditions.add(_among(table, f"SELECT n FROM {found}"))
+    for word in words_of(given["q"]) if "q" in given else ():
+        _add_among(conditions, table, "SELECT n FROM words WHERE starts_with(word, ?)", word)
     if item := given.get("item"):
-        conditions.add(
-            _among(table, "SELECT n FROM items WHERE item = ?"), *[item] * len(table.ids)
-        )
+        _add_among(conditions, table, "SELECT n FROM items WHERE item = ?", item)
     if verdict := given.get("verdict"):
         if verdict not in _VERDICTS:
             raise InputError(f"verdict is {verdict!r:.60}; expected {', '.join(_VERDICTS)}")
@@ -167,9 +164,10 @@ def _add_others(
             conditions.add(_bound(f'"{term}"', f"_{end}"), _number(end, given[end]))
 
 
-def _among(table: Table, chosen: str) -> str:
-    """The condition that a statement selects one of the row's trajectories."""
-    return "(" + " OR ".join(f"{column} IN ({chosen})" for column in table.ids) + ")"
+def _add_among(conditions: _Conditions, table: Table, chosen: str, value: str) -> None:
+    """The condition that a statement with one value selects one of the row's trajectories."""
+    among = " OR ".join(f"{column} IN ({chosen})" for column in table.ids)
+    conditions.add(f"({among})", *[value] * len(table.ids))
 
 
 def _bound(column: str, name: str) -> str:

@@ -23,34 +23,29 @@ Page = dict[str, Any]
 
 def home(run: OpenRun) -> Page:
     """Policies with scores, failure modes and training; rounds with outcomes and kinds of pairs."""
-    counted = {
-        name: run.queries.counts(table, name)
-        for table, name in (("trajectories", "failure"), ("trajectories", "bin"), ("pairs", "kind"))
-    }
     tables = []
     for title, heading, list, name, meanings in (
         ("Failure modes", "Of trajectories", "trajectories", "failure", FAILURE_MEANINGS),
         ("Pairing outcomes", "Of samples", "trajectories", "bin", BIN_MEANINGS),
         ("Kinds of pairs", "Of pairs", "pairs", "kind", KIND_MEANINGS),
     ):
-        groups = [group for group in run.sources.groups if group.key in counted[name]]
+        counted = run.queries.counts(list, name)
+        groups = [group for group in run.sources.groups if group.key in counted]
         groups.sort(key=lambda group: group.key.startswith("round"))  # policies first
-        of_group = {group.key: counted[name][group.key] for group in groups}
-        rows = share_table(of_group, meanings, list, name)
-        if rows:
-            totals = [sum(counts.values()) for counts in of_group.values()]
-            tables.append(
-                {
-                    "title": title,
-                    "heading": heading,
-                    "list": list,
-                    "rows": rows,
-                    "columns": [*zip(groups, totals, strict=True)],
-                    "colored": name == "failure",
-                }
-            )
+        of_group = {group.key: counted[group.key] for group in groups}
+        tables.append(
+            {
+                "title": title,
+                "heading": heading,
+                "list": list,
+                "rows": share_table(of_group, meanings, list, name),
+                "columns": [(group, sum(of_group[group.key].values())) for group in groups],
+                "colored": name == "failure",
+            }
+        )
     [(verdict,)] = run.queries.rows_of("SELECT sentence FROM verdict")
-    return {"verdict": verdict, "policies": _policies(run, counted["failure"]), "tables": tables}
+    policies = _policies(run, run.queries.counts("trajectories", "failure"))
+    return {"verdict": verdict, "policies": policies, "tables": tables}
 
 
 def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[Page]:

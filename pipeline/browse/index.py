@@ -10,8 +10,8 @@ each state of the run's files.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of the tables; part of the file's name
 WORDS = r"regexp_extract_all(strip_accents(lower({text})), '[\p{{L}}\p{{N}}]+')"
-_DAY = 24 * 60 * 60  # in seconds
-TABLES = ("trajectories", "pairs", "words", "items", "verdicts", "verdict")
 _DIAGNOSED = [
     "question_id", "question", "hop", "answers", "evidence", "answer", "stop", "steps"
 ]  # fmt: skip
@@ -48,41 +46,28 @@ def duckdb() -> Any:
     return duckdb
 
 
-def open_index(
-    sources: RunSources, folder: Path, say: Callable[[str], None] = lambda line: None
-) -> DuckDBPyConnection:
+def open_index(sources: RunSources, folder: Path) -> DuckDBPyConnection:
     """A connection to the side table of a run, which is built first if ``folder`` lacks it.
 
-    ``say`` gets one line before a build. Raises DependencyError without duckdb, StoreError when a
-    file of the run cannot be read.
+    A build is told on standard error. Tables of earlier states of the run are removed. Raises
+    DependencyError without duckdb, StoreError when a file of the run cannot be read.
     """
     library = duckdb()
     path = folder / f"{sources.name}-{sources.fingerprint}-v{VERSION}.duckdb"
     try:
         if not path.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            say(f"indexing {sources.name}, once: {path}")
+            print(f"indexing {sources.name}, once: {path}", file=sys.stderr, flush=True)
             with replacing(path) as temporary:
                 _build(temporary, sources)
-            _remove_older(path, sources.name)
-        connection: DuckDBPyConnection = library.connect()
-        quoted = str(path).replace("'", "''")
-        connection.execute(f"ATTACH '{quoted}' AS side (READ_ONLY)")
-        for name in TABLES:  # the database itself is in memory and takes the tables of searches
-            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM side.{name}")
+            table = re.compile(rf"{re.escape(sources.name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
+            for other in folder.iterdir():
+                if other != path and table.fullmatch(other.name):
+                    other.unlink(missing_ok=True)
+        connection: DuckDBPyConnection = library.connect(str(path), read_only=True)
     except (library.Error, InputError) as error:
         raise StoreError(f"{sources.name}: {str(error).splitlines()[0]}") from None
     return connection
-
-
-def _remove_older(path: Path, name: str) -> None:
-    """Removes tables of earlier states of the run, and files of killed builds older than a day."""
-    table = re.compile(rf"{re.escape(name)}-[0-9a-f]{{16}}-v\d+\.duckdb")
-    unfinished = re.compile(rf"\.{table.pattern}\.\d+\.tmp(\.wal)?")
-    for other in path.parent.iterdir():
-        old = unfinished.fullmatch(other.name) and time.time() - other.stat().st_mtime > _DAY
-        if other != path and (table.fullmatch(other.name) or old):
-            other.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -295,7 +280,7 @@ def _add_pair_terms(connection: DuckDBPyConnection) -> None:
 
 def _add_verdict(connection: DuckDBPyConnection, sources: RunSources, term: str) -> None:
     """Whether the reward prefers right answers, as in the report; null without scored rounds."""
-    from pipeline.report.rewards import verdict_of_run
+    from pipeline.report.rewards_section import verdict_of_run
 
     scored = {
         f"score-{group.number}": group.trajectories.parent

@@ -6,7 +6,6 @@ the pages. A connection answers one request at a time, so each call uses a new c
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 BARS = 20  # of a histogram
 MOST_WORDS = 12  # of a search; further words are ignored
-_SEARCHES = 64  # kept in memory
 
 
 @dataclass(frozen=True)
@@ -48,40 +46,11 @@ class Bar:
     count: int
 
 
-class Searches:
-    """The trajectories of recent searches, each found once and kept in a table in memory.
-
-    One page runs several queries over the same search, and the next pages run them again.
-    """
-
-    def __init__(self, connection: DuckDBPyConnection) -> None:
-        self._connection = connection
-        self._tables: dict[tuple[str, ...], str] = {}
-        self._made = 0
-        self._lock = threading.Lock()
-
-    def table(self, words: tuple[str, ...]) -> str:
-        """The table of all ``n`` whose trajectory has a word with each of the prefixes."""
-        with self._lock:
-            if words not in self._tables:
-                if len(self._tables) == _SEARCHES:
-                    oldest = self._tables.pop(next(iter(self._tables)))
-                    self._connection.cursor().execute(f"DROP TABLE {oldest}")
-                self._made += 1
-                name = f"found_{self._made}"
-                each = "SELECT n FROM words WHERE starts_with(word, ?)"
-                found = " INTERSECT ".join([each] * len(words))
-                self._connection.cursor().execute(f"CREATE TABLE {name} AS {found}", list(words))
-                self._tables[words] = name
-            return self._tables[words]
-
-
 class Queries:
     """The tables of one run."""
 
     def __init__(self, connection: DuckDBPyConnection) -> None:
         self._connection = connection
-        self._searches = Searches(connection)
         self._columns = {
             name: [column for column, *_ in self.rows_of(f"DESCRIBE {name}")]
             for name in ("trajectories", "pairs")
@@ -111,11 +80,12 @@ class Queries:
 
     def parse(self, table: Table, parameters: Mapping[str, str]) -> Filters:
         """The filters of an address. Raises InputError as `filters.parse` does."""
-        return filtering.parse(table, parameters, self.terms(table), self._found)
+        return filtering.parse(table, parameters, self.terms(table), self._words)
 
-    def _found(self, text: str) -> str | None:
+    def _words(self, text: str) -> list[str]:
+        """The words of a search, as the table of words has them."""
         words: list[str] = self.rows_of(f"SELECT {WORDS.format(text='?::VARCHAR')}", [text])[0][0]
-        return self._searches.table(tuple(dict.fromkeys(words))[:MOST_WORDS]) if words else None
+        return list(dict.fromkeys(words))[:MOST_WORDS]
 
     def sort_columns(self, table: Table) -> list[str]:
         """The columns that a list can be sorted by."""
@@ -244,10 +214,12 @@ class Queries:
         sql = 'SELECT * FROM trajectories WHERE "group" = ? AND trajectory_id = ?'
         return next(iter(self.records(sql, [group, trajectory_id])), None)
 
-    def of_question(self, question_id: str) -> list[Row]:
-        """All trajectories of a question, in every round and of every policy."""
+    def of_question(self, question_id: str, group: str | None = None) -> list[Row]:
+        """All trajectories of a question: of a group, or in every round and of every policy."""
         return self.records(
-            "SELECT * FROM trajectories WHERE question_id = ? ORDER BY n", [question_id]
+            'SELECT * FROM trajectories WHERE question_id = ? AND "group" = coalesce(?, "group") '
+            "ORDER BY n",
+            [question_id, group],
         )
 
     def pairs_of(self, trajectory_ids: Sequence[str]) -> list[Row]:

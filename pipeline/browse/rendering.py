@@ -33,23 +33,18 @@ KIND_MEANINGS = {
     "chosen. Only this step is trained.",
 }
 VERDICT_MEANINGS = {
-    (
-        "over",
-        "yes",
-    ): "The policy gives the conclusion of the step without a search too, so the search was "
-    "not needed.",
-    (
-        "over",
-        "no",
-    ): "The policy does not give the conclusion of the step without a search, so the search "
-    "was needed.",
-    ("under", "yes"): "The step did not search, and it is not sound, so it should have searched.",
-    ("under", "no"): "The step did not search, and it is sound, so it needed no search.",
-    ("over", "unknown"): "The judge gave no verdict on this search; rates leave the step out.",
-    (
-        "under",
-        "unknown",
-    ): "The judge gave no verdict on this step without a search; rates leave it out.",
+    "over": {
+        "yes": "The policy gives the conclusion of the step without a search too, so the search "
+        "was not needed.",
+        "no": "The policy does not give the conclusion of the step without a search, so the "
+        "search was needed.",
+        "unknown": "The judge gave no verdict on this search; rates leave the step out.",
+    },
+    "under": {
+        "yes": "The step did not search, and it is not sound, so it should have searched.",
+        "no": "The step did not search, and it is sound, so it needed no search.",
+        "unknown": "The judge gave no verdict on this step without a search; rates leave it out.",
+    },
 }
 
 

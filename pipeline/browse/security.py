@@ -1,17 +1,24 @@
-"""The protection of the browser: response headers, the token, and the check of the Host header.
+"""The protection of the browser: response headers, the tokens, and the check of the Host header.
 
 Documents and outputs of policies are untrusted. Templates escape them; these headers make the web
 browser refuse scripts, styles and images from elsewhere even if one was not escaped. On a loopback
 address requests must have a trusted Host header (`retrieval.remote.hosts`), so that a page of
 another site cannot read the run. On any other address every request needs the token.
+
+Pages of other sites can make a web browser send a form here, so every form holds a random token
+that only the browser's own pages show, and requests that the web browser marks as another site's
+are refused.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlencode
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -36,6 +43,11 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 COOKIE = "steep_browse"
+Form: TypeAlias = Mapping[str, str]
+TOKEN = "form_token"
+LONGEST = 300_000  # bytes; the longest question takes 12 for each character at most
+_TYPE = "application/x-www-form-urlencoded"
+_FIELDS = 8
 Next = Callable[[Request], Awaitable[Response]]
 
 
@@ -78,3 +90,34 @@ class Guard:
         response = RedirectResponse(path + ("?" + urlencode(rest) if rest else ""), 303)
         response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return response
+
+
+class Forms:
+    """Reads forms that hold ``token``."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_urlsafe(24)
+
+    async def read(self, request: Request) -> Form:
+        """The fields of a form. Raises HTTPException for another site, a wrong token or body."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HTTPException(403, "this form came from a page of another site")
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
+            raise HTTPException(415, f"expected a form ({_TYPE})")
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST:
+                raise HTTPException(413, f"the form is longer than {LONGEST:,} bytes")
+        try:
+            fields = dict(
+                parse_qsl(
+                    body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS,
+                    errors="strict",
+                )
+            )  # fmt: skip
+        except ValueError:
+            raise HTTPException(400, "the form cannot be read; expected UTF-8 text") from None
+        if not hmac.compare_digest(fields.get(TOKEN, "").encode(), self.token.encode()):
+            raise HTTPException(403, "this form is not from this browser; reload its page")
+        return fields

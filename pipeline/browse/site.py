@@ -1,28 +1,36 @@
-"""The runs that a browser shows; the first request for a run opens it."""
+"""The runs that a browser shows, and their single records; the first request for a run opens it.
+
+Of a Parquet file only the requested row is decoded, so that a page over 100,000 trajectories costs
+as little as a page over ten.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.browse.filters import TRAJECTORIES
-from pipeline.browse.index import open_index
+from pipeline.browse.index import duckdb, open_index
 from pipeline.browse.queries import Queries, Row
-from pipeline.browse.records import Knowledge, read_row
-from pipeline.browse.sources import SHOWN_STAGES, RunSources, Stages, find_sources
-from pipeline.browse.texts import open_tokenizer
-from pipeline.core.errors import InputError
-from pipeline.core.records import Pair, Trajectory
+from pipeline.browse.sources import CALLS, RunSources, Stages, find_sources
+from pipeline.core.columns import Records
+from pipeline.core.errors import InputError, StoreError
+from pipeline.core.input_files import parquet_rows
+from pipeline.core.record_io import from_arrow, parse_record
+from pipeline.core.records import Chunk, Pair, Trajectory, Triplet
+from pipeline.evaluation.terminal import open_tokenizer
 from pipeline.run.store import MANIFEST
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from pipeline.browse.asking import Policies
+
+
+R = TypeVar("R", Trajectory, Pair)
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,12 @@ class OpenRun:
             return None
         return read_row(of_group.trajectories, row, Trajectory)
 
-    def trajectory_by_id(self, group: str, trajectory_id: str) -> tuple[Row, Trajectory] | None:
-        """A trajectory of a group with its row of the side table, or None."""
+    def trajectory_by_id(
+        self, group: str, trajectory_id: str
+    ) -> tuple[Row | None, Trajectory | None]:
+        """A trajectory of a group with its row of the side table; None without it."""
         row = self.queries.by_id(group, trajectory_id)
-        record = None if row is None else self.trajectory(group, row["row"])
-        return None if row is None or record is None else (row, record)
+        return row, None if row is None else self.trajectory(group, row["row"])
 
     def pair(self, group: str, row: int) -> Pair | None:
         """A pair by its place in its file, or None."""
@@ -107,16 +116,10 @@ class OpenRun:
             return None
         return read_row(of_group.pairs, row, Pair)
 
-    def row(self, group: str, row: int) -> Row | None:
-        """The side table's row of a trajectory, or None."""
-        return self.queries.one(TRAJECTORIES, group, row)
-
 
 def _outputs(store: Path) -> frozenset[Path]:
-    """The complete outputs of the stages that pages are made from."""
-    return frozenset(
-        path for stage in SHOWN_STAGES for path in (store / stage).glob(f"*/{MANIFEST}")
-    )
+    """The complete outputs of all stages."""
+    return frozenset(store.glob(f"*/*/{MANIFEST}"))
 
 
 class Site:
@@ -129,11 +132,10 @@ class Site:
         self,
         entries: Mapping[str, RunEntry],
         cache: Path,
-        say: Callable[[str], None] = lambda line: None,
         others: Callable[[Collection[str]], Mapping[str, RunEntry]] = lambda known: {},
     ) -> None:
         """``others`` gives the runs that exist now besides the runs with the given names."""
-        self._known, self._cache, self._say, self._others = dict(entries), cache, say, others
+        self._known, self._cache, self._others = dict(entries), cache, others
         self._open: dict[str, OpenRun] = {}
         self._lock = threading.Lock()
 
@@ -159,16 +161,97 @@ class Site:
         """
         return self._opened(name) if name in self._entries else None
 
-    def reopen(self, name: str) -> OpenRun | None:
-        """Open a run again, with its present outputs. Returns and raises as `run` does."""
-        return self._opened(name, again=True) if name in self._entries else None
-
-    def _opened(self, name: str, *, again: bool = False) -> OpenRun:
+    def _opened(self, name: str) -> OpenRun:
         with self._lock:
-            if again or name not in self._open:
+            if name not in self._open:
                 entry = self._known[name]
                 outputs = _outputs(entry.store)
                 sources = find_sources(name, entry.store, entry.current())
-                queries = Queries(open_index(sources, self._cache, self._say))
+                queries = Queries(open_index(sources, self._cache))
                 self._open[name] = OpenRun(entry, sources, queries, outputs)
             return self._open[name]
+
+
+def read_row(path: Path, row: int, kind: type[R]) -> R | None:
+    """The record in row ``row`` (from 0) of a Parquet file, or None.
+
+    Raises StoreError when the file cannot be read or the record does not fit ``kind``.
+    """
+    try:
+        found = next(parquet_rows(path, [row]), None)
+        record = None if found is None else from_arrow(found, kind)
+        return None if record is None else parse_record(kind, record, path, row + 1)
+    except InputError as error:
+        raise StoreError(str(error)) from None
+
+
+def read_call(judged: Path, key: str) -> dict[str, Any] | None:
+    """The call of a judge with its prompt and reply, by its content key, or None."""
+    path = judged / CALLS
+    if not path.is_file():
+        return None
+    found = _select("SELECT * FROM read_parquet(?) WHERE key = ?", [str(path), key])
+    return found[0] if found else None
+
+
+def _select(sql: str, values: list[Any]) -> list[dict[str, Any]]:
+    library = duckdb()
+    try:
+        with library.connect() as connection:
+            cursor = connection.execute(sql, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    except library.Error as error:
+        raise StoreError(f"{values[0]}: {str(error).splitlines()[0]}") from None
+
+
+class Knowledge:
+    """Passages and facts of a run, by id; None or empty if the run has none."""
+
+    def __init__(self, sources: RunSources) -> None:
+        self._sources = sources
+
+    def chunk(self, chunk_id: str) -> Chunk | None:
+        """The passage with this id."""
+        path = _table(self._sources.corpus, "chunks")
+        found = [] if path is None else _records(path, Chunk).where("id", [chunk_id])
+        return found[0] if found else None
+
+    def triplet(self, triplet_id: str) -> Triplet | None:
+        """The fact with this id."""
+        path = _table(self._sources.graph, "triplets")
+        found = [] if path is None else _records(path, Triplet).where("id", [triplet_id])
+        return found[0] if found else None
+
+    def triplets_of(self, chunk_id: str) -> list[Triplet]:
+        """The facts that were extracted from a passage."""
+        path = _table(self._sources.graph, "triplets")
+        return [] if path is None else _records(path, Triplet).where("chunk_id", [chunk_id])
+
+    def hyperedges_of(self, chunk_id: str) -> list[dict[str, Any]]:
+        """The n-ary facts of a passage: id, text and entities."""
+        return self._hyperedges("chunk_id", chunk_id)
+
+    def hyperedge(self, edge_id: str) -> dict[str, Any] | None:
+        """The n-ary fact with this id."""
+        return next(iter(self._hyperedges("id", edge_id)), None)
+
+    def _hyperedges(self, column: str, value: str) -> list[dict[str, Any]]:
+        path = _table(self._sources.hypergraph, "hyperedges")
+        if path is None or path.suffix != ".parquet":
+            return []
+        return _select(f"SELECT * FROM read_parquet(?) WHERE {column} = ?", [str(path), value])
+
+
+def _table(directory: Path | None, name: str) -> Path | None:
+    """The table as a memory-mapped file if there is one, else as Parquet."""
+    if directory is None:
+        return None
+    suffixes = (".parquet",) if name == "hyperedges" else (".arrow", ".parquet")
+    paths = [directory / f"{name}{suffix}" for suffix in suffixes]
+    return next((path for path in paths if path.is_file()), None)
+
+
+@lru_cache(maxsize=8)
+def _records(path: Path, kind: type[Any]) -> Records[Any]:
+    return Records(path, kind)

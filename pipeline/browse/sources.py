@@ -25,11 +25,6 @@ PAIRS = "pairs.parquet"
 FUNNEL = "funnel.parquet"
 LOG, METRICS, TESTS = "log.json", "metrics.json", "comparison.json"
 VERDICTS, CALLS = "verdicts.parquet", "calls.parquet"
-SHOWN_STAGES = (
-    "corpus", "graph", "hypergraph", "questions-sampling", "questions-test", "questions-validation",
-    "sample", "judge", "score", "pair", "sft", "train", "evaluate-policy", "judge-policy",
-    "evaluate",
-)  # fmt: skip
 Stages = Mapping[tuple[str, int | None], Path]
 
 
@@ -111,14 +106,14 @@ def find_sources(name: str, root: Path, current: Stages | None = None) -> RunSou
         raise StoreError(
             f"{root} has no trajectories yet; run: steep run pair, which samples, scores and pairs"
         )
-    once = {stage: found.of(stage) for stage in ("corpus", "graph", "hypergraph")}
-    evaluation, settings = found.of("evaluate"), found.settings()
     return RunSources(
         name,
         tuple(groups),
-        **once,
-        evaluation=evaluation,
-        settings=settings,
+        corpus=found.of("corpus"),
+        graph=found.of("graph"),
+        hypergraph=found.of("hypergraph"),
+        evaluation=found.of("evaluate"),
+        settings=found.settings(),
         stale=tuple(found.stale),
     )
 
@@ -228,19 +223,13 @@ def _policies(found: _Found) -> Iterator[Group]:
 
 
 def _questions(found: _Found, splits: Iterable[str], number: int | None) -> tuple[Path, ...]:
-    """The question files of the splits; versions before 0.2 kept them in the corpus."""
-    corpus = found.of("corpus")
-    files = []
+    """The question files of the splits, of the round if it has its own."""
+    found_files = []
     for split in splits:
         stage = f"questions-{split}"
-        if found.store.manifests(stage, number):
-            directory = found.of(stage, number)
-        else:
-            directory = found.of(stage)
-        path = _file(directory, "questions.parquet") or _file(corpus, f"questions/{split}.parquet")
-        if path is not None:
-            files.append(path)
-    return tuple(files)
+        of_round = number if found.store.manifests(stage, number) else None
+        found_files.append(_file(found.of(stage, of_round), "questions.parquet"))
+    return tuple(path for path in found_files if path is not None)
 
 
 def _file(directory: Path | None, name: str) -> Path | None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.core.errors import InputError
-from pipeline.core.records import Pair, Span, Trajectory
+from pipeline.core.records import Message, Pair, Span, Trajectory
 from pipeline.evaluation.excerpts import segments
 from pipeline.grammars.spans import cover_error
 
@@ -113,29 +112,26 @@ def _marked(parts: Sequence[Piece], ranges: Sequence[tuple[int, int]]) -> list[P
 
 
 def trained_pieces(
-    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], observed: Sequence[Span]
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], whole: Trajectory | None
 ) -> list[Piece]:
     """The text of one side of a pair as training sees it, decoded from its tokens.
 
-    ``spans`` are the pair's spans, and ``observed`` the trajectory's spans: tokens that only the
-    pair leaves out of the loss are masked. Raises InputError when spans do not cover the ids.
+    ``spans`` are the pair's spans, and ``whole`` its trajectory, if it is there: tokens that only
+    the pair leaves out of the loss are masked. Raises InputError when spans do not cover the ids.
     """
     return [
         Piece(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), role)
-        for start, end, role in _roles(len(ids), spans, observed)
+        for start, end, role in _roles(len(ids), spans, whole)
     ]
 
 
 def tokens(
-    tokenizer: Tokenizer,
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    observed: Sequence[Span] = (),
-    logprobs: Sequence[float | None] = (),
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], whole: Trajectory | None
 ) -> list[Token]:
-    """Every token with its role, and the probability with which it was sampled."""
+    """Every token with its role, and the probability with which ``whole`` sampled it."""
+    logprobs = whole.logprobs if whole is not None else ()
     result = []
-    for start, end, role in _roles(len(ids), spans, observed):
+    for start, end, role in _roles(len(ids), spans, whole):
         for place in range(start, end):
             logprob = logprobs[place] if place < len(logprobs) else None
             probability = None if logprob is None else math.exp(min(logprob, 0.0))
@@ -145,50 +141,44 @@ def tokens(
 
 
 def _roles(
-    length: int, spans: Sequence[Span], observed: Sequence[Span]
+    length: int, spans: Sequence[Span], whole: Trajectory | None
 ) -> list[tuple[int, int, Role]]:
-    """Ranges of one role each; ``observed`` is used up to ``length``, where a step pair ends."""
+    """Ranges of one role each.
+
+    The spans of ``whole`` are used up to ``length``, where a step pair ends.
+    """
     problem = cover_error(spans, length)
     if problem:
         raise InputError(f"token spans: {problem}")
     result: list[tuple[int, int, Role]] = []
-    inserted = [(start, end) for start, end, writer in observed if writer == "observation"]
     for start, end, writer in spans:
-        if writer == "model" or not observed:
+        if writer == "model" or whole is None or not whole.token_spans:
             result.append((start, end, _ROLE[writer]))
             continue
-        at = start
-        for first, last in inserted:
-            first, last = max(first, at), min(last, end)
+        for first, last, writer_of_part in whole.token_spans:
+            first, last = max(first, start), min(last, end)
             if first < last:
-                if first > at:
-                    result.append((at, first, "masked"))
-                result.append((first, last, "observed"))
-                at = last
-        if at < end:
-            result.append((at, end, "masked"))
+                role: Role = "observed" if writer_of_part == "observation" else "masked"
+                result.append((first, last, role))
     return result
 
 
-def pair_tokens(
-    tokenizer: Tokenizer, pair: Pair, side: Literal["chosen", "rejected"], whole: Trajectory | None
-) -> list[Token]:
-    """The tokens of one side of a pair; ``whole`` is its trajectory, if it is there."""
-    ids = pair.chosen_ids if side == "chosen" else pair.rejected_ids
-    spans = pair.chosen_spans if side == "chosen" else pair.rejected_spans
-    observed = whole.token_spans if whole is not None else ()
-    logprobs = whole.logprobs if whole is not None else ()
-    return tokens(tokenizer, ids, spans, observed, logprobs)
+class PairSide(NamedTuple):
+    """One side of a pair."""
+
+    name: str
+    id: str
+    ids: Sequence[int]
+    spans: Sequence[Span]
+    messages: Sequence[Message]
+    rewards: Mapping[str, Any]
 
 
-def open_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory. Raises InputError when the directory has none."""
-    from tokenizers import Tokenizer
-
-    path = directory / "tokenizer.json"
-    if not path.is_file():
-        raise InputError.at(path, None, "no such file; tokens need the directory of the base model")
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 - the library raises no narrower type
-        raise InputError.at(path, None, f"not a tokenizer: {error}") from None
+def pair_sides(pair: Pair) -> tuple[PairSide, PairSide]:
+    """The chosen and the rejected side."""
+    return (
+        PairSide("chosen", pair.chosen_id, pair.chosen_ids, pair.chosen_spans,
+                 pair.chosen, pair.chosen_rewards),
+        PairSide("rejected", pair.rejected_id, pair.rejected_ids, pair.rejected_spans,
+                 pair.rejected, pair.rejected_rewards),
+    )  # fmt: skip

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.browse.association import HEIGHT, WIDTH, association_graph
-from pipeline.browse.compare import Outcome, Side
+from pipeline.browse.compare import Selection, Side
 from pipeline.browse.figures import BarView, category_bars, histogram_bars
 from pipeline.browse.filters import PAIRS, TRAJECTORIES, Filters, Table
 from pipeline.browse.queries import Row
-from pipeline.browse.records import read_call
-from pipeline.browse.site import OpenRun
+from pipeline.browse.site import OpenRun, read_call
 from pipeline.browse.steps import (
     evidence_matches,
     first_difference,
@@ -24,10 +23,10 @@ from pipeline.browse.steps import (
     step_views,
 )
 from pipeline.browse.texts import (
+    PairSide,
     Piece,
-    Token,
     pair_pieces,
-    pair_tokens,
+    pair_sides,
     pieces,
     tokens,
     trained_pieces,
@@ -38,7 +37,7 @@ from pipeline.core.records import Pair, Trajectory
 from pipeline.evaluation.terminal import answer_line, cost_line
 from pipeline.methods import candidate_terms
 from pipeline.pairs.reasons import Reasons, place, reasons
-from pipeline.pairs.select import PAPER, Candidate
+from pipeline.pairs.select import Candidate
 from pipeline.rollout.answering import LONGEST_QUESTION
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from pipeline.rollout.answering import Answered
 
 Page = dict[str, Any]
+Found = tuple[Row | None, Trajectory | None]
 _CHARTS = {"trajectories": "term_total", "pairs": "margin_total"}
 
 
@@ -85,57 +85,54 @@ def _bars(run: OpenRun, table: Table, filters: Filters, chart: str) -> list[BarV
 
 def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A pair side by side, with the reason for it, its steps, and all samples of its question."""
-    record = run.pair(group, row)
-    if record is None:
+    record, of_group = run.pair(group, row), run.sources.group(group)
+    if record is None or of_group is None:
         return None
-    given = {name: value for name, value in parameters.items() if name != "tokens"}
-    filters = run.queries.parse(PAIRS, given)
-    of_side = {
-        "chosen": run.trajectory_by_id(group, record.chosen_id),
-        "rejected": run.trajectory_by_id(group, record.rejected_id),
-    }
-    show_tokens = parameters.get("tokens") == "yes"
-    texts, problem = _pair_texts(run, record, of_side)
-    sides = []
-    for side, text in zip(("chosen", "rejected"), texts, strict=True):
-        found = of_side[side]
-        whole = found[1] if found is not None else None
-        rewards = record.chosen_rewards if side == "chosen" else record.rejected_rewards
-        sides.append(
-            {
-                "side": side,
-                "id": record.chosen_id if side == "chosen" else record.rejected_id,
-                "pieces": text,
-                "tokens": _pair_tokens(run, record, side, whole) if show_tokens else None,
-                "terms": scalar_terms(rewards),
-                **_trajectory_values(run, group, found),
-            }
-        )
-    before, after = run.queries.neighbours(PAIRS, filters, group, row)
-    question = next((m.content for m in reversed(record.prompt) if m.role == "user"), "")
-    of_group = run.sources.group(group)
-    samples = [
-        sample for sample in run.queries.of_question(record.question_id) if sample["group"] == group
+    around = _around(run, PAIRS, group, row, parameters)
+    sides = pair_sides(record)
+    found = [run.trajectory_by_id(group, side.id) for side in sides]
+    texts, problem = _pair_texts(run, sides, found)
+    shown = around["show_tokens"] or None
+    views = [
+        {
+            "side": side.name,
+            "id": side.id,
+            "pieces": text,
+            "tokens": shown and tokens(run.tokenizer, side.ids, side.spans, whole),
+            "terms": scalar_terms(side.rewards),
+            **_trajectory_values(run, group, facts, whole),
+        }
+        for side, text, (facts, whole) in zip(sides, texts, found, strict=True)
     ]
-    thresholds = of_group.thresholds if of_group is not None else PAPER
+    samples = run.queries.of_question(record.question_id, group)
     candidates = {sample["trajectory_id"]: _candidate(sample) for sample in samples}
     return {
         "pair": record,
         "group": of_group,
-        "row": row,
-        "question": question,
-        "sides": sides,
-        "show_tokens": show_tokens,
+        "question": next((m.content for m in reversed(record.prompt) if m.role == "user"), ""),
+        "sides": views,
         "problem": problem,
-        "before": before,
-        "after": after,
-        "filters": filters,
-        "difference": first_difference(sides),
-        "reasons": _reasons(record, candidates, thresholds),
+        "difference": first_difference(views),
+        "reasons": _reasons(record, candidates, of_group.thresholds),
         "samples": sorted(
-            samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
+            samples,
+            key=lambda sample: place(candidates[sample["trajectory_id"]], of_group.thresholds),
         ),
+        **around,
     }
+
+
+def _around(
+    run: OpenRun, table: Table, group: str, row: int, parameters: Mapping[str, str]
+) -> Page:
+    """The place of a record in its list: filters, neighbours, and whether tokens are shown."""
+    given = {name: value for name, value in parameters.items() if name != "tokens"}
+    filters = run.queries.parse(table, given)
+    before, after = run.queries.neighbours(table, filters, group, row)
+    show_tokens = parameters.get("tokens") == "yes"
+    return {
+        "row": row, "filters": filters, "before": before, "after": after, "show_tokens": show_tokens
+    }  # fmt: skip
 
 
 def _candidate(sample: Row) -> Candidate:
@@ -169,38 +166,29 @@ def _reasons(
 
 
 def _pair_texts(
-    run: OpenRun, record: Pair, of_side: Mapping[str, tuple[Row, Trajectory] | None]
+    run: OpenRun, sides: Sequence[PairSide], found: Sequence[Found]
 ) -> tuple[tuple[list[Piece], list[Piece]], str | None]:
     """Both texts as training reads them, with differences marked, or why they are missing."""
-    observed = {
-        side: found[1].token_spans if found is not None else () for side, found in of_side.items()
-    }
+    problem = None
     try:
-        left = trained_pieces(
-            run.tokenizer, record.chosen_ids, record.chosen_spans, observed["chosen"]
-        )
-        right = trained_pieces(
-            run.tokenizer, record.rejected_ids, record.rejected_spans, observed["rejected"]
-        )
-        problem = None
+        texts = [
+            trained_pieces(run.tokenizer, side.ids, side.spans, whole)
+            for side, (_, whole) in zip(sides, found, strict=True)
+        ]
     except InputError as error:
-        left = [Piece(message.content, "unknown") for message in record.chosen]
-        right = [Piece(message.content, "unknown") for message in record.rejected]
+        texts = [[Piece(message.content, "unknown") for message in side.messages] for side in sides]
         problem = str(error)
-    return pair_pieces(left, right), problem
+    return pair_pieces(*texts), problem
 
 
-def _pair_tokens(run: OpenRun, record: Pair, side: str, whole: Trajectory | None) -> list[Token]:
-    return pair_tokens(run.tokenizer, record, "chosen" if side == "chosen" else "rejected", whole)
-
-
-def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] | None) -> Page:
+def _trajectory_values(
+    run: OpenRun, group: str, facts: Row | None, record: Trajectory | None
+) -> Page:
     """The values of a trajectory's page besides its text."""
-    if found is None:
+    if record is None:
         return {"facts": None, "error": None, "steps": [], "evidence": [], "verdicts": {}}
-    row, record = found
     return {
-        "facts": row,
+        "facts": facts,
         "error": None if record.format_ok else format_error(record),
         "steps": step_views(record),
         "evidence": evidence_matches(record),
@@ -208,72 +196,55 @@ def _trajectory_values(run: OpenRun, group: str, found: tuple[Row, Trajectory] |
     }
 
 
-def versus(sides: Sequence[Side], question_id: str, outcome: Outcome | None) -> Page | None:
+def versus(sides: Sequence[Side], question_id: str, selected: Selection) -> Page | None:
     """One trajectory of a question on each side of a comparison, with their differences marked.
 
     Of a question that was won or lost, the two have a right and a wrong answer. None when a side
     has no trajectory of the question.
     """
-    found = []
-    for number, side in enumerate(sides):
-        rows = [
-            row
-            for row in side.run.queries.of_question(question_id)
-            if row["group"] == side.group.key
-        ]
-        right = {"won": bool(number), "lost": not number}.get(outcome or "")
-        rows.sort(key=lambda row: right is not None and row["correct"] != right)
-        record = side.run.trajectory(side.group.key, rows[0]["row"]) if rows else None
+    ids = [row.question_id for row in selected.shown]
+    place = ids.index(question_id) if question_id in ids else None
+    outcome = next((row.outcome for row in selected.rows if row.question_id == question_id), None)
+    wanted = {"won": (False, True), "lost": (True, False)}.get(outcome or "", (None, None))
+    views, records = [], []
+    for side, right in zip(sides, wanted, strict=True):
+        rows = side.run.queries.of_question(question_id, side.group.key)
+        facts = next((row for row in rows if row["correct"] == right), next(iter(rows), None))
+        record = None if facts is None else side.run.trajectory(side.group.key, facts["row"])
         if record is None:
             return None
-        found.append((side, rows, record))
-    texts = pair_pieces(*(pieces(record) for _, _, record in found))
-    views = [
-        {
-            "side": side.group.title,
-            "run": side.run.name,
-            "group": side.group,
-            "id": record.trajectory_id,
-            "pieces": text,
-            "tokens": None,
-            "samples": len(rows),
-            **_trajectory_values(side.run, side.group.key, (rows[0], record)),
-        }
-        for (side, rows, record), text in zip(found, texts, strict=True)
-    ]
+        records.append(record)
+        values = _trajectory_values(side.run, side.group.key, facts, record)
+        names = {"side": side.group.title, "run": side.run.name, "group": side.group}
+        views.append({**values, **names, "id": record.trajectory_id, "tokens": None})
+    for view, text in zip(views, pair_pieces(*map(pieces, records)), strict=True):
+        view["pieces"] = text
     return {
         "sides": views,
         "outcome": outcome,
         "difference": first_difference(views),
+        "filters": selected.filters,
+        "before": ids[place - 1] if place else None,
+        "after": None if place is None else next(iter(ids[place + 1 :]), None),
     }
 
 
 def trajectory(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> Page | None:
     """A trajectory with its text, steps, rewards, verdicts and pairs."""
-    found, facts = run.trajectory(group, row), run.row(group, row)
+    found, facts = run.trajectory(group, row), run.queries.one(TRAJECTORIES, group, row)
     if found is None or facts is None:
         return None
-    given = {name: value for name, value in parameters.items() if name != "tokens"}
-    filters = run.queries.parse(TRAJECTORIES, given)
-    show_tokens = parameters.get("tokens") == "yes"
-    before, after = run.queries.neighbours(TRAJECTORIES, filters, group, row)
+    around = _around(run, TRAJECTORIES, group, row, parameters)
+    shown = (around["show_tokens"] and found.token_ids) or None
     return {
         "trajectory": found,
         "group": run.sources.group(group),
-        "row": row,
         "pieces": pieces(found),
-        "show_tokens": show_tokens,
-        "tokens": (
-            tokens(run.tokenizer, found.token_ids, found.token_spans, (), found.logprobs)
-            if show_tokens and found.token_ids
-            else None
-        ),
+        "tokens": shown and tokens(run.tokenizer, found.token_ids, found.token_spans, found),
         "terms": scalar_terms(found.rewards),
         "pairs": run.queries.pairs_of([found.trajectory_id]),
-        "before": before,
-        "after": after,
-        "filters": filters,
-        **_trajectory_values(run, group, (facts, found)),
+        **around,
+        **_trajectory_values(run, group, facts, found),
     }
 
 
@@ -305,15 +276,12 @@ def question(run: OpenRun, question_id: str) -> Page | None:
     rows = run.queries.of_question(question_id)
     if not rows:
         return None
-    first = run.trajectory(rows[0]["group"], rows[0]["row"])
-    ids = [row["trajectory_id"] for row in rows]
+    present = {row["group"] for row in rows}
     return {
         "rows": rows,
-        "groups": [
-            group for group in run.sources.groups if any(r["group"] == group.key for r in rows)
-        ],
-        "first": first,
-        "pairs": run.queries.pairs_of(ids),
+        "groups": [group for group in run.sources.groups if group.key in present],
+        "first": run.trajectory(rows[0]["group"], rows[0]["row"]),
+        "pairs": run.queries.pairs_of([row["trajectory_id"] for row in rows]),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -81,11 +80,7 @@ def open_site(task: StageTask) -> Site:
         found = [folder.parent.parent for folder in folders]
         return {folder.name: _other(folder) for folder in found if folder.name not in known}
 
-    return Site({settings.name: first}, Path(settings.cache_dir) / "browse", _say, others)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return Site({settings.name: first}, Path(settings.cache_dir) / "browse", others)
 
 
 def _current(task: StageTask) -> Stages | None:
@@ -97,7 +92,8 @@ def _current(task: StageTask) -> Stages | None:
     try:
         found = {(t.stage, t.round_number): outputs.of(t) for t in walk(task)}
     except SteepError as error:
-        _say(f"the newest outputs are shown, because the configuration's are not known: {error}")
+        reason = f"because the configuration's are not known: {error}"
+        typer.echo(f"the newest outputs are shown, {reason}", err=True)
         return None
     return {key: output.directory for key, output in found.items() if output is not None}
 
@@ -124,16 +120,15 @@ def _other(folder: Path) -> RunEntry:
         return entry
     try:
         settings = load(str(file))
-    except SteepError as error:  # of another version
+    except SteepError as error:
         return replace(entry, not_asked=f"the policies of run {folder.name} are not known: {error}")
-    entry = replace(entry, base_model=_base_model(settings))
-    if settings.run_dir.resolve() == folder.resolve():
-        return replace(entry, policies=RunPolicies(str(file), (), None))
+    of_folder = settings.run_dir.resolve() == folder.resolve()
     return replace(
         entry,
-        not_asked=f"{file} is the configuration of another run: its name and runs_dir give "
-        f"{settings.run_dir.resolve()}, so the policies of {folder.resolve()} cannot be asked; "
-        "set name and runs_dir in the file to the values for this folder",
+        base_model=_base_model(settings),
+        policies=RunPolicies(str(file), (), None) if of_folder else None,
+        not_asked=f"{file} is the configuration of another run ({settings.run_dir.resolve()}); set "
+        "its name and runs_dir to the values for this folder",
     )
 
 
@@ -175,7 +170,7 @@ class RunPolicies:
 
 def _serve(site: Site, host: str, port: int) -> None:
     try:
-        from pipeline.browse.app import create_app, warm_up
+        from pipeline.browse.app import create_app
         from pipeline.browse.asking import Desk
         from pipeline.retrieval.remote.hosts import is_loopback
         from pipeline.retrieval.remote.server import bind_socket, serve
@@ -191,8 +186,6 @@ def _serve(site: Site, host: str, port: int) -> None:
         address += "?" + urlencode({"token": token})
     desk = Desk()
     try:
-        app = create_app(site, token, desk)
-        warm_up(app, site)
-        serve(app, on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
+        serve(create_app(site, token, desk), on, lambda: typer.echo(f"{address}  (Ctrl-C ends it)"))
     finally:
         desk.close()

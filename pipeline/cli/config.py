@@ -45,13 +45,9 @@ def show(
     found = entries(settings, None if base is None else base[1])
     shown = [entry for entry in found if entry.changed or not changed]
     if as_json:
+        names = ("key", "value", "default", "base")
         differing = [
-            {
-                "key": entry.key,
-                "value": entry.value,
-                **({} if entry.default is ABSENT else {"default": entry.default}),
-                **({} if entry.base is ABSENT else {"base": entry.base}),
-            }
+            {name: value for name in names if (value := getattr(entry, name)) is not ABSENT}
             for entry in found
             if entry.changed
         ]

@@ -1,9 +1,10 @@
-"""``steep evaluate``: metrics of any policies on any questions, beside a finished run."""
+"""``steep evaluate``: metrics of policies beside a run. ``steep compare``: finished runs."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from pipeline.core.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from pipeline.evaluation.comparison_tables import Table as ComparisonTable
     from tasks.evaluations import Evaluation
 
 _TESTED = ("em", "f1", "steps", "total")  # measures whose tests the terminal shows
@@ -102,20 +104,11 @@ def _metrics_table(rows: list[dict[str, Any]]) -> Table:
     names = ("policy", "data set", "n", "EM", "F1", "95 %", "CEM", "format", "steps", "tokens")
     made = table(names)
     for row in rows:
-        interval = row["ci"]["f1"]
-        add_row(
-            made,
-            row["policy"],
-            row["dataset"],
-            f"{row['n']:,}",
-            f"{row['em']:.3f}",
-            f"{row['f1']:.3f}",
-            "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}",
-            f"{row['cem']:.3f}",
-            f"{row['format_ok']:.3f}",
-            f"{row['steps']:.2f}",
-            f"{row['tokens']['total']:.0f}",
-        )
+        em, f1, cem, format_ok = (f"{row[name]:.3f}" for name in ("em", "f1", "cem", "format_ok"))
+        interval = _interval(row["ci"]["f1"], ".3f")
+        steps, total = f"{row['steps']:.2f}", f"{row['tokens']['total']:.0f}"
+        of_row = (row["policy"], row["dataset"], f"{row['n']:,}")
+        add_row(made, *of_row, em, f1, interval, cem, format_ok, steps, total)
     return made
 
 
@@ -123,17 +116,70 @@ def _tests_table(tests: list[dict[str, Any]]) -> Table:
     """Paired t-tests over all questions, of the measures in `_TESTED`."""
     made = table(("before", "after", "measure", "n", "difference", "95 %", "p"))
     for test in tests:
-        if test["dataset"] != "all" or test["measure"] not in _TESTED:
-            continue
-        low_high, p = test["interval"], test["p"]
-        add_row(
-            made,
-            test["before"],
-            test["after"],
-            "tokens" if test["measure"] == "total" else test["measure"],
-            f"{test['n']:,}",
-            f"{test['difference']:+.3f}",
-            "" if low_high is None else f"{low_high[0]:+.3f} to {low_high[1]:+.3f}",
-            "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
-        )
+        if test["dataset"] == "all" and test["measure"] in _TESTED:
+            measure, p = "tokens" if test["measure"] == "total" else test["measure"], test["p"]
+            of_row = (test["before"], test["after"], measure, f"{test['n']:,}")
+            interval = _interval(test["interval"], "+.3f")
+            chance = "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+            add_row(made, *of_row, f"{test['difference']:+.3f}", interval, chance)
     return made
+
+
+def _interval(bounds: Sequence[float] | None, form: str) -> str:
+    return "" if bounds is None else " to ".join(format(bound, form) for bound in bounds)
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="directories of finished runs, or their names below runs/"
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(help="data set, single-hop, multi-hop, or all: the average over data sets"),
+    ] = "all",
+    as_json: JsonOption = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="file for the tables: an HTML page if it ends in .html, else Markdown",
+        ),
+    ] = None,
+) -> None:
+    """Compare finished runs by round, with their spread over seeds and paired tests.
+
+    Runs whose settings differ in seeds alone are one row. Other rows are tested against the first.
+    """
+    from pipeline.evaluation.comparison_tables import markdown, tables
+    from pipeline.report.comparison import comparison_page
+    from pipeline.report.finished_run import compare_directories, run_directory
+
+    comparison = compare_directories([run_directory(run) for run in runs])
+    shown = list(tables(comparison, dataset))
+    if output is not None:
+        is_page = output.lower().endswith((".html", ".htm"))
+        text = comparison_page(comparison, dataset) if is_page else markdown(shown)
+        with text_output(output) as write:
+            write(text)
+    if as_json:
+        print_json(comparison.to_json())
+    elif output != "-":
+        _print_tables(shown)
+
+
+def _print_tables(shown: Sequence[ComparisonTable]) -> None:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    for each in shown:
+        grid = Grid(title=Text(each.title), caption=Text(each.note), title_justify="left")
+        grid.caption_justify = "left"
+        for name in each.header:
+            grid.add_column(Text(name))
+        for row in each.rows:
+            add_row(grid, *row)
+        console().print(grid)

@@ -1,4 +1,4 @@
-"""Commands on outputs of a policy: ``steep parse``, ``mask``, ``metrics`` and ``import``.
+"""Commands on outputs: ``steep parse``, ``mask``, ``metrics``, ``failures`` and ``import``.
 
 Each reads JSONL or Parquet and writes JSONL; ``-`` is standard input or output. A record needs only
 the fields that the command reads, and the others are copied. A malformed record stops the command
@@ -8,6 +8,7 @@ with ``file:line: problem`` before anything is written.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,14 +22,16 @@ from pipeline.cli.records import (
     check_spans,
     parse_view,
     read_input,
+    read_trajectory,
 )
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_IMPORT, DEFAULT_METHOD
-from pipeline.core.record_io import write_jsonl
-from pipeline.core.records import GrammarName, HopType, Span, Trajectory
+from pipeline.core.record_io import iterate_records, write_jsonl
+from pipeline.core.records import GrammarName, HopType, Question, Span, Trajectory
 from pipeline.core.text import visible
 from pipeline.corpus.raw_records import encodable
+from pipeline.evaluation.failures import FailureMode, diagnose
 
 if TYPE_CHECKING:
     from pipeline.grammars.tokenizer import Tokenizer
@@ -214,3 +217,54 @@ def import_outputs(
     if skipped > len(reasons):
         typer.echo(f"... and {skipped - len(reasons)} more lines", err=True)
     typer.echo(f"{count} imported, {skipped} left out", err=True)
+
+
+def failures(
+    source: Source,
+    output: Output = "-",
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            help="questions of the trajectories, as the stages questions-<split> write them"
+        ),
+    ] = None,
+) -> None:
+    """Add why trajectories fail: format, stopping, decomposition, retrieval, reading.
+
+    Their questions (questions.parquet) add MuSiQue's decompositions and the number of hops.
+    """
+    counts = add_failure_modes(source, output, questions=questions)
+    typer.echo(", ".join(f"{n} {mode.value}" for mode, n in counts.items()), err=True)
+
+
+def add_failure_modes(
+    source: File, output: File, *, questions: File | None = None
+) -> dict[FailureMode, int]:
+    """Add ``failure_mode``, ``failed_hop`` (from 1, or null) and ``hops`` to the records.
+
+    Returns trajectories per mode. Raises InputError for a malformed record, and for a question that
+    is not in ``questions``.
+    """
+    known = {}
+    if questions is not None:
+        known = {
+            question.question_id: question for question in iterate_records(questions, Question)
+        }
+    counts = Counter[FailureMode]()
+
+    def diagnosed() -> Iterator[Record]:
+        for line, record in read_input(source):
+            view = read_trajectory(record, source, line, required=("question", "hop"))
+            if questions is not None and view.question_id not in known:
+                problem = f"question_id: no question {view.question_id!r} in {questions}"
+                raise InputError.at(source_name(source), line, problem)
+            diagnosis = diagnose(view, known.get(view.question_id))
+            counts[diagnosis.failure_mode] += 1
+            yield record | {
+                "failure_mode": diagnosis.failure_mode,
+                "failed_hop": diagnosis.hop,
+                "hops": diagnosis.hops,
+            }
+
+    write_jsonl(output, diagnosed())
+    return {mode: counts[mode] for mode in FailureMode if counts[mode]}

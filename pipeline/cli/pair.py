@@ -140,10 +140,15 @@ _Questions = dict[str, list[bytes]]
 
 
 def _read_trajectories(source: File) -> _Questions:
-    """The trajectories by question; raises InputError for malformed records."""
+    """The trajectories by question; raises InputError for malformed records and repeated ids."""
     held: _Questions = {}
+    seen: set[str] = set()
     for line, record in read_input(source):
         view = parse_view(ScoredView, record, source, line)
+        if view.trajectory_id in seen:
+            problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
+            raise InputError.at(source_name(source), line, problem)
+        seen.add(view.trajectory_id)
         check_spans(view.token_ids, view.token_spans, "token_spans", source, line)
         try:
             _ = _candidate(view, 0)

@@ -121,12 +121,12 @@ def read_trajectory(
     """
     from pipeline import grammars
 
-    missing = [name for name in required if record.get(name) is None]
+    missing = [f"{name}: missing" for name in required if record.get(name) in (None, "")]
     if record.get("output") is None and None in (record.get("steps"), record.get("format_ok")):
-        missing.append("output, or steps with format_ok")
+        missing.append("needs output, or steps with format_ok")
     view = parse_view(TrajectoryView, record, source, line, grammar=grammar)
     if missing:
-        raise InputError.at(source_name(source), line, f"{missing[0]}: missing")
+        raise InputError.at(source_name(source), line, missing[0])
     check_spans(view.output, view.spans, "spans", source, line)
     if view.steps is None or view.format_ok is None:
         parsed = grammars.grammar(view.grammar).parse(view.output, view.spans)

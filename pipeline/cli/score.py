@@ -6,11 +6,11 @@ TeaRAG eq. 5 to 13, HiPRAG eq. 1, ProGraph-R1 eq. 11 to 15, or Search-R1's outco
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,14 +27,10 @@ from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD, listed_methods
 from pipeline.core.record_io import iterate_records, write_jsonl
-from pipeline.core.records import Trajectory
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Rewards
-    from pipeline.core.similarity import Similarity
     from pipeline.core.verdicts import Ruling
-    from pipeline.methods import ScoreInputs
-    from pipeline.rewards.structure import EntitySource
     from pipeline.rollout.turns import Turn
 
 _BATCH = 128  # trajectories per call of the similarity model
@@ -84,47 +80,32 @@ def score_file(
     return write_jsonl(output, scored)
 
 
-def _open_inputs(name: str) -> tuple[Rewards, ScoreInputs]:
-    """The rewards block and the similarity model: the defaults, or a configuration's."""
+def _open_inputs(name: str) -> tuple[Rewards, Any]:
+    """The rewards block and the similarity model: the defaults, or a configuration's.
+
+    The model is the only one of `pipeline.methods.ScoreInputs` that the records of a file need.
+    """
     from pipeline.config.policy import Rewards
 
     if name == _LEXICAL:
         from pipeline.core.similarity import Lexical
 
-        return Rewards(), _SimilarityOnly(Lexical)
+        return Rewards(), SimpleNamespace(similarity=Lexical)
     from pipeline.config import load
     from pipeline.config.machine_choices import resolve_dtypes
     from pipeline.retrieval.rerank import RerankerSimilarity, open_reranker
 
     config = resolve_dtypes(load(name)).settings
     reranker = config.rewards.reranker or config.retrieval.reranker
-
-    def opened() -> Similarity:
-        return RerankerSimilarity(open_reranker(reranker, config.index.embedder, config.cache_dir))
-
-    return config.rewards, _SimilarityOnly(opened)
-
-
-@dataclasses.dataclass(frozen=True)
-class _SimilarityOnly:
-    """`pipeline.methods.ScoreInputs` of a file: a similarity model, no graph and no policy."""
-
-    open: Callable[[], Similarity]
-
-    def similarity(self) -> Similarity:
-        return self.open()
-
-    def entities(self) -> EntitySource:
-        raise NotImplementedError
-
-    def state_values(
-        self, trajectories: Sequence[Trajectory], continuations: int
-    ) -> list[list[float]]:
-        raise NotImplementedError
+    return config.rewards, SimpleNamespace(
+        similarity=lambda: RerankerSimilarity(
+            open_reranker(reranker, config.index.embedder, config.cache_dir)
+        )
+    )
 
 
 def _score_trajectories(
-    source: File, reward: str, settings: Rewards, inputs: ScoreInputs
+    source: File, reward: str, settings: Rewards, inputs: Any
 ) -> Iterator[Record]:
     """Records with rewards that are computed from whole trajectories, with or without evidence."""
     from pipeline.methods import method

@@ -79,7 +79,13 @@ def _print(found: Collection, removing: bool) -> None:
             done = ["yes" if row.removed else "no"] if removing else []
             place = os.path.relpath(row.directory)
             add_row(
-                made, row.stage, decimal(row.bytes), _age(row.age_seconds), place, row.reason, *done
+                made,
+                row.stage,
+                decimal(row.bytes),
+                f"{row.age_seconds / 86_400:.1f} days",
+                place,
+                row.reason,
+                *done,
             )
         console().print(made)
     rows = [row for row in found.rows if row.removed] if removing else found.rows
@@ -90,13 +96,6 @@ def _print(found: Collection, removing: bool) -> None:
         typer.echo("every output is named by a configuration")
     else:
         typer.echo(f"{len(rows)} directories, {total}; --remove removes them")
-
-
-def _age(seconds: int) -> str:
-    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 @with_configuration

@@ -166,6 +166,9 @@ def _decode(
     problem = cover_error(spans, len(ids))
     if problem:
         raise InputError.at(where, None, f"token spans: {problem}")
+    most = tokenizer.get_vocab_size()
+    if any(not 0 <= token_id < most for token_id in ids):
+        raise InputError.at(where, None, "token ids: the tokenizer lacks one of them")
     return [
         Segment(tokenizer.decode(list(ids[start:end]), skip_special_tokens=False), writer)
         for start, end, writer in spans

@@ -79,25 +79,15 @@ def turn_rewards(
     names = list(terms)
     result: dict[int, dict[int, dict[str, Any]]] = {}
     for number, directory in rounds_of(inputs, "score").items():
-        # By turn: the number of steps, and number and sum of the measured values of every term.
-        turns: list[tuple[int, dict[str, tuple[int, float]]]] = []
+        turns: dict[int, list[Mapping[str, Any]]] = {}
         for reward in _rewards(directory):
             steps = reward["steps"] if reward.keys() >= {*names, "steps"} else []
-            for turn, step in enumerate(steps):
-                if turn == len(turns):
-                    turns.append((0, dict.fromkeys(names, (0, 0.0))))
-                count, sums = turns[turn]
-                for name in names:
-                    if step[name] is not None:
-                        measured, total = sums[name]
-                        sums[name] = measured + 1, total + step[name]
-                turns[turn] = (count + 1, sums)
-        for turn, (count, sums) in enumerate(turns, start=1):
-            means = {
-                name: total / count if measured == count else None
-                for name, (measured, total) in sums.items()
-            }
-            result.setdefault(turn, {})[number] = {"n": count, **means}
+            for turn, step in enumerate(steps, start=1):
+                turns.setdefault(turn, []).append(step)
+        for turn, steps in turns.items():
+            values = {name: [step[name] for step in steps] for name in names}
+            means = {name: None if None in v else sum(v) / len(v) for name, v in values.items()}
+            result.setdefault(turn, {})[number] = {"n": len(steps), **means}
     return result
 
 
@@ -213,11 +203,6 @@ def pair_examples(inputs: Mapping[str, Path]) -> list[Example]:
                 for row in rows
             ]
     return []
-
-
-def distributions(evaluate: Path) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-    """Counts of steps and stop reasons, by policy and data set."""
-    return read_json(evaluate / "distributions.json")  # type: ignore[no-any-return]
 
 
 def policy_examples(evaluate: Path, first: str, last: str) -> list[Example]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ RUNS = Path("runs")
 _METRICS = "metrics.json"
 _PAIRS = "pairs.parquet"
 _JUDGED = "judge-"
-# Stages whose settings evaluation may override (`Config.for_evaluation`).
-_EVALUATION = ("evaluate", "evaluate-policy", "judge-policy")
 _AGAIN = "evaluate it again with `steep evaluate` and its configuration"
 
 
@@ -86,7 +84,9 @@ def read_run(directory: Path, name: str) -> RunResults:
     if len(splits) != 1 or len(questions) != 1:
         raise StoreError(f"the policies of {directory} have different questions; {_AGAIN}")
     manifests = list(_chain(evaluation, outputs))
-    settings = _settings(manifests)
+    # Evaluation may override settings (`Config.for_evaluation`), for itself and for its inputs.
+    evaluations = {evaluation.name, *_inputs(read_manifest(evaluation)).values()}
+    settings = _settings(manifests, evaluations)
     own = of_run(outcomes)
     settings |= {"rounds": len(own) - 1, "start": own[0]}
     return RunResults(
@@ -112,12 +112,9 @@ def _evaluation(directory: Path) -> Path:
             "such as runs/embedded; finish it with `steep run` and its configuration"
         )
     shown = directory / _METRICS
-    if shown.is_file():
-        for path in found:
-            metrics = path.parent / _METRICS
-            if metrics.is_file() and metrics.read_bytes() == shown.read_bytes():
-                return path.parent
-    return found[0].parent
+    metrics = [path.with_name(_METRICS) for path in found] if shown.is_file() else []
+    same = (m.parent for m in metrics if m.is_file() and m.read_bytes() == shown.read_bytes())
+    return next(same, found[0].parent)
 
 
 def _check(output: Path, remedy: str = _AGAIN) -> None:
@@ -166,7 +163,7 @@ def _pairs(
     return dict(sorted(pairs.items()))
 
 
-def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _settings(manifests: list[Mapping[str, Any]], evaluations: Collection[str]) -> dict[str, Any]:
     """The recorded settings, and the content of the base model, by dotted name.
 
     A setting that differs between rounds has a name for each, such as "dpo.eta (round 2)". A
@@ -179,7 +176,7 @@ def _settings(manifests: list[Mapping[str, Any]]) -> dict[str, Any]:
         if "base model" in key.get("files", {}):
             training.setdefault("base model", {})[None] = key["files"]["base model"]
         for name, value in leaves(key["settings"]):
-            if key["stage"] in _EVALUATION:
+            if manifest["fingerprint"] in evaluations:
                 evaluation[name] = value
             else:
                 training.setdefault(name, {})[key["round"]] = value

@@ -7,14 +7,16 @@ Trajectories are read one after the other, so memory does not grow with their nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import Config
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
+from pipeline.core.input_files import leaves
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.policy_names import of_run, policy_title
@@ -22,9 +24,8 @@ from pipeline.methods import method
 from pipeline.pairs.anchors import EXPORT
 from pipeline.pairs.select import BINS
 from pipeline.report import data as collect
-from pipeline.report import failures, recall, rewards, usage
+from pipeline.report import failures_section, recall_section, rewards_section, usage_section
 from pipeline.report.html_pages import page_environment
-from pipeline.report.settings import continuations, round_settings
 from pipeline.run.context import StageContext
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -127,20 +128,20 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         "evaluated": context.config.for_evaluation().retrieval,
         "significant": _SIGNIFICANT,
         **_results(rows, inputs["evaluate"] if rows else None),
-        **failures.values(rows, inputs["evaluate"] if rows else None),
+        **failures_section.values(rows, inputs["evaluate"] if rows else None),
         # ProGraph-R1 counts the answer turn as a step.
         "step_name": "Turns" if trained.step_titles else "Steps",
-        **rewards.values(inputs, trained.reward_titles),
+        **rewards_section.values(inputs, trained.reward_titles),
         "turn_rewards": (
             collect.turn_rewards(inputs, trained.step_titles) if trained.step_titles else {}
         ),
         "turn_titles": trained.step_titles,
         "progress_costs": progress_costs,
-        "continuations": continuations(context.config, progress_costs),
-        "round_settings": round_settings(context.config),
+        "continuations": _continuations(context.config, progress_costs),
+        "round_settings": _round_settings(context.config),
         "differing": context.facts.get("differing"),
-        "usages": usage.usages(inputs),
-        **recall.values(inputs, context.config.evaluation.split),
+        "usages": usage_section.usages(inputs),
+        **recall_section.values(inputs, context.config.evaluation.split),
         "export": EXPORT,
         "run_dir": context.config.run_dir,
         "funnels": funnels,
@@ -180,13 +181,17 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
     if evaluate is None:
         return {**result, "first_to_last": {}, "policy_examples": []}
     tests = collect.read_json(evaluate / "comparison.json")
-    trained = of_run(policies)
+    trained = result["trained"]
     first, last = trained[0], trained[-1]
     return {
         **result,
-        "against_previous": _tests(tests, [*pairwise(trained)], "em"),
+        "against_previous": {
+            after: by_dataset[ALL]["em"]
+            for before, after in pairwise(trained)
+            if "em" in (by_dataset := _by_measure(tests, before, after)).get(ALL, {})
+        },
         "first_to_last": _by_measure(tests, first, last),
-        **_steps_and_tokens(policies, main, collect.distributions(evaluate)),
+        **_steps_and_tokens(policies, main, collect.read_json(evaluate / "distributions.json")),
         "policy_examples": collect.policy_examples(
             evaluate, policy_title(first), policy_title(last)
         ),
@@ -244,19 +249,6 @@ def _by_part(rows: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[Ma
         if row["split"] != split and row["dataset"] == ALL:
             result.setdefault(row["split"].removeprefix(f"{split}/"), []).append(row)
     return result
-
-
-def _tests(
-    tests: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]], measure: str
-) -> dict[str, Mapping[str, Any]]:
-    """Tests over all questions, keyed by the later policy."""
-    return {
-        test["after"]: test
-        for test in tests
-        if (test["before"], test["after"]) in pairs
-        and test["dataset"] == ALL
-        and test["measure"] == measure
-    }
 
 
 def _learning(policies: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -340,3 +332,22 @@ def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
         "figures": figures,
         "rounds": {n: plots.series_color(n - 1, last) for n in rounds},
     }
+
+
+def _round_settings(config: Config) -> list[dict[str, Any]]:
+    """Rows with ``round``, ``setting`` (dotted), ``value`` and ``run``, the value of the run."""
+    of_run = dict(leaves(config.model_dump(mode="json")))
+    return [
+        {"round": number, "setting": name, "value": value, "run": of_run.get(name)}
+        for number in sorted(config.per_round)
+        for name, value in leaves(config.of_round(number).model_dump(mode="json"))
+        if not name.startswith("per_round") and value != of_run.get(name)
+    ]
+
+
+def _continuations(config: Config, rounds: Iterable[int]) -> str:
+    """The number of continuations per state, and the number of each round that differs."""
+    counts = {number: config.of_round(number).rewards.prograph.continuations for number in rounds}
+    if len(set(counts.values())) <= 1:
+        return str(next(iter(counts.values()), config.rewards.prograph.continuations))
+    return ", ".join(f"{count} (round {number})" for number, count in counts.items())

@@ -49,12 +49,6 @@ def test_its_content_policy_admits_only_its_own_style(site: Site, tmp_path: Path
     assert "&lt;script&gt;alert" in page
 
 
-def test_a_limit_keeps_the_first_pairs_of_the_order(site: Site, tmp_path: Path) -> None:
-    page = exported(site, tmp_path / "a.html", "sort=chosen_total&group=round-1", limit=1)
-    assert "1 of 3 pairs" in page
-    assert "q2/0@1" in page
-
-
 def test_without_an_order_every_round_and_kind_has_its_first_pair_before_any_second(
     site: Site, tmp_path: Path
 ) -> None:

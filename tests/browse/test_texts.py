@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from pipeline.browse.texts import Piece, pair_pieces, tokens, trained_pieces
 from tests.browse.stored_run import TINY_READER
+from tests.stages.fabricated_run import trajectory
 
 WORDS = st.lists(st.sampled_from(["a", "bc", " ", "  ", "\n", "é", "?", "<b>"]), max_size=20)
 
@@ -51,12 +52,13 @@ def test_sampled_tokens_before_a_step_pair_are_masked() -> None:
     codec = Tokenizer.from_file(str(TINY_READER / "tokenizer.json"))
     ids = codec.encode("Step 1 : Vell is in Ostar", add_special_tokens=False).ids[:5]
     of_pair = [(0, 3, "observation"), (3, 5, "model")]
-    of_trajectory = [(0, 1, "model"), (1, 3, "observation"), (3, 9, "model")]
-    parts = trained_pieces(codec, ids, of_pair, of_trajectory)
+    whole = trajectory("q", "Ostar")
+    whole.token_spans = [(0, 1, "model"), (1, 3, "observation"), (3, 9, "model")]
+    whole.logprobs = [0.0, None, None, -0.6931471805599453, None]
+    parts = trained_pieces(codec, ids, of_pair, whole)
     assert [part.role for part in parts] == ["masked", "observed", "trained"]
     assert joined(parts) == codec.decode(ids, skip_special_tokens=False)
-    logprobs = [0.0, None, None, -0.6931471805599453, None]
-    shown = tokens(codec, ids, of_pair, of_trajectory, logprobs)
+    shown = tokens(codec, ids, of_pair, whole)
     assert [token.role for token in shown] == [
         "masked",
         "observed",

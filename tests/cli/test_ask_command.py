@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from pipeline.api import Run
-from pipeline.core.errors import EngineError, InputError
-from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess, question_record
+from pipeline.core.errors import EngineError
+from pipeline.rollout.answering import LONGEST_QUESTION, Opening, PolicyProcess
 from pipeline.rollout.policy import Policy
 from pipeline.run.context import StageContext
 from pipeline.stages.sample import open_in_process
@@ -133,14 +133,6 @@ def test_a_run_without_an_index_names_the_command_that_makes_it(
         asked_policies(task, ["base"])
 
 
-@pytest.mark.slow
-def test_a_line_that_is_no_question_ends_with_its_number(run: StageTask) -> None:
-    """The engine starts at once; the first bad line ends the command."""
-    status, printed, told = steep(["ask", "--policy", "base", *options(run)], b"\n\xff\n")
-    assert (status, printed) == (2, "")
-    assert told.endswith("error: <stdin>:2: not UTF-8 text (invalid start byte at byte 0)\n")
-
-
 def test_a_process_that_dies_is_an_error_with_its_status(
     run: StageTask, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,22 +146,6 @@ def test_a_process_that_dies_is_an_error_with_its_status(
         process.stop()
     assert not process._process.is_alive()
     assert not process._log.exists()
-
-
-@pytest.mark.slow
-def test_an_engine_that_does_not_start_gives_its_own_error(run: StageTask, tmp_path: Path) -> None:
-    [asked] = asked_policies(run, ["base"])
-    config = asked.context.config
-    broken = config.model_copy(update={"model": config.model.model_copy(update={"base": "a/b/c"})})
-    context = StageContext(broken, "ask", tmp_path, tmp_path)
-    process = PolicyProcess("broken", opening(context, Policy(None, "p")))
-    try:
-        with pytest.raises(
-            InputError, match=r"a/b/c: no such model directory; correct model\.base"
-        ):
-            process.wait_until_ready()
-    finally:
-        process.stop()
 
 
 @pytest.mark.slow
@@ -206,32 +182,12 @@ def test_asking_waits_for_the_gpu_of_another_run_and_then_holds_it(
     assert waited, "the engine was running, and its GPU was free"
 
 
-@pytest.mark.slow
-def test_the_process_of_a_policy_computes_with_the_threads_of_its_lease(run: StageTask) -> None:
-    [asked] = asked_policies(run, ["base"])
-    process = PolicyProcess(
-        "base", opening(asked.context, asked.policy), {"STEEP_TEST_THREADS": "3"}
-    )
-    try:
-        process.wait_until_ready()  # before exec, the variables are those of this process
-        variables = psutil.Process(process._process.pid).environ()
-        assert variables["STEEP_TEST_THREADS"] == "3"
-        assert "STEEP_TEST_THREADS" not in os.environ
-    finally:
-        process.stop()
-
-
 def test_asking_uses_the_retrieval_and_the_limits_of_the_evaluation(
     overrides: tuple[str, ...], run: StageTask
 ) -> None:
     given = (*overrides, "evaluation.sampling={max_steps: 2}")
     [asked] = asked_policies(task_for("evaluate", "embedded", given), ["base"])
     assert asked.context.config.sampling.max_steps == 2
-
-
-def test_equal_questions_have_one_id_and_other_questions_another() -> None:
-    assert question_record(" Where? ") == question_record("Where?")
-    assert question_record("Where?").question_id != question_record("Who?").question_id
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from pipeline.core.gpus import GIB
 from tasks.checks.collect import check_run
 from tasks.checks.machine import described_machine
 from tests.cli.malformed_inputs import steep
@@ -22,7 +21,6 @@ PUBLISHED = {
     "prograph-qwen2.5-3b": 4,
     "prograph-qwen2.5-7b": 4,
 }
-ONE_GPU = ["single-gpu-24gb", "single-gpu-24gb-hiprag", "single-gpu-24gb-prograph"]
 
 
 @pytest.fixture
@@ -59,15 +57,6 @@ def test_published_configurations_fit_their_gpus_of_80_gb(data):
         assert stages["train"].gpus == gpus
         assert 0 < stages["sample"].device_bytes < checked.plan.gpu.memory
         assert all(stage.unknown == () for stage in checked.plan.stages)
-
-
-def test_configurations_for_24_gb_fit_one_gpu(data):
-    for name in ONE_GPU:
-        checked = check_run(name, (), str(data), described_machine("1x24,64"))
-        assert checked.faults == (), name
-        stages = {stage.stage: stage for stage in checked.plan.stages}
-        assert 12 * GIB < stages["sample"].device_bytes < 23.6 * GIB
-        assert 8 * GIB < stages["train"].device_bytes < 23.6 * GIB
 
 
 def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
@@ -150,44 +139,6 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
         ["this machine has no GPU", "gpus is 8", "index.gpu is true"],
     ):
         assert any(all(word in line for word in words) for line in lines), (words, complaint)
-
-
-def test_invalid_settings_are_named_alone(folder):
-    status, printed, complaint = check(
-        "--config", "tearag-llama3-8b", "--set", "gpus=-1", "--set", "engine.max_num_seq=3"
-    )
-    assert (status, printed) == (2, "")
-    for words in ("gpus is -1", "engine.max_num_seq: unknown key", "once the settings are valid"):
-        assert words in complaint
-    assert "psgs_w100.tsv" not in complaint
-    assert "--set nonsense" in check("--set", "nonsense")[2]
-
-
-def test_a_model_that_is_too_large_is_refused_with_the_settings_to_change(data, folder):
-    status, _, complaint = check(
-        "--config", "tearag-llama3-8b", "--data", data, "--machine", "8x24",
-        "--set", "sampling.shards=8",
-    )  # fmt: skip
-    assert status == 2
-    (train,) = [line for line in complaint.splitlines() if line.startswith("train needs")]
-    assert "on a GPU of 23.6 GiB" in train
-    assert "dpo.per_device_batch_size" in train
-    graph = next(line for line in complaint.splitlines() if line.startswith("graph.engine"))
-    assert "Qwen/Qwen2.5-14B-Instruct needs" in graph
-    assert "graph.engine.tensor_parallel_size" in graph
-
-
-def test_the_machine_is_described_by_gpus_and_memory():
-    status, _, complaint = check("--machine", "eight")
-    assert status == 2
-    assert "such as 8x80" in complaint
-
-
-def test_a_missing_data_directory_is_a_fault_among_others(folder):
-    status, _, complaint = check("--config", "musique-sample", "--data", folder / "absent")
-    assert status == 2
-    assert "absent: no such directory" in complaint
-    assert "musique_train100.json" in complaint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.base import STAGES
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,13 +45,6 @@ def test_an_unknown_stage_and_a_missing_data_directory_are_refused(tmp_path):
     refused(steep("run", "--data", tmp_path / "absent"), "no such directory")
 
 
-def test_a_missing_file_stops_before_anything_runs(tmp_path):
-    config = ROOT / "configs/musique-sample.yaml"
-    done = steep("run", "--config", config, "--data", tmp_path, "--set", f"runs_dir={tmp_path}")
-    refused(done, "musique_train100", "no such file")
-    assert not list(tmp_path.rglob("manifest.json"))
-
-
 def test_a_malformed_line_stops_the_corpus_stage_with_file_and_line(tmp_path):
     (tmp_path / "documents.jsonl").write_text('{"title": "A", "text": "B"}\n{"title": "C", "te\n')
     (tmp_path / "questions.jsonl").write_text('{"question": "Q?", "answer": ["a"]}\n')
@@ -70,18 +61,6 @@ def test_a_malformed_line_stops_the_corpus_stage_with_file_and_line(tmp_path):
     done = steep("run", "corpus", "--config", config, "--data", tmp_path)
     refused(done, "documents.jsonl:2", "not valid JSON")
     assert not list((tmp_path / "runs").rglob("manifest.json"))
-
-
-def test_a_model_directory_without_weights_is_refused(tmp_path):
-    empty = tmp_path / "model"
-    empty.mkdir()
-    (empty / "config.json").write_text('{"model_type": "llama"}')
-    world = "data.closed_world={seed: 3, documents: 600, musique_train: 30, musique_sampling: 9, musique_dev: 9, musique_test: 9, hotpotqa_sampling: 2, hotpotqa_dev: 2, hotpotqa_test: 2, wiki2_test: 2, nq_sampling: 2, nq_dev: 2, nq_test: 2}"
-    done = steep(
-        "run", "sft", "--set", world, "--set", f"runs_dir={tmp_path}/runs",
-        "--set", f"model.base={empty}", "--set", "sft_data.sizes={1: 2, 2: 2}", "--set", "sft_data.test_sizes={}",
-    )  # fmt: skip
-    refused(done, str(empty), "weights")
 
 
 def test_checking_what_is_done_imports_no_heavy_package(tmp_path):
@@ -116,21 +95,6 @@ def test_file_commands_read_standard_input_and_refuse_a_malformed_record(tmp_pat
     assert not target.exists()
 
 
-def test_outputs_go_below_the_current_directory(tmp_path):
-    """The stages and fingerprints are the same everywhere; relative directories are not."""
-    config, folders = ROOT / "configs/embedded.yaml", (tmp_path / "a", tmp_path / "b")
-    directories = []
-    for folder in folders:
-        folder.mkdir()
-        rows = json.loads(
-            steep("status", "--json", "--config", config, "--set", "shards=1", cwd=folder).stdout
-        )
-        directories.append([row["directory"] for row in rows])
-        assert [path.name for path in folder.iterdir()] == ["runs"]
-    assert directories[0] == directories[1]
-    assert len(directories[0]) == 28
-
-
 @pytest.mark.parametrize("name", ["embedded", "embedded.yaml", "configs/embedded.yaml"])
 def test_a_shipped_configuration_is_found_by_name_from_any_directory(tmp_path, name):
     done = steep("status", "--json", "--config", name, "--why", "corpus", cwd=tmp_path)
@@ -157,10 +121,6 @@ def test_a_round_of_a_stage_without_rounds_is_refused(tmp_path, arguments):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_round_of_status_is_a_number(tmp_path):
-    refused(steep("status", "--why", "pair:two", cwd=tmp_path), "--why is 'pair:two'; expected")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -185,34 +145,7 @@ def test_options_of_the_other_use_are_refused_in_one_sentence(tmp_path, argument
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_variant_is_run_under_its_name(tmp_path):
-    done = steep("status", "--json", "--variant", "hiprag-lambda-0.2", cwd=tmp_path)
-    assert "runs/hiprag-lambda-0.2/store/sft/" in done.stdout
-
-
-def test_the_stages_are_listed():
-    listed = [line.split()[0] for line in steep("run", "--list").stdout.splitlines()]
-    assert listed == [name for name, kind in STAGES.items() if kind.named]
-
-
 def test_the_help_fits_one_screen():
     lines = steep("--help").stdout.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
-
-
-def test_mask_exits_with_1_where_text_and_tokens_differ(tmp_path):
-    reader = ("--tokenizer", "data/tiny_reader")
-    record = {"output": "ab", "spans": [[0, 1, "model"], [1, 2, "observation"]]}
-    done = steep("mask", "-", *reader, stdin=json.dumps(record), cwd=tmp_path)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["masked"] == ["b"]
-    ids = {"token_ids": [5, 6], "token_spans": [[0, 1, "model"], [1, 2, "observation"]]}
-    lines = "\n".join(map(json.dumps, (record, record | ids)))
-    done = steep("mask", "-", *reader, stdin=lines, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "text and tokens differ in 1 of 2 records" in done.stderr
-    assert [bool(json.loads(line)["mismatch"]) for line in done.stdout.splitlines()] == [
-        False,
-        True,
-    ]

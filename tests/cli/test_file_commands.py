@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable
@@ -15,9 +14,7 @@ from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
 from pipeline.cli.score import score_file
-from pipeline.core.errors import DependencyError, InputError
-from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Trajectory
+from pipeline.core.errors import InputError
 
 OUTPUT = (
     "Step 1:\nImportant entity: Byron\nSubquery: Who was Byron?\n<Reference>\n"
@@ -200,34 +197,6 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     ]
 
 
-def test_parquet_is_read_like_jsonl(tmp_path: Path) -> None:
-    trajectory = Trajectory(
-        trajectory_id="t",
-        question_id="q",
-        dataset="d",
-        question="?",
-        hop="multi",
-        answers=["poet"],
-        evidence=[],
-        grammar="tearag",
-        output=OUTPUT,
-        spans=[tuple(span) for span in SPANS],  # type: ignore[misc]
-    )
-    write_parquet(tmp_path / "in.parquet", [trajectory], Trajectory)
-    parse(tmp_path / "in.parquet", tmp_path / "out.jsonl", grammar="tearag")
-    assert json.loads((tmp_path / "out.jsonl").read_text())["format_ok"] is True
-
-
-def test_a_dash_is_standard_input_and_output(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"answer": "x", "answers": ["x"]}\n'))
-    )
-    metrics("-", "-")
-    assert json.loads(capsys.readouterr().out)["em"] == 1
-
-
 GOOD_PAIR = {
     "trajectory_id": "t",
     "question_id": "q",
@@ -354,16 +323,6 @@ def test_mask_shows_what_is_trained_when_the_stop_ends_inside_a_token(
     assert "".join(rows[2]["trained"]) == OUTPUT[:START] + OUTPUT[END:]
 
 
-def test_mask_refuses_spans_that_do_not_cover_the_ids(tmp_path: Path, tokenizer_dir: Path) -> None:
-    record = {"token_ids": [1, 2, 3], "token_spans": [[0, 2, "model"]]}
-    with pytest.raises(InputError, match=r"in\.jsonl:1: token_spans: spans end at 2, expected 3"):
-        call(tmp_path, add_masks, record, tokenizer=tokenizer_dir)
-    with pytest.raises(DependencyError, match="no tokenizer could be read"):
-        call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path)
-    with pytest.raises(InputError, match="no such directory"):
-        call(tmp_path, add_masks, MINIMAL, tokenizer=tmp_path / "none")
-
-
 def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Path) -> None:
     files = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
     imported, scored, pairs = (tmp_path / f"{name}.jsonl" for name in ("in", "scored", "pairs"))
@@ -429,10 +388,3 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
     other = record | {"trajectory_id": "b"}
     with pytest.raises(InputError, match="1 steps and 0 verdicts"):
         call(tmp_path, score, other, **options, verdicts=verdicts)
-
-
-def test_mask_refuses_text_that_no_tokenizer_takes(tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({"output": "half a pair: \ud800"}) + "\n")
-    with pytest.raises(InputError, match=r"in\.jsonl:1: output: half of a surrogate pair"):
-        add_masks(source, tmp_path / "out.jsonl", tokenizer=Path("data/tiny_reader"))

@@ -72,29 +72,6 @@ def test_an_unknown_name_is_refused() -> None:
         steep("init", "absent")
 
 
-def test_the_output_may_be_a_stream_and_is_never_a_directory_or_an_existing_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert steep("init", "--output", "-").startswith("# The whole TeaRAG method")
-    assert steep("init", "--output", "/dev/null") == ""
-    assert Path("/dev/null").is_char_device()
-    assert "--config 'my run.yaml'" in steep("init", "--output", "my run.yaml")
-    Path("link.yaml").symlink_to("target.yaml")
-    steep("init", "--output", "link.yaml")
-    assert Path("link.yaml").is_symlink()
-    assert load("target.yaml").name == "embedded"
-    for output, problem in {
-        ".": "is a directory; name a file",
-        "link.yaml": "the file exists",
-        "target.yaml/below.yaml": "cannot be written",
-        "x" * 300: "cannot be written",
-    }.items():
-        with pytest.raises(InputError, match=problem):
-            steep("init", "--output", output)
-    assert {path.name for path in tmp_path.iterdir()} == {"link.yaml", "my run.yaml", "target.yaml"}
-
-
 @pytest.mark.parametrize("name", ["../embedded", "/embedded", "", "a" * 5000, "a\0b"])
 def test_odd_names_are_no_shipped_configuration(name: str) -> None:
     with pytest.raises(ConfigError, match="no shipped configuration"):

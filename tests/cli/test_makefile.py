@@ -51,8 +51,3 @@ def test_the_help_has_one_short_line_for_every_target() -> None:
     phony = (ROOT / "Makefile").read_text().partition(".PHONY:")[2].partition("\n\n")[0]
     assert sorted(listed) == sorted(phony.replace("\\", "").split())
     assert all(len(line) < 110 for line in help_lines())
-
-
-def test_the_help_groups_the_targets() -> None:
-    groups = [line for line in help_lines() if line and not line.startswith(" ")]
-    assert groups[:3] == ["Set up", "Run", "Develop"]

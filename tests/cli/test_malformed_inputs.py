@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
 
-from pipeline.run.store import MANIFEST
-from tasks.run import task_for, walk
-from tests.cli import malformed_manifests
-from tests.cli.malformed_inputs import Case, cases, check, steep
+from tests.cli.malformed_inputs import cases, check, steep
 from tests.cli.valid_records import COMMANDS
-from tests.tasks.small_run import commit
 
 COUNT, GROUPS = 480, 8
 
@@ -41,31 +36,6 @@ def test_every_command_accepts_its_valid_records(tmp_path: Path) -> None:
         other.mkdir()
         refused = dataclasses.replace(case, expected="refused")
         assert "accepted" in str(check(refused, other)), case.name
-
-
-def test_cases_of_a_seed_are_the_same() -> None:
-    def identity(case: Case) -> tuple[str, tuple[str, ...], dict[str, bytes]]:
-        return case.name, case.arguments, case.files
-
-    assert list(map(identity, cases(3, 50))) == list(map(identity, cases(3, 50)))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_malformed_manifest_is_a_sentence_in_every_command(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files, options = {}, ["--set", "rounds=1", "--set", "shards=1"]
-    for task in walk(task_for("report", "embedded", ("rounds=1", "shards=1"))):
-        commit(task)
-        files[task.label] = task.directory / MANIFEST
-    manifests = {label: json.loads(file.read_text()) for label, file in files.items()}
-    problems = [
-        f"{case.name}: {' '.join(case.command)}: {problem}"
-        for case in malformed_manifests.cases(seed, 80, manifests)
-        if (problem := malformed_manifests.check(case, files[case.label], options))
-    ]
-    assert problems == []
 
 
 WITH_SETTINGS = [

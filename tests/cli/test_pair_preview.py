@@ -139,20 +139,6 @@ def test_the_pairs_are_those_of_the_stage_with_these_settings(directory: Path) -
     assert read_records(output, Pair) == read_records(stage / "pairs.parquet", Pair) != []
 
 
-def test_without_pairs_of_the_run_only_the_new_ones_are_counted(directory: Path) -> None:
-    result = preview("--from", directory, "--round", 2)
-    assert result["changed"] == {}
-    assert result["kinds"]["all"] | {"now": 0} == {
-        "run": None,
-        "now": 0,
-        "added": None,
-        "removed": None,
-    }
-    status, printed, _ = steep(["pair", "--from", str(directory), "--round", "2"])
-    assert status == 0
-    assert "no pairs of this round with its own settings" in printed
-
-
 def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_path: Path) -> None:
     moved = tmp_path / "kept" / "copy"
     moved.parent.mkdir()
@@ -189,9 +175,3 @@ def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path:
         ("--json",): "--json cannot be used without --from; name the directory of a run",
     }.items():
         assert message in refused(*arguments)
-
-
-def test_damaged_trajectories_are_named(directory: Path) -> None:
-    [file] = directory.glob("store/score/*/trajectories.parquet")
-    file.write_bytes(file.read_bytes()[:-9])
-    assert "the output of score-2 is damaged" in refused("--from", directory, "--round", 2)

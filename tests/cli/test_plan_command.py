@@ -50,12 +50,6 @@ def test_finished_stages_are_left_out(folder):
     assert steep(options)[1] == "every stage is done; nothing would run\n"
 
 
-def test_an_unknown_stage_is_refused():
-    status, _, complaint = steep(["plan", "smaple"])
-    assert status == 2
-    assert "no stage 'smaple'" in complaint
-
-
 def test_a_plan_imports_no_heavy_package(folder):
     code = (
         "import sys; from pipeline.cli.app import app\n"

@@ -9,7 +9,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.recall.run import InputFiles, print_table, run_recall
 from tests.cli.test_cli import refused, steep
 from tests.corpus.test_gold_passages import MUSIQUE
-from tests.retrieval.small_encoders import write_bi_encoder, write_cross_encoder
+from tests.retrieval.small_encoders import write_bi_encoder
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 REAL = CONFIGS / "real-passages.yaml"
@@ -93,29 +93,6 @@ def test_questions_are_checked_before_anything_is_embedded(tmp_path, files):
     files.questions.write_text(json.dumps([{"question": "Who?", "answer": "Ann"}]))
     with pytest.raises(InputError, match="the data set cannot be told from the first record"):
         run_recall(REAL, files, overrides=("index.embedder.model=absent",))
-
-
-def test_a_triplet_file_gives_a_graph(tmp_path, files, encoder):
-    path = tmp_path / "openie.json"
-    entry = {"title": "Up", "text": "By Ann.", "extracted_triples": [["Up", "is by", "Ann"]]}
-    path.write_text(json.dumps({"docs": [entry]}))
-    with_triplets = InputFiles(files.corpus, files.questions, path)
-    result = run_recall(REAL, with_triplets, overrides=settings(tmp_path, encoder))
-    assert result.sizes["triplets"] == 1
-
-
-def test_a_configured_reranker_is_measured_next_to_none(tmp_path, files, encoder):
-    reranker = write_cross_encoder(tmp_path / "reranker")
-    override = f"retrieval.reranker={{kind: cross-encoder, model: {reranker}, max_length: 32}}"
-    result = run_recall(REAL, files, overrides=(*settings(tmp_path, encoder), override))
-    pairs = [(row.retriever, row.reranker) for row in result.rows if row.query == "question"]
-    label = f"cross-encoder {reranker}"
-    variants = ["semantic", "graph", "concat", "ppr"]
-    assert pairs[-11:] == [
-        *((name, None) for name in variants),
-        *((name, label) for name in variants),
-        *((name, None) for name in HYPER),
-    ]
 
 
 def test_missing_inputs_are_named_in_the_error(tmp_path, files):

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.errors import StoreError
 from pipeline.core.records import Trajectory
 from pipeline.evaluation.excerpts import failed
 from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.metrics import Outcome, measure, metrics_rows
 from pipeline.report.page import run
 from pipeline.stages.evaluate import merge_policies
-from tests.evaluation.hops import DIRECTED, film_trajectory, first_step, musique
 from tests.report.test_report_page import HOSTILE, Page
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
@@ -34,18 +32,6 @@ def section(context_output: Path) -> str:
     match = SECTION.search((context_output / "report.html").read_text())
     assert match
     return match[0]
-
-
-def test_an_outcome_has_the_failure_mode_and_the_failed_hop() -> None:
-    """The evidence of the record and the decomposition of the question agree here."""
-    early = film_trajectory("Ostar", first_step(DIRECTED))
-    for measured in (measure(early, None), measure(early, None, musique())):
-        assert (measured.failure_mode, measured.failed_hop, measured.hops) == (
-            FailureMode.STOPPED_EARLY,
-            2,
-            2,
-        )
-    assert json.loads(json.dumps(asdict(measure(early, None))))["failure_mode"] == "stopped_early"
 
 
 def test_shares_are_averaged_over_data_sets_and_counts_added_up() -> None:
@@ -136,16 +122,3 @@ def test_text_of_documents_and_policies_is_escaped(tmp_path: Path) -> None:
     words = "".join(Page(section(context.output)).words)
     assert f"Evidence: Vell: {HOSTILE}" in words
     assert f"Vell {HOSTILE}" in words
-
-
-def test_the_section_of_a_run_without_an_evaluation_says_so(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=0)
-    run(replace(context, inputs={"sft": context.inputs["sft"]}))
-    assert "The inputs of this report include no evaluation." in Page(section(context.output)).text
-
-
-def test_a_missing_failures_file_is_named_in_the_error(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=0)
-    (context.inputs["evaluate"] / "failures.json").unlink()
-    with pytest.raises(StoreError, match=r"failures\.json is missing; .*--force"):
-        run(context)

@@ -12,10 +12,8 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.core.errors import StoreError
-from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Pair
 from pipeline.core.text import visible
-from pipeline.report.page import duration, run
+from pipeline.report.page import run
 from pipeline.stages.evaluate import merge_policies
 from tests.stages.fabricated_run import trajectory, write_evaluation, write_run
 
@@ -107,22 +105,6 @@ def test_the_page_is_well_formed_and_has_no_external_resources(page: str) -> Non
     assert re.findall(r"url\((?!#)", page) == []
 
 
-def test_figures_use_the_color_variables_of_the_page(page: str) -> None:
-    figures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert (
-        len(figures) == 4 + 4 + 2 + 7 + 6
-    )  # learning, failure modes, cost, reward terms, training
-    assert [figure for figure in figures if re.search(r":\s*#[0-9a-f]{3}", figure)] == []
-
-
-def test_every_table_has_a_caption_and_scoped_headers(page: str) -> None:
-    tables = re.findall(r"<table.*?</table>", page, re.DOTALL)
-    assert tables
-    for table in tables:
-        assert "<caption" in table
-        assert [cell for cell in re.findall(r"<th\b[^>]*>", table) if "scope=" not in cell] == []
-
-
 def test_observation_text_is_shaded_and_model_text_is_not(page: str) -> None:
     shaded = re.findall(r'<span class="observation">(.*?)</span>', page, re.DOTALL)
     assert any("Evidence 1:" in text for text in shaded)
@@ -158,15 +140,6 @@ def test_the_page_of_a_run_without_rounds_names_the_missing_parts(tmp_path: Path
         assert sentence in text
 
 
-def test_the_page_of_a_round_without_pairs_says_so(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    write_parquet(context.inputs["pair-1"] / "pairs.parquet", [], Pair)
-    run(context)
-    text = Page((context.output / "report.html").read_text()).text
-    assert "The run has no preference pairs." in text
-    assert "all pairs 0" in text
-
-
 def test_a_run_that_stopped_before_training_has_a_page(tmp_path: Path) -> None:
     context = write_run(tmp_path, rounds=1)
     inputs = {name: context.inputs[name] for name in ("score-1", "pair-1")}
@@ -185,14 +158,6 @@ def test_a_broken_upstream_file_is_named_in_the_error(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(StoreError, match=r"pair-1/funnel\.json:1: not valid JSON.*--force"):
         run(context)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (59.96, "1 min 00 s"), (200.2, "3 min 20 s"), (7500, "2 h 05 min")],
-)
-def test_durations_are_formatted_with_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_settings_of_single_rounds_are_listed(tmp_path: Path, page: str) -> None:

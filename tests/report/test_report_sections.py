@@ -16,12 +16,13 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import ContextItem, Decomposed, Pair, Question, Trajectory
 from pipeline.methods import method
 from pipeline.pairs.anchors import pair_anchor
-from pipeline.report import recall, rewards
+from pipeline.report import recall_section as recall
+from pipeline.report import rewards_section as rewards
 from pipeline.report.page import run
-from pipeline.report.usage import usages
+from pipeline.report.usage_section import usages
 from pipeline.run.store import StageKey
-from pipeline.stages.files.trajectory_columns import FILE, iterate_trajectories
-from tests.report.test_report_page import HOSTILE, Page
+from pipeline.stages.files.trajectory_columns import FILE
+from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
 
 DECOMPOSED = [
@@ -79,15 +80,6 @@ def test_questions_in_any_order_are_found_and_missing_ones_do_without(tmp_path: 
     assert found.without_question == 1
 
 
-def test_samples_of_a_missing_question_do_not_cost_other_trajectories_their_question(
-    tmp_path: Path,
-) -> None:
-    trajectories = [replace(retrieving(9), trajectory_id=f"q9-{n}") for n in range(5)]
-    inputs = write(tmp_path, [*trajectories, retrieving(1)], [question(1)])
-    [found] = recall.values(inputs, "test")["recalls"]
-    assert (found.without_question, found.by_hops["2-hop"]["n"]) == (5, 6)
-
-
 def test_a_round_with_questions_of_its_own_is_checked_with_them(tmp_path: Path) -> None:
     """Of the question's two hops one is retrieved; without its question only the last can be checked."""
     inputs = write(tmp_path, [retrieving(1, "Ann was born in Vell.")], [question(0)])
@@ -105,13 +97,6 @@ def test_of_many_trajectories_evenly_spaced_ones_are_checked(tmp_path: Path) -> 
     [found] = recall.values(inputs, "test", most=3)["recalls"]
     assert found.every == 3
     assert found.by_dataset["all"] == {"n": 3, "recall": 1.0, "whole": 1.0}
-
-
-def test_files_whose_last_batch_has_no_chosen_trajectory_are_read(tmp_path: Path) -> None:
-    """A batch has 256 rows, and row 256 is no multiple of 3."""
-    inputs = write(tmp_path, [retrieving(n) for n in range(257)], [])
-    chosen = iterate_trajectories(inputs["score-1"] / FILE, ("question_id", "steps"), 3)
-    assert [record.question_id for record in chosen] == [f"q{n}" for n in range(0, 257, 3)]
 
 
 def test_the_page_and_report_json_have_the_same_figures(tmp_path: Path) -> None:
@@ -208,11 +193,6 @@ def test_the_verdict_compares_the_last_round_with_the_first_and_counts_pairs(
     ]
 
 
-def test_a_reward_that_is_equal_on_both_sides_does_not_tell_them_apart(tmp_path: Path) -> None:
-    found = reward_values(of_rounds(tmp_path, questions_with(0.5, 0.5)))["reward_verdict"]
-    assert "the process reward does not tell right from wrong answers" in found
-
-
 def test_too_few_questions_give_no_verdict(tmp_path: Path) -> None:
     found = reward_values(of_rounds(tmp_path, questions_with(0.7, 0.4)[:8]))["reward_verdict"]
     assert found == (
@@ -299,15 +279,6 @@ def test_settings_are_compared_with_the_base_file_the_shipped_file_or_the_defaul
     assert {"key": "sampling.temperature", "value": 0.8, "before": 1.0} in against_defaults[
         "settings"
     ]
-
-
-def test_hostile_settings_and_titles_are_escaped(tmp_path: Path) -> None:
-    context = write_run(tmp_path, rounds=1)
-    rows = [{"key": "prompt.system", "value": HOSTILE, "before": "Answer."}]
-    run(replace(context, facts={"differing": {"reference": HOSTILE, "settings": rows}}))
-    parsed = Page((context.output / "report.html").read_text())
-    assert not {"script", "img"} & set(parsed.tags)
-    assert "".join(parsed.words).count(HOSTILE) >= 2
 
 
 def test_pairs_of_the_page_link_to_their_anchors_in_the_export(tmp_path: Path) -> None:

@@ -91,10 +91,3 @@ def test_the_page_shows_turns_step_rewards_costs_and_grpo_curves(
     for title in ("GRPO loss", "KL to the sampling policy", "Clipped tokens", "Entropy"):
         assert title in text
     assert "Reward margin" not in text
-
-
-def test_other_methods_have_no_step_rewards(tmp_path: Path) -> None:
-    tearag = write_run(tmp_path, rounds=1)
-    assert turn_rewards(tearag.inputs, STEP_TITLES) == {}
-    run(tearag)
-    assert "Step rewards by turn" not in (tearag.output / "report.html").read_text()

@@ -3,8 +3,8 @@
 Input: the trajectories of every round and of every evaluated policy, and their questions. Output:
 the variables of ``recall.html.j2``. The unit is a gold hop of a question, and
 `pipeline.evaluation.failures` defines when a hop is retrieved: an item of any step states it. At
-most `MOST` trajectories of a round or policy are checked, evenly spaced over its file, and records
-are read one after the other, so memory and time do not grow with the run.
+most `MOST` trajectories of a round or policy are checked, evenly spaced over its file, and only
+their questions are held, so memory and time do not grow with the run.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from pipeline.core.answer_metrics import ALL, hop_count_name
+from pipeline.core.input_files import iterate_parquet
 from pipeline.core.record_io import iterate_records
 from pipeline.core.records import Question
 from pipeline.evaluation.failures import retrieved_hops
@@ -113,12 +115,19 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
     """
     rows = pq.read_metadata(path).num_rows if path.is_file() else 0
     every = max(1, -(-rows // most))
-    known = _Questions(questions)
+    ids = {
+        row["question_id"] for row in islice(iterate_parquet(path, ["question_id"]), 0, None, every)
+    }
+    known = {
+        question.question_id: question
+        for question in (iterate_records(questions, Question) if questions and ids else ())
+        if question.question_id in ids
+    }
     by_dataset: defaultdict[str, _Count] = defaultdict(_Count)
     by_hops: defaultdict[str, _Count] = defaultdict(_Count)
     without_question = 0
     for trajectory in iterate_trajectories(path, _COLUMNS, every):
-        question = known.find(trajectory.question_id)
+        question = known.get(trajectory.question_id)
         without_question += question is None
         hops = retrieved_hops(trajectory, question)
         checked = [hop for hop in hops if hop is not None]
@@ -136,38 +145,3 @@ def measure(title: str, sampled: bool, path: Path, questions: Path | None, most:
         {name: count.row() for name, count in by_dataset.items()},
         {name: count.row() for name, count in by_hops.items()},
     )
-
-
-class _Questions:
-    """The questions of a file by id, for ids in about the order of the file.
-
-    One question is in memory. A search goes on after the last question that was found, and from the
-    start of the file when it reaches the end. It gives up on the file after some searches without
-    success.
-    """
-
-    _PATIENCE = 3
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._absent: set[str] = set()
-        self._last: Question | None = None
-        self._rest = self._from_start()
-
-    def _from_start(self) -> Iterator[Question]:
-        return iter(()) if self._path is None else iterate_records(self._path, Question)
-
-    def find(self, question_id: str) -> Question | None:
-        """The question with this id, or None."""
-        if self._last is not None and self._last.question_id == question_id:
-            return self._last
-        if question_id in self._absent or len(self._absent) >= self._PATIENCE:
-            return None
-        for _ in range(2):
-            for question in self._rest:
-                if question.question_id == question_id:
-                    self._last = question
-                    return question
-            self._rest = self._from_start()
-        self._absent.add(question_id)
-        return None

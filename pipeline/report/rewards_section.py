@@ -23,7 +23,7 @@ from pipeline.evaluation.term_counts import TermCounts
 from pipeline.judges.search_errors import constant_verdicts
 from pipeline.pairs.questions import by_question
 from pipeline.report.data import read_json, rounds_of
-from pipeline.report.usage import judgings
+from pipeline.report.usage_section import judgings
 from pipeline.stages.files.trajectory_columns import FILE
 
 _TWO_VALUED = ("answer", "format")  # their means suffice
