@@ -146,8 +146,8 @@ def _questions(file: Path, keep: Selection) -> frozenset[str]:
     if "score" not in made_from or not scored.is_file():
         option = "--dataset" if keep.datasets else "--hop"
         raise InputError(
-            f"{option} needs the scored trajectories that {file} was made of, and they are not in "
-            f"the same store; remove {option}, or name the output of the stage pair"
+            f"{option} needs the scored trajectories of the pairs in {file}, which are not in the "
+            f"same store; remove {option}, or name the output of the stage pair"
         )
     rows = iterate_parquet(scored, ["question_id", "dataset", "hop"])
     return frozenset(
