@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -108,17 +109,16 @@ _BUG = "This is a bug in steep; please open an issue with the command and the li
 
 def main(command: Callable[[], object] = app) -> None:
     """Entry point of the console script; it ends with `SystemExit`."""
-    _occupy_closed_descriptors()
     choose_kernels()  # services and commands on files then give the results of stages
     status = _run(command)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = status or 1
-    except (OSError, ValueError) as error:
-        if not status:
-            status = _report(f"standard output: cannot be written: {_reason(error)}")
-    _discard_output()
+    except (OSError, ValueError, AttributeError) as error:  # full, or closed by the caller
+        status = status or _report(f"standard output: cannot be written: {_reason(error)}")
+    with suppress(OSError, ValueError, AttributeError):  # so that the interpreter's exit succeeds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(status)
 
 
@@ -134,10 +134,6 @@ def _run(command: Callable[[], object]) -> int | str | None:
         return 130
     except BrokenPipeError:  # the program that reads our output ended
         return 1
-    except MemoryError:
-        return _report("out of memory; use a smaller file, or give the process more memory")
-    except RecursionError:
-        return _report("a value is nested too deeply to be read or written")
     except OSError as error:
         return _report(f"{error.filename}: {_reason(error)}" if error.filename else _reason(error))
     except Exception:  # noqa: BLE001 - a bug, which must be shown
@@ -153,27 +149,5 @@ def _report(problem: str, status: int = 2) -> int:
     return status
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _occupy_closed_descriptors() -> None:
-    """Open the standard streams that the caller closed (``<&-``): no file may get their number.
-
-    Reading or writing them still fails, except for standard error, which is discarded.
-    """
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY), "r", closefd=False)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
-
-
-def _discard_output() -> None:
-    """Discard the rest of standard output, so that the interpreter's exit succeeds."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):  # a stream in memory
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pipeline.stages.answering import Answered
 
 Answers: TypeAlias = "list[tuple[str, Answered]]"  # by the name of the policy
-_LINE_BYTES = 1_000_000
 
 
 @with_configuration
@@ -105,43 +105,26 @@ def _questions() -> Iterator[Question]:
     from pipeline.stages.answering import question_record
 
     typed = sys.stdin.isatty()
-    lines = _typed() if typed else _lines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(_typed() if typed else sys.stdin.buffer, start=1):
         try:
-            record = question_record(line)
-        except InputError as error:
+            text = line if isinstance(line, str) else line.decode()
+            if text.strip():
+                yield question_record(text)
+        except (InputError, UnicodeDecodeError) as error:
+            problem = str(error) if isinstance(error, InputError) else "not UTF-8 text"
             if not typed:
-                raise InputError.at("<stdin>", number, str(error)) from None
-            _tell(f"error: {error}")
-            continue
-        yield record
+                raise InputError.at("<stdin>", number, problem) from None
+            _tell(f"error: {problem}")
 
 
 def _typed() -> Iterator[str]:
     import readline  # noqa: F401 - gives `input` a history and the usual keys
 
     _tell("ask a question; an end of file (Ctrl-D) ends")
-    while True:
-        try:
+    with suppress(EOFError):
+        while True:
             yield input("question> ")
-        except EOFError:
-            typer.echo(err=True)
-            return
-        except UnicodeDecodeError:
-            _tell("error: the question is not UTF-8 text; write it in UTF-8")
-
-
-def _lines() -> Iterator[str]:
-    number = 0
-    while raw := sys.stdin.buffer.readline(_LINE_BYTES):
-        number += 1
-        try:
-            yield raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            problem = f"not UTF-8 text ({error.reason} at byte {error.start})"
-            raise InputError.at("<stdin>", number, problem) from None
+    typer.echo(err=True)
 
 
 def _as_json(question: Question, answers: Answers, several: bool) -> dict[str, Any]:

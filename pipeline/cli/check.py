@@ -13,7 +13,7 @@ from pipeline.cli.options import (
     refuse_options,
     with_configuration,
 )
-from pipeline.cli.plan_table import plan_json, print_plan
+from pipeline.cli.plan import plan_json, print_plan
 from pipeline.cli.printing import print_json, print_lines
 from pipeline.core.errors import InputError
 

@@ -7,7 +7,6 @@ number of hops. Output: the records with ``failure_mode``, ``failed_hop`` and ``
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,38 +15,12 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import Output, Source
-from pipeline.cli.records import File, Record, StepView, TrajectoryView, parse_view, read_input
+from pipeline.cli.records import File, Record, read_input, read_trajectory
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import iterate_records, write_jsonl
-from pipeline.core.records import Question, Step, Trajectory
+from pipeline.core.records import Question
 from pipeline.evaluation.failures import FailureMode, diagnose
-
-
-@dataclasses.dataclass
-class WholeStepView(StepView):
-    """A step with every field that a policy writes, in all grammars."""
-
-    reasoning: str = ""
-    search: str | None = None
-    conclusion: str = ""
-    think: str = ""
-    query: str | None = None
-
-    def record(self) -> Step:
-        """The step as trajectories hold it."""
-        names = ("reasoning", "search", "conclusion", "think", "query")
-        fields = {name: getattr(self, name) for name in names}
-        return dataclasses.replace(StepView.record(self), **fields)
-
-
-@dataclasses.dataclass
-class DiagnosedView(TrajectoryView):
-    """The fields that ``failures`` reads; missing steps are parsed from ``output``."""
-
-    question: str = ""
-    question_id: str = ""
-    steps: list[WholeStepView] | None = None  # type: ignore[assignment]
 
 
 def failures(
@@ -73,22 +46,20 @@ def add_failure_modes(
     Returns trajectories per mode. Raises InputError for a malformed record, and for a question that
     is not in ``questions``.
     """
-    question_of = None
+    known = {}
     if questions is not None:
-        question_of = {
+        known = {
             question.question_id: question for question in iterate_records(questions, Question)
         }
     counts = Counter[FailureMode]()
 
     def diagnosed() -> Iterator[Record]:
         for line, record in read_input(source):
-            view = parse_view(DiagnosedView, record, source, line)
-            if question_of is not None and view.question_id not in question_of:
+            view = read_trajectory(record, source, line, required=("question", "hop"))
+            if questions is not None and view.question_id not in known:
                 problem = f"question_id: no question {view.question_id!r} in {questions}"
                 raise InputError.at(source_name(source), line, problem)
-            trajectory = _trajectory(view, source, line)
-            question = None if question_of is None else question_of[view.question_id]
-            diagnosis = diagnose(trajectory, question)
+            diagnosis = diagnose(view, known.get(view.question_id))
             counts[diagnosis.failure_mode] += 1
             yield record | {
                 "failure_mode": diagnosis.failure_mode,
@@ -98,19 +69,3 @@ def add_failure_modes(
 
     write_jsonl(output, diagnosed())
     return {mode: counts[mode] for mode in FailureMode if counts[mode]}
-
-
-def _trajectory(view: DiagnosedView, source: File, line: int) -> Trajectory:
-    answer = view.answer
-    if not view.question:
-        problem = "question: missing; the failure mode depends on the names in it"
-        raise InputError.at(source_name(source), line, problem)
-    if view.steps is not None:
-        steps = [step.record() for step in view.steps]
-    elif view.output is not None:
-        parsed = view.parsed(view.output, source, line)
-        steps, answer = parsed.steps, answer or parsed.answer
-    else:
-        raise InputError.at(source_name(source), line, "needs output, or steps")
-    trajectory = view.record(steps, answer)
-    return dataclasses.replace(trajectory, question_id=view.question_id, question=view.question)

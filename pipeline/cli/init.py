@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import stat
 from pathlib import Path
 from typing import Annotated
 
@@ -47,26 +46,17 @@ def init(
         _print_names()
         return
     text = _text(name)
+    if str(output) == STDOUT:
+        typer.echo(text, nl=False)
+        return
     target = output or Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
-    through = str(target) == STDOUT or _is_special(target)
-    steps = _next_steps(name, target)
-    with text_output(target) as write:
-        write(text)
-    if not through:
-        typer.echo(f"wrote {target}")
-        typer.echo(steps)
-
-
-def _is_special(target: Path) -> bool:
-    """Whether ``target`` is a FIFO or a device; raises InputError when it is a file."""
-    try:
-        mode = target.stat().st_mode
-    except OSError:  # absent, or `text_output` reports the error
-        return False
-    if stat.S_ISREG(mode):
+    if target.is_file():
         problem = "the file exists; name another with --output, or remove it"
         raise InputError.at(target, None, problem)
-    return True
+    with text_output(target) as write:
+        write(text)
+    typer.echo(f"wrote {target}")
+    typer.echo(_next_steps(name, target))
 
 
 def _text(name: str) -> str:
@@ -101,14 +91,14 @@ def _text(name: str) -> str:
 def _next_steps(name: str, target: Path) -> str:
     from pipeline.config import load
 
-    data = "" if load(name).data.closed_world else " --data DIR"
-    file = shlex.quote(str(target))
-    if load(name).name.startswith("recall-"):
-        return f"Edit it, then measure retrieval with:\n  steep recall --config {file}{data}"
+    settings = load(name)
+    data = "" if settings.data.closed_world else " --data DIR"
+    options = f"--config {shlex.quote(str(target))}{data}"
+    if settings.name.startswith("recall-"):
+        return f"Edit it, then measure retrieval with:\n  steep recall {options}"
     return (
-        f"Edit it, then run it and show its progress with:\n"
-        f"  steep run --config {file}{data}\n"
-        f"  steep status --config {file}{data}"
+        "Edit it, then run it and show its progress with:\n"
+        f"  steep run {options}\n  steep status {options}"
     )
 
 

@@ -30,31 +30,13 @@ from pipeline.core.atomic import check_distinct, json_text, text_output
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.record_io import as_json, write_jsonl
-from pipeline.core.records import HopType, Message, Pair, Span, Stop
+from pipeline.core.records import HopType, Message, Pair, PairKind, Span, Stop
 from pipeline.pairs.candidates import pair_of
 
 if TYPE_CHECKING:
     from pipeline.config.policy import Pairs
-    from pipeline.pairs.select import Candidate, CandidatePair
-
-
-@dataclasses.dataclass
-class RewardTerms:
-    """The terms of TeaRAG's reward that the selection of pairs uses."""
-
-    format: float
-    outcome: float
-    process: float
-
-
-@dataclasses.dataclass
-class SingleReward:
-    """The terms of a reward that is one number (HiPRAG); ``n`` counts the judged steps."""
-
-    format: float
-    answer: float
-    total: float
-    n: int | None = None
+    from pipeline.pairs.questions import QuestionPairs
+    from pipeline.pairs.select import Candidate
 
 
 @dataclasses.dataclass
@@ -67,7 +49,8 @@ class ScoredView:
     trajectory_id: str
     question_id: str
     hop: HopType
-    rewards: RewardTerms | None = None
+    rewards: dict[str, Any] = dataclasses.field(default_factory=dict)
+    grammar: str | None = None
     dataset: str = ""
     sample: int | None = None
     output: str | None = None
@@ -77,13 +60,6 @@ class ScoredView:
     prompt_ids: list[int] = dataclasses.field(default_factory=list)
     token_ids: list[int] = dataclasses.field(default_factory=list)
     token_spans: list[Span] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class SingleRewardView(ScoredView):
-    """The fields that ``pair`` reads of a trajectory with one reward."""
-
-    rewards: SingleReward | None = None  # type: ignore[assignment]
 
 
 @with_configuration
@@ -159,17 +135,46 @@ def pair_file(
         return write_jsonl(output, _pairs(source, questions, thresholds, system, write))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Scored:
-    """A trajectory of the file: the values for the selection, its texts, and its reward terms."""
-
-    candidate: Candidate
-    view: ScoredView
-    rewards: dict[str, Any]
-
-
 # The trajectories of a question need not be adjacent in a file, so all are held, each compressed.
 _Questions = dict[str, list[bytes]]
+
+
+def _read_trajectories(source: File) -> _Questions:
+    """The trajectories by question; raises InputError for malformed records."""
+    held: _Questions = {}
+    for line, record in read_input(source):
+        view = parse_view(ScoredView, record, source, line)
+        check_spans(view.token_ids, view.token_spans, "token_spans", source, line)
+        try:
+            _ = _candidate(view, 0)
+        except InputError as error:
+            raise InputError.at(source_name(source), line, str(error)) from None
+        packed = zlib.compress(pickle.dumps(view, pickle.HIGHEST_PROTOCOL), 1)
+        held.setdefault(view.question_id, []).append(packed)
+    return held
+
+
+def _candidate(view: ScoredView, place: int) -> Candidate:
+    """The values for the selection; ``place`` is the place among the trajectories of a question."""
+    from pipeline.methods import candidate_terms
+    from pipeline.pairs.select import Candidate
+
+    broken = view.stop == "retrieval_error"
+    terms = {} if broken else candidate_terms(view.rewards, view.grammar)
+    if terms is None:
+        raise InputError("rewards: missing; run steep score first")
+    candidate = Candidate(
+        id=view.trajectory_id,
+        sample=place if view.sample is None else view.sample,
+        hop=view.hop,
+        output=view.output,
+        broken=broken,
+        dataset=view.dataset,
+        **terms,
+    )
+    if not math.isfinite(candidate.total):
+        raise InputError("rewards: their sum is larger than a number can hold")
+    return candidate
 
 
 def _pairs(
@@ -183,85 +188,38 @@ def _pairs(
     from pipeline.pairs.questions import pair_questions
     from pipeline.pairs.select import counted_total
 
-    by_id: dict[str, _Scored] = {}  # the trajectories of the question that is being paired
+    by_id: dict[str, ScoredView] = {}  # the trajectories of the question that is being paired
 
     def candidates() -> Iterator[tuple[str, list[Candidate]]]:
         for question_id, packed in held.items():
-            trajectories: list[_Scored] = [pickle.loads(zlib.decompress(one)) for one in packed]
+            views: list[ScoredView] = [pickle.loads(zlib.decompress(one)) for one in packed]
             by_id.clear()
-            by_id.update((scored.candidate.id, scored) for scored in trajectories)
-            yield (
-                question_id,
-                [
-                    dataclasses.replace(scored.candidate, sample=place)
-                    if scored.view.sample is None
-                    else scored.candidate
-                    for place, scored in enumerate(trajectories)
-                ],
-            )
+            by_id.update((view.trajectory_id, view) for view in views)
+            yield question_id, [_candidate(view, place) for place, view in enumerate(views)]
 
-    questions = pair_questions(candidates(), thresholds)
-    while True:
-        try:
-            question = next(questions, None)
-        except InputError as error:
-            raise InputError.at(source_name(source), None, str(error)) from None
-        if question is None:
-            return
+    for question in _located(source, pair_questions(candidates(), thresholds)):
         if write is not None:
             for outcome in question.outcomes:
                 write(json_text(as_json(outcome)) + "\n")
         for pair in question.pairs:
-            yield as_json(_whole(pair, by_id, system)) | {
+            chosen, rejected = by_id[pair.chosen.id], by_id[pair.rejected.id]
+            yield as_json(_whole(chosen, rejected, pair.kind, system)) | {
                 "chosen_total": counted_total(pair.chosen, thresholds),
                 "rejected_total": counted_total(pair.rejected, thresholds),
             }
 
 
-def _whole(pair: CandidatePair, by_id: dict[str, _Scored], system: str) -> Pair:
+def _located(source: File, questions: Iterator[QuestionPairs]) -> Iterator[QuestionPairs]:
+    """The questions, as they come; errors in them name the file."""
+    try:
+        yield from questions
+    except InputError as error:
+        raise InputError.at(source_name(source), None, str(error)) from None
+
+
+def _whole(chosen: ScoredView, rejected: ScoredView, kind: PairKind, system: str) -> Pair:
     """A pair with the texts, tokens and reward terms of its trajectories; the round is unknown."""
-    chosen, rejected = (by_id[side.id] for side in (pair.chosen, pair.rejected))
-    first, second = chosen.view, rejected.view
     prompt = [Message("system", system)] if system else []
-    if first.question:
-        prompt.append(Message("user", first.question))
-    return pair_of(first, second, pair.kind, prompt, (chosen.rewards, rejected.rewards), round=0)
-
-
-def _read_trajectories(source: File) -> _Questions:
-    """The trajectories by question; raises InputError for malformed records and repeated ids."""
-    from pipeline.core.content_cache import digest
-    from pipeline.methods import candidate_terms
-    from pipeline.pairs.select import Candidate
-
-    held: _Questions = {}
-    seen: set[bytes] = set()
-    for line, record in read_input(source):
-        rewards = record.get("rewards")
-        single = isinstance(rewards, dict) and "answer" in rewards
-        view = parse_view(SingleRewardView if single else ScoredView, record, source, line)
-        broken = view.stop == "retrieval_error"
-        if view.rewards is None and not broken:
-            problem = "rewards: missing; run steep score first"
-            raise InputError.at(source_name(source), line, problem)
-        check_spans(view.token_ids, view.token_spans, "token_spans", source, line)
-        terms = dataclasses.asdict(view.rewards) if view.rewards and not broken else {}
-        candidate = Candidate(
-            id=view.trajectory_id,
-            sample=view.sample or 0,
-            hop=view.hop,
-            output=view.output,
-            broken=broken,
-            dataset=view.dataset,
-            **(candidate_terms(terms, record.get("grammar")) or {}),
-        )
-        if not math.isfinite(candidate.total):
-            problem = "rewards: their sum is larger than a number can hold"
-            raise InputError.at(source_name(source), line, problem)
-        if (key := digest(view.trajectory_id)) in seen:
-            problem = f"trajectory_id: {view.trajectory_id!r} occurs twice"
-            raise InputError.at(source_name(source), line, problem)
-        seen.add(key)
-        packed = pickle.dumps(_Scored(candidate, view, rewards or {}), pickle.HIGHEST_PROTOCOL)
-        held.setdefault(view.question_id, []).append(zlib.compress(packed, 1))
-    return held
+    if chosen.question:
+        prompt.append(Message("user", chosen.question))
+    return pair_of(chosen, rejected, kind, prompt, (chosen.rewards, rejected.rewards), round=0)

@@ -49,6 +49,7 @@ def preview(
     settings, StoreError when the scored trajectories are not complete or damaged.
     """
     from pipeline.pairs.funnel import PairingOutcome
+    from pipeline.run.context import StageContext
     from pipeline.run.store import Depth
     from pipeline.stages.files.trajectory_columns import FILE
     from pipeline.stages.pair import run
@@ -79,13 +80,16 @@ def preview(
         if settings.rewards != own.settings.rewards:
             scored = Path(name) / "score"
             _combine(score.directory / FILE, scored / FILE, own.settings, settings)
-        run(_context(settings, number, scored, Path(name)))
         now = Path(name) / "output"
+        now.mkdir()
+        inputs = {"score": scored}
+        context = StageContext(
+            settings, "pair", now, Path(name), inputs, round=number, seed=settings.seed
+        )
+        run(context)
         before = own.directory if own.complete() else None
         result = {
-            "run": str(directory),
             "round": number,
-            "settings": settings.pairs.model_dump(),
             "changed": _changed(own.settings, settings),
             "kinds": _kinds(before, now),
             "bins": _bins(before, now),
@@ -154,17 +158,6 @@ def _combine(source: Path, target: Path, before: Config, after: Config) -> None:
     write_parquet(target, trajectories(), Trajectory)
 
 
-def _context(config: Config, number: int, score: Path, folder: Path) -> Any:
-    from pipeline.run.context import StageContext
-
-    output, checkpoint_dir = folder / "output", folder / "checkpoints"
-    output.mkdir()
-    checkpoint_dir.mkdir()
-    return StageContext(
-        config, "pair", output, checkpoint_dir, {"score": score}, round=number, seed=config.seed
-    )
-
-
 def _changed(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """The settings of pairs and of the reward that differ, with the old and the new value."""
     old, new = (dict(leaves(config.model_dump(mode="json"))) for config in (before, after))
@@ -185,16 +178,17 @@ def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
 
     ``added`` are pairs that the run does not have, ``removed`` are pairs that only the run has.
     """
-    new, old = _pairs(now), None if own is None else _pairs(own)
+    new, old = _pairs(now), Counter() if own is None else _pairs(own)
     counts = {}
-    for kind in [*dict.fromkeys(key[2] for key in (*(old or ()), *new)), "all"]:
-        after = _of_kind(new, kind)
-        before = None if old is None else _of_kind(old, kind)
+    for kind in [*dict.fromkeys(key[2] for key in (*old, *new)), "all"]:
+        after, before = (
+            Counter({key: count for key, count in pairs.items() if kind in (key[2], "all")})
+            for pairs in (new, old)
+        )
+        of_run = {"run": before, "now": after, "added": after - before, "removed": before - after}
         counts[kind] = {
-            "run": None if before is None else before.total(),
-            "now": after.total(),
-            "added": None if before is None else (after - before).total(),
-            "removed": None if before is None else (before - after).total(),
+            name: pairs.total() if name == "now" or own is not None else None
+            for name, pairs in of_run.items()
         }
     return counts
 
@@ -202,10 +196,6 @@ def _kinds(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:
 def _pairs(directory: Path) -> Counter[PairIds]:
     rows = iterate_parquet(directory / "pairs.parquet", ["chosen_id", "rejected_id", "kind"])
     return Counter((row["chosen_id"], row["rejected_id"], row["kind"]) for row in rows)
-
-
-def _of_kind(pairs: Counter[PairIds], kind: str) -> Counter[PairIds]:
-    return Counter({key: count for key, count in pairs.items() if kind in (key[2], "all")})
 
 
 def _bins(own: Path | None, now: Path) -> dict[str, dict[str, int | None]]:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
 from pipeline.core.methods import DEFAULT_METHOD
 from pipeline.core.record_io import iterate_input, parse_record
 from pipeline.core.records import ContextItem, GrammarName, HopType, Span, Step, Stop, Trajectory
-
-if TYPE_CHECKING:
-    from pipeline.grammars.base import ParsedOutput
+from pipeline.core.verdicts import Ruling
 
 View = TypeVar("View")
 Record = dict[str, Any]
@@ -38,8 +36,8 @@ def parse_view(
 
     ``defaults`` replace the defaults of the view.
     """
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values = {key: value for key, value in record.items() if key in names and value is not None}
+    own = kind.__annotations__  # a record's inherited fields are not read
+    values = {key: value for key, value in record.items() if key in own and value is not None}
     return parse_record(kind, defaults | values, source_name(source), line)
 
 
@@ -59,108 +57,80 @@ def check_spans(
         raise InputError.at(source_name(source), line, f"{field}: {problem}")
 
 
-@dataclasses.dataclass
-class ItemView:
-    """A retrieved item; only its text is required."""
+@dataclasses.dataclass(kw_only=True)
+class ItemView(ContextItem):
+    """A retrieved item; only its text is required. ``entities`` are its names, for ProGraph-R1."""
 
-    text: str
-    title: str = ""
     kind: Literal["chunk", "triplet", "hyperedge"] = "chunk"
     id: str = ""
+    title: str = ""
+    text: str
     score: float = 0.0
-
-
-@dataclasses.dataclass
-class StepView:
-    """The fields of a step that rewards read."""
-
-    subquery: str = ""
-    summary: str = ""
-    entities: list[str] = dataclasses.field(default_factory=list)
-    context: list[ItemView] | None = None
-    search: str | None = None
-    conclusion: str = ""
-    verdict: Literal["yes", "no", "unknown"] | None = None
-
-    def record(self) -> Step:
-        """The step as trajectories hold it."""
-        items = [ContextItem(**vars(item)) for item in self.context or ()]
-        step = Step(self.entities, self.subquery, items, self.summary)
-        return dataclasses.replace(step, search=self.search, conclusion=self.conclusion)
+    entities: list[str] | None = None
 
 
 @dataclasses.dataclass(kw_only=True)
-class TrajectoryView:
-    """The fields that rewards read."""
+class StepView(Step):
+    """A step, which may have the verdict on it."""
 
-    hop: HopType
-    answers: list[str]
-    evidence: list[str] | None = None
-    grammar: GrammarName = DEFAULT_METHOD
-    output: str | None = None
-    spans: list[Span] = dataclasses.field(default_factory=list)
-    steps: list[StepView] | None = None
-    answer: str | None = None
-    format_ok: bool | None = None
-    stop: Stop = "answer"
+    context: list[ItemView] | None = None  # type: ignore[assignment]
+    verdict: Ruling | None = None
 
-    def parsed(self, output: str, source: File, line: int) -> ParsedOutput:
-        """``output`` parsed by the grammar; raises InputError when the spans do not cover it."""
-        from pipeline.grammars import grammar
-
-        check_spans(output, self.spans, "spans", source, line)
-        return grammar(self.grammar).parse(output, self.spans)
-
-    def record(self, steps: list[Step], answer: str | None) -> Trajectory:
-        """A trajectory without ids."""
-        return Trajectory(
-            trajectory_id="",
-            question_id="",
-            dataset="",
-            question="",
-            hop=self.hop,
-            answers=self.answers,
-            evidence=self.evidence or [],
-            grammar=self.grammar,
-            output=self.output or "",
-            spans=self.spans,
-            steps=steps,
-            answer=answer,
-            stop=self.stop,
-        )
+    def __post_init__(self) -> None:
+        self.context = self.context or []
 
 
 @dataclasses.dataclass(kw_only=True)
-class JudgedTrajectoryView(TrajectoryView):
-    """The fields that rewards without evidence read; HiPRAG's needs a ``verdict`` in each step."""
+class TrajectoryView(Trajectory):
+    """The fields of a trajectory that rewards and failure modes read.
 
+    For ProGraph-R1's reward texts are searched for the names in ``entities`` and for the entities
+    of the items, and ``values`` holds a Monte Carlo value estimate for the state before each step
+    and for the end; without it progress is null.
+    """
+
+    trajectory_id: str = ""
+    question_id: str = ""
+    dataset: str = ""
+    question: str = ""
     hop: HopType = "multi"
+    answers: list[str]
+    evidence: list[str] = dataclasses.field(default_factory=list)
+    grammar: GrammarName = DEFAULT_METHOD
+    output: str = ""
+    spans: list[Span] = dataclasses.field(default_factory=list)
+    steps: list[StepView] | None = None  # type: ignore[assignment]
+    answer: str | None = None
+    format_ok: bool | None = None  # type: ignore[assignment]
+    stop: Stop = "answer"
+    entities: list[str] = dataclasses.field(default_factory=list)
+    values: list[float] | None = None
 
 
-def scorable_trajectory(
-    kind: type[TrajectoryView],
+def read_trajectory(
     record: Record,
     source: File,
     line: int,
     grammar: str = DEFAULT_METHOD,
-) -> Trajectory:
-    """The trajectory of a record, parsed if the record lacks steps or the format verdict.
+    required: Sequence[str] = (),
+) -> TrajectoryView:
+    """The trajectory of a record; what it lacks of steps, answer and verdict is parsed.
 
     ``grammar`` is the default for a record without a grammar. Raises InputError for a missing or
-    malformed field.
+    malformed field; ``required`` names fields that have no default.
     """
-    view = parse_view(kind, record, source, line, grammar=grammar)
-    if kind is TrajectoryView and view.evidence is None and view.hop == "multi":
-        problem = "evidence: missing; multi-hop rewards need it (it may be [])"
-        raise InputError.at(source_name(source), line, problem)
-    steps = None if view.steps is None else [step.record() for step in view.steps]
-    answer, format_ok = view.answer, view.format_ok
-    if steps is None or format_ok is None:
-        if view.output is None:
-            problem = "needs output, or steps with format_ok"
-            raise InputError.at(source_name(source), line, problem)
-        parsed = view.parsed(view.output, source, line)
-        steps = parsed.steps if steps is None else steps
-        format_ok = parsed.format_ok if format_ok is None else format_ok
-        answer = record.get("answer", parsed.answer)
-    return dataclasses.replace(view.record(steps, answer), format_ok=format_ok)
+    from pipeline import grammars
+
+    missing = [name for name in required if record.get(name) is None]
+    if record.get("output") is None and None in (record.get("steps"), record.get("format_ok")):
+        missing.append("output, or steps with format_ok")
+    view = parse_view(TrajectoryView, record, source, line, grammar=grammar)
+    if missing:
+        raise InputError.at(source_name(source), line, f"{missing[0]}: missing")
+    check_spans(view.output, view.spans, "spans", source, line)
+    if view.steps is None or view.format_ok is None:
+        parsed = grammars.grammar(view.grammar).parse(view.output, view.spans)
+        view.steps = parsed.steps if view.steps is None else view.steps  # type: ignore[assignment]
+        view.format_ok = parsed.format_ok if view.format_ok is None else view.format_ok
+        view.answer = record.get("answer", parsed.answer)
+    return view

@@ -30,7 +30,7 @@ from pipeline.cli.printing import add_row, console, print_json, print_lines, tab
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
 
     from tasks.status import StageState
@@ -39,7 +39,6 @@ _COLORS = {
     "done": "green", "reused": "green", "running": "cyan", "missing": "dim", "stale": "yellow",
     "failed": "red", "damaged": "red",
 }  # fmt: skip
-_AROUND = 5  # lines of a terminal beside the rows: borders, the heading and the prompt
 
 
 @with_configuration
@@ -129,7 +128,7 @@ def status(
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="show it again each second, until Ctrl-C")
+        bool, typer.Option("--watch", help="show what is not done, each second, until Ctrl-C")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -177,30 +176,24 @@ def _watch(read: Callable[[], Sequence[StageState]], seconds: float = 1.0) -> No
             "--watch needs a terminal; leave it out (`steep status`), or call `steep status "
             "--json` again and again"
         )
-    terminal = console()
-    with Live(console=terminal, auto_refresh=False) as live:
-        terminal.show_cursor(True)  # so that a kill leaves the terminal as it was
+    with Live(console=console(), auto_refresh=False) as live:
+        live.console.show_cursor(True)  # so that a kill leaves the terminal as it was
         try:
             while True:
-                live.update(view(read(), terminal), refresh=True)
+                live.update(view(read()), refresh=True)
                 time.sleep(seconds)
         except KeyboardInterrupt:
             return
 
 
-def view(rows: Sequence[StageState], console: Console) -> RenderableType:
-    """Table and notes; in a low terminal the first completed stages are left out."""
+def view(rows: Sequence[StageState]) -> RenderableType:
+    """The table of all stages that are not done, which fits a low terminal, and notes."""
     from rich.console import Group
     from rich.text import Text
 
-    notes = notes_of(rows)
-    room = max(1, console.height - _AROUND - len(notes))
-    kept = list(rows)
-    while len(kept) > room and kept[0].state in ("done", "reused"):
-        del kept[0]
-    if hidden := len(rows) - len(kept):
-        notes = [f"{hidden} stages above these are done", *notes]
-    return Group(_table(kept), *map(Text, notes))
+    left = [row for row in rows if row.state not in ("done", "reused") or row.damage]
+    notes = [f"{len(rows) - len(left)} of {len(rows)} stages are done", *notes_of(rows)]
+    return Group(_table(left), *map(Text, notes))
 
 
 def _table(rows: Sequence[StageState]) -> Table:

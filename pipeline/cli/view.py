@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import typer
 
-from pipeline.cli.options import Chosen, refuse_options, with_configuration
+from pipeline.cli.options import Chosen, complete_stages, refuse_options, with_configuration
 from pipeline.core.errors import InputError, StoreError
-from pipeline.core.input_files import iterate_parquet, read_jsonl
-from pipeline.core.records import HopType, PairKind, Stop
+from pipeline.core.record_io import iterate_input
+from pipeline.core.records import HopType, PairKind, Stop, Trajectory
 from pipeline.core.text import one_line
 
-if TYPE_CHECKING:
-    from pipeline.evaluation.selection import Selection
-
-Stage = Literal["pair", "sample", "score", "evaluate-policy"]
 _FILES = ("pairs.parquet", "trajectories.parquet")
 
 
@@ -36,7 +30,11 @@ def view(
         ),
     ] = None,
     stage: Annotated[
-        Stage, typer.Option(help="without FILE: the stage whose records are shown")
+        str,
+        typer.Option(
+            help="without FILE: the stage whose pairs or trajectories are shown",
+            autocompletion=complete_stages,
+        ),
     ] = "pair",
     ids: Annotated[
         list[str] | None,
@@ -46,8 +44,12 @@ def view(
         list[str] | None,
         typer.Option(help=f"pairs of a kind: {', '.join(get_args(PairKind))}; repeatable"),
     ] = None,
-    dataset: Annotated[list[str] | None, typer.Option(help="of a data set; repeatable")] = None,
-    hop: Annotated[HopType | None, typer.Option(help="of single- or multi-hop questions")] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="trajectories of a data set; repeatable")
+    ] = None,
+    hop: Annotated[
+        HopType | None, typer.Option(help="trajectories of single- or multi-hop questions")
+    ] = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(help=f"trajectories that ended with {', '.join(get_args(Stop))}; repeatable"),
@@ -62,11 +64,7 @@ def view(
     ] = None,
     round: Annotated[
         int | None,
-        typer.Option(
-            "--round",
-            help="round of the stage (for evaluate-policy: number of the policy); with FILE: pairs "
-            "of a round",
-        ),
+        typer.Option("--round", help="round or policy of the stage; with FILE: pairs of a round"),
     ] = None,
 ) -> None:
     """Show preference pairs or trajectories, with trained text in color.
@@ -77,15 +75,14 @@ def view(
 
     _check("--kind", kind, get_args(PairKind))
     _check("--stop", stop, get_args(Stop))
-    of_file = source is not None
+    rounds = frozenset[int]()
     if source is None:
         source = _output(chosen, stage, round)
     else:
         refuse_options(context, ("data", "stage"), "with FILE; remove one of them")
-        if str(source) == "-":  # the first record is read twice
-            raise InputError("steep view does not read standard input; name a file")
+        rounds = frozenset([] if round is None else [round])
         source = _record_file(source)
-        if source.exists() and not source.is_file():
+        if str(source) == "-" or (source.exists() and not source.is_file()):
             raise InputError.at(source, None, "is not a regular file; name one")
     from pipeline.evaluation.terminal import view_pairs, view_trajectories
 
@@ -94,13 +91,11 @@ def view(
         kinds=frozenset(kind or ()),
         datasets=frozenset(dataset or ()),
         hops=frozenset([hop] if hop else ()),
-        rounds=frozenset([round] if of_file and round is not None else ()),
+        rounds=rounds,
         stops=frozenset(stop or ()),
         contains=contains,
     )
     if _holds_pairs(source):
-        if keep.datasets or keep.hops:
-            keep = replace(keep, questions=_questions(source, keep), datasets=(), hops=())
         count = view_pairs(source, limit, tokenizer=tokenizer or _base_model(chosen), keep=keep)
     else:
         count = view_trajectories(source, limit, keep=keep)
@@ -120,42 +115,14 @@ def _check(option: str, given: list[str] | None, allowed: tuple[str, ...]) -> No
             )
 
 
-def _output(chosen: Chosen, stage: Stage, round: int | None) -> Path:
+def _output(chosen: Chosen, stage: str, round: int | None) -> Path:
     """The file of records of a complete stage."""
-    number = 0 if stage == "evaluate-policy" and round is None else round
-    task = chosen.task(stage, number)
+    task = chosen.task(stage, round)
     if not task.complete():
-        command = ["steep", "run", stage, "--round", str(task.round_number), *task.options]
-        raise StoreError(f"{task.label} is not done; run: {shlex.join(command)}")
+        from tasks.named_policies import run_command
+
+        raise StoreError(f"{task.label} is not done; run: {run_command(task)}")
     return _record_file(task.directory)
-
-
-def _questions(file: Path, keep: Selection) -> frozenset[str]:
-    """The questions of the data sets and hops in ``keep``.
-
-    A pair holds neither, so both are read from the trajectories that the pairs were made of. Raises
-    InputError when these are not in the same store.
-    """
-    from pipeline.run.store import read_manifest
-
-    try:
-        made_from = read_manifest(file.parent).get("made_from", {})
-    except StoreError:
-        made_from = {}
-    scored = file.parents[2] / "score" / str(made_from.get("score")) / "trajectories.parquet"
-    if "score" not in made_from or not scored.is_file():
-        option = "--dataset" if keep.datasets else "--hop"
-        raise InputError(
-            f"{option} needs the scored trajectories of the pairs in {file}, which are not in the "
-            f"same store; remove {option}, or name the output of the stage pair"
-        )
-    rows = iterate_parquet(scored, ["question_id", "dataset", "hop"])
-    return frozenset(
-        row["question_id"]
-        for row in rows
-        if (not keep.datasets or row["dataset"] in keep.datasets)
-        and (not keep.hops or row["hop"] in keep.hops)
-    )
 
 
 def _record_file(source: Path) -> Path:
@@ -173,10 +140,7 @@ def _holds_pairs(source: Path) -> bool:
 
     Raises InputError when it holds neither pairs nor trajectories.
     """
-    parquet = source.suffix == ".parquet"
-    fields = next(
-        iterate_parquet(source) if parquet else (row for _, row in read_jsonl(source)), None
-    )
+    fields = next((record for _, record in iterate_input(source, Trajectory)), None)
     if fields is None:
         raise InputError.at(source, None, "the file has no records")
     if "chosen_ids" in fields:

@@ -36,9 +36,8 @@ _FACTS = {"kinds": "kind", "datasets": "dataset", "hops": "hop", "rounds": "roun
 class Selection:
     """Conditions on records; an empty field sets none, and so does an empty selection.
 
-    ``ids`` are of questions or trajectories, or their beginnings. ``questions`` are ids of
-    questions, in addition to ``ids``. ``contains`` is searched in question and output, without
-    regard to case.
+    ``ids`` are of questions or trajectories, or their beginnings. ``contains`` is searched in
+    question and output, without regard to case.
     """
 
     ids: Collection[str] = ()
@@ -47,14 +46,11 @@ class Selection:
     hops: Collection[str] = ()
     rounds: Collection[int] = ()
     stops: Collection[str] = ()
-    questions: Collection[str] | None = None
     contains: str = ""
 
     def __bool__(self) -> bool:
         """Whether it asks for anything."""
-        return self.questions is not None or any(
-            getattr(self, field.name) for field in fields(self) if field.name != "questions"
-        )
+        return any(getattr(self, field.name) for field in fields(self))
 
     def facts(self, kind: type[Any]) -> list[str]:
         """The fields of a record that decide; raises InputError if records of ``kind`` lack one."""
@@ -72,8 +68,6 @@ class Selection:
         """Whether it keeps a record of ``kind``, given as JSON values."""
         begins = tuple(self.ids)
         if begins and not any(str(record.get(name)).startswith(begins) for name in IDS[kind]):
-            return False
-        if self.questions is not None and record.get("question_id") not in self.questions:
             return False
         for asked, name in _FACTS.items():
             values = getattr(self, asked)
