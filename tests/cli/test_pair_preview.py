@@ -172,7 +172,11 @@ def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path:
     look = ("--from", directory, "--round", 2)
     for arguments, message in {
         (*look, "--set", "seed=3"): "--set seed: --from takes only settings of pairs",
-        (*look, "--set", "per_round.1.pairs.margin=1"): "--set per_round.1.pairs.margin: --from takes only",
+        (
+            *look,
+            "--set",
+            "per_round.1.pairs.margin=1",
+        ): "--set per_round.1.pairs.margin: --from takes only",
         (*look, "--set", "pairs.easy=1"): "per_round.2.pairs.easy: unknown key",
         (*look, "--set", "pairs"): "expected key.key=value",
         ("--from", directory, "--round", 9): "round is 9, and rounds is 3",

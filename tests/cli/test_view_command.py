@@ -159,8 +159,7 @@ def test_a_fact_that_records_do_not_have_is_refused(trajectories: Path, tmp_path
     with pytest.raises(InputError, match="--stop cannot be used here: a pair has no stop"):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--stop", "answer")
     with pytest.raises(
-        InputError,
-        match=r"--dataset needs the scored trajectories of the pairs in .*, which are not",
+        InputError, match=r"--dataset needs the scored trajectories that .* was made of"
     ):
         steep("view", tmp_path / "pairs.parquet", "--tokenizer", tmp_path, "--dataset", "nq")
 
