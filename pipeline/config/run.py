@@ -329,7 +329,7 @@ class Config(Block):
             )
         if number > 1 and self.until == "pair":
             raise ConfigError(
-                f"round is {number}, but until is pair, which ends the run after the pairs of "
+                f"round is {number}, and until is pair, which ends the run after the pairs of "
                 "round 1; choose round 1, or set until to report"
             )
 

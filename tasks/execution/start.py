@@ -53,8 +53,9 @@ def check_execution(settings: Config) -> None:
             )
         if trainer.processes % trainer.machines:
             raise ConfigError(
-                f"{name}.processes is {trainer.processes}; expected a multiple of {name}.machines, "
-                f"which is {trainer.machines}"
+                f"{name}.processes is {trainer.processes} and {name}.machines is "
+                f"{trainer.machines}; expected the same number of processes on each machine; set "
+                f"{name}.processes to a multiple of it"
             )
 
 

@@ -49,7 +49,7 @@ def test_every_shipped_configuration_is_accepted_as_it_stands_and_resolved() -> 
         "base: embedded.yaml\nrounds: 1\n",
         "base: embedded.yaml\nsft: {learning_rate: 1.0e-3}\n",
         "base: embedded.yaml\nexecution: ray\n",
-        "base: embedded.yaml\njudges: null\nper_round: {2: {pairs: {margin: 0.5}}, 3: null}\n",
+        "base: embedded.yaml\njudges: null\nper_round: {2: {pairs: {margin: 5}}, 3: null}\n",
         SMALL,
     ],
 )
@@ -67,7 +67,7 @@ def test_files_that_load_are_accepted(text: str) -> None:
         "base: embedded.yaml\nsampling: {sampels: 4}\n",
         "base: embedded.yaml\nname: a b\n",
         "base: embedded.yaml\nexecution: kubernetes\n",
-        "base: embedded.yaml\nper_round: {0: {pairs: {margin: 0.5}}}\n",
+        "base: embedded.yaml\nper_round: {0: {pairs: {margin: 5}}}\n",
         "base: embedded.yaml\nper_round: {2: {grammar: tearag}}\n",
         "base: embedded.yaml\nper_round: {2: {pairs: {margin: 0}}}\n",
         "base: embedded.yaml\nsft_data: {sizes: {0: 5}}\n",

@@ -159,7 +159,7 @@ def test_a_round_above_rounds_is_refused(tmp_path: Path, arguments: tuple[object
 
 
 def test_a_round_after_the_pairs_at_which_a_run_stops_is_refused() -> None:
-    with pytest.raises(ConfigError, match="round is 2, but until is pair"):
+    with pytest.raises(ConfigError, match="round is 2, and until is pair"):
         task_for("pair", "embedded", ("until=pair",), round=2)
     assert task_for("pair", "embedded", ("until=pair",), round=1).label == "pair-1"
 
