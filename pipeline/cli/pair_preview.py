@@ -128,8 +128,8 @@ def _for_round(override: str, number: int, settings: Config) -> str:
     weights = [f"{_block(settings)}.{name}" for name in method(kind).weights]
     if key.partition(".")[0].strip() != "pairs" and key not in weights:
         raise InputError(
-            f"--set {key}: --from takes only settings of pairs, such as pairs.easy_outcome=0.4, "
-            f"and {', '.join(weights)}; run the stage with this setting instead"
+            f"--set {key} cannot be used with --from, which changes the settings of pairs (such as "
+            f"--set pairs.easy_outcome=0.4) and {', '.join(weights)}; run the stage with it instead"
         )
     return own + override.strip().removeprefix(own)
 

@@ -184,17 +184,17 @@ class Config(Block):
             )
         if self._needs_entities and self.graph.source == "none":
             raise ValueError(
-                f"rewards.prograph.structure is {self.rewards.prograph.structure}, but without a "
-                "graph or a hypergraph there are no entities to count; set "
-                "rewards.prograph.structure to 0, or set graph.source"
+                f"rewards.prograph.structure is {self.rewards.prograph.structure}, and there are "
+                "no entities to count, because graph.source is none and retrieval is not over the "
+                "hypergraph; set rewards.prograph.structure to 0, or set graph.source"
             )
         highest = self.rewards.tearag.highest_process
         if highest < self._needed_process - 1e-9:
             raise ValueError(
-                f"the weights of rewards.tearag allow a process reward of at most {highest:g}, but "
+                f"the weights of rewards.tearag give a process of at most {highest:g}, and "
                 f"multi-hop pairs need {self._needed_process:g} (pairs.multi_process, "
                 "pairs.multi_process_relaxed); raise the weights, or set pairs.terms to "
-                "outcome-format or outcome"
+                "outcome-format, or to outcome to leave out the format too"
             )
         if self.judges is None and self.rewards.judged:
             raise ValueError(
@@ -329,7 +329,7 @@ class Config(Block):
             )
         if number > 1 and self.until == "pair":
             raise ConfigError(
-                f"round is {number}, and until is pair, which ends the run after the pairs of "
+                f"round is {number}, and until is pair, so that the run ends with the pairs of "
                 "round 1; choose round 1, or set until to report"
             )
 

@@ -75,8 +75,9 @@ def checked_policy(directory: Path | None, config: Config) -> Policy:
         )
     if lineage.policy != policy.fingerprint:
         raise InputError(
-            f"{adapter} has the fingerprint {policy.fingerprint}, but {directory / LINEAGE} names "
-            f"{lineage.policy}; copy the directory again, or name the adapter alone"
+            f"{adapter} differs from {directory / LINEAGE}, which names policy {lineage.policy}, "
+            f"and the adapter is {policy.fingerprint}; copy the directory again, or name the "
+            "adapter alone"
         )
     return policy
 

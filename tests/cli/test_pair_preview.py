@@ -19,7 +19,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory
 
-OWN = ("per_round.2.pairs.hard_margin=0.35",)
+OWN = "per_round.2.pairs.hard_margin=0.35"
 OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
 
 
@@ -160,7 +160,9 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     shutil.move(directory, moved)
     here = preview("--from", moved, "--round", 2)["bins"]
     options = tmp_path / "own.yaml"
-    options.write_text("base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n")
+    options.write_text(
+        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
+    )
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
     assert "config.yaml: no such file; name the configuration of the run with --config" in refused(
@@ -171,12 +173,8 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
 def test_what_does_not_fit_is_refused_in_one_sentence(directory: Path, tmp_path: Path) -> None:
     look = ("--from", directory, "--round", 2)
     for arguments, message in {
-        (*look, "--set", "seed=3"): "--set seed: --from takes only settings of pairs",
-        (
-            *look,
-            "--set",
-            "per_round.1.pairs.margin=1",
-        ): "--set per_round.1.pairs.margin: --from takes only",
+        (*look, "--set", "seed=3"): "--set seed cannot be used with --from, which changes",
+        (*look, "--set", "per_round.1.pairs.margin=1"): "--set per_round.1.pairs.margin cannot be",
         (*look, "--set", "pairs.easy=1"): "per_round.2.pairs.easy: unknown key",
         (*look, "--set", "pairs"): "expected key.key=value",
         ("--from", directory, "--round", 9): "round is 9, and rounds is 3",

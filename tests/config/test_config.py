@@ -187,7 +187,7 @@ def test_the_example_in_prographs_prompt_follows_its_grammar():
         (("retrieval.variant=semantic", "graph={source: none}", "rounds=0"), None),
         (
             ("retrieval.variant=semantic", "graph={source: none}"),
-            r"rewards\.prograph\.structure is 0\.1, but without a graph or a hypergraph",
+            r"rewards\.prograph\.structure is 0\.1, and there are no entities to count",
         ),
         (
             ("graph={source: none}", "hypergraph={source: triplets}"),

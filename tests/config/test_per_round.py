@@ -129,7 +129,7 @@ def test_rounds_leave_the_deciding_settings_of_a_plain_configuration() -> None:
             r"round is 4, and rounds is 3; choose a round up to 3, or set rounds to at least 4",
         ),
         (("rounds=0",), 1, "round is 1, and rounds is 0; to have rounds, set rounds to at least 1"),
-        (("until=pair",), 2, "round is 2, and until is pair"),
+        (("until=pair",), 2, "round is 2, and until is pair, so that the run ends with the pairs"),
     ],
 )
 def test_a_round_that_the_run_does_not_have_is_refused(

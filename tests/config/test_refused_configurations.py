@@ -81,10 +81,10 @@ def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: 
         ("retrieval.service=http://x:99999", r"retrieval\.service: expected an address"),
         ("pairs.terms=process", r"pairs\.terms is 'process'"),
         ("rewards.tearag={consistency: 0, subquery: 0, context: 0, summary: 0}",
-         r"rewards\.tearag allow a process reward of at most 0, but multi-hop pairs need 0\.7 \(pairs\.multi_"
+         r"rewards\.tearag give a process of at most 0, and multi-hop pairs need 0\.7 \(pairs\.multi_"
          r"process, .*set pairs\.terms to outcome-format"),
         ("rewards.tearag={consistency: 0.1, subquery: 0, context: 0, summary: 0}",
-         r"rewards\.tearag allow a process reward of at most 0\.1, but multi-hop pairs need 0\.7"),
+         r"rewards\.tearag give a process of at most 0\.1, and multi-hop pairs need 0\.7"),
         ("=", r"--set '': expected key\.key=value"),
         ("a", r"--set a: expected key\.key=value"),
         ("retrieval..tau=1", r"expected key\.key=value"),
