@@ -38,9 +38,7 @@ from pipeline.core.methods import DEFAULT_METHOD, MethodName
 class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
-    base: Annotated[PathOrName, Indirect()] = Field(
-        description="directory or hub name of the base model"
-    )
+    base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
     chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
         None,
         description="file of a Jinja template, or the template; null: the tokenizer's template",

@@ -56,8 +56,8 @@ class Config(Block):
     start: Annotated[PathOrName, Indirect()] = Field(
         SFT,
         description="policy 0: sft (trained on decomposed questions), base (the untrained model), "
-        "or the directory of an adapter over model.base; only sft has the stages sft- "
-        "data and sft",
+        "or the directory of an adapter over model.base; only sft has the stages "
+        "sft-data and sft",
     )
     per_round: Annotated[PerRound, Indirect()] = Field(
         {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
