@@ -32,7 +32,7 @@ from pipeline.rewards.evidence_match import item_text
 from pipeline.rewards.tearag import PAPER
 from pipeline.stages.score import with_rewards
 
-TRAJECTORIES_PER_BATCH = 512  # default of rewards.batch
+TRAJECTORIES_PER_BATCH = 512  # as in the stage score
 BATCH_SIZE = 64  # default of reranker.batch_size
 SAMPLES = 8
 _QUESTIONS = 240

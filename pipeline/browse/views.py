@@ -131,7 +131,7 @@ def pair(run: OpenRun, group: str, row: int, parameters: Mapping[str, str]) -> P
         "after": after,
         "filters": filters,
         "difference": first_difference(sides),
-        "reasons": _reasons(record, candidates, samples, thresholds),
+        "reasons": _reasons(record, candidates, thresholds),
         "samples": sorted(
             samples, key=lambda sample: place(candidates[sample["trajectory_id"]], thresholds)
         ),
@@ -155,10 +155,7 @@ def _candidate(sample: Row) -> Candidate:
 
 
 def _reasons(
-    record: Pair,
-    candidates: Mapping[str, Candidate],
-    samples: Sequence[Row],
-    thresholds: Pairs,
+    record: Pair, candidates: Mapping[str, Candidate], thresholds: Pairs
 ) -> Reasons | None:
     """Why the pair was formed; None when its trajectories are no longer in the run."""
     if not {record.chosen_id, record.rejected_id} <= candidates.keys():
@@ -167,7 +164,6 @@ def _reasons(
         record.kind,
         candidates[record.chosen_id],
         candidates[record.rejected_id],
-        [(candidates[sample["trajectory_id"]], sample["bin"] or "") for sample in samples],
         thresholds,
     )
 

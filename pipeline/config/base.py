@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -41,29 +40,8 @@ Item = TypeVar("Item")
 # JSON have only lists.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
 AtLeastOne = Annotated[tuple[Item, ...], Field(strict=False, min_length=1)]
-
-
-def _file_name_lengths(value: str) -> str:
-    longest = max(len(part.encode("utf-8", "replace")) for part in value.split("/"))
-    if longest > 255:
-        raise ValueError(
-            f"a file name in it has {longest} bytes; file systems allow 255; shorten it"
-        )
-    return value
-
-
 # A path, or the name of a model, which may be a path.
-PathOrName = Annotated[
-    str, Field(min_length=1, max_length=1000), AfterValidator(_file_name_lengths)
-]
-
-
-def _path_unless_template(value: str) -> str:
-    return value if "{" in value else _file_name_lengths(value)
-
-
-# The path of a Jinja template, or the template, which holds a brace.
-PathOrTemplate = Annotated[str, Field(min_length=1), AfterValidator(_path_unless_template)]
+PathOrName = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def with_numbers_as_keys(value: object, kind: str) -> object:

@@ -90,39 +90,22 @@ def _plain(context: dict[str, Any]) -> dict[str, Any]:
 
 def _dotted(location: tuple[int | str, ...]) -> str:
     """The key of a setting, without a part that may be a secret because it is not a plain name."""
-    parts = [part for part in location if part != "[key]"]
-    first = _first_secret(location)
+    near = _near_endpoint(location)
     return ".".join(
-        shown_key(part) if number < first or re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else "…"
-        for number, part in enumerate(parts)
+        "…" if near and not re.fullmatch(r"[a-z_]{1,40}|\d+", str(part)) else shown_key(part)
+        for part in location
+        if part != "[key]"
     )
 
 
-def _first_secret(location: tuple[int | str, ...]) -> int:
-    """The number of the first part that is a key of a block with an endpoint.
-
-    From there on an API key may be in the wrong place. Returns the number of parts if the location
-    names such a block, and one more if no part does.
-    """
-    block: type[BaseModel] | None = Config
-    for number, part in enumerate((*location, "")):
-        if block is not Config and _has_endpoint(block):
-            return number
-        block = field_block(block, part)
-    return len(location) + 1
-
-
-def _has_endpoint(block: type[BaseModel] | None) -> bool:
-    """Whether a block, or one of the blocks in it, has settings of an endpoint."""
-    if block is None:
-        return False
-    below = (field_block(block, name) for name in block.model_fields)
-    return any("endpoint" in found.model_fields for found in (block, *below) if found is not None)
+def _near_endpoint(location: tuple[int | str, ...]) -> bool:
+    """Whether an API key may be in the wrong place there: the block has an endpoint in it."""
+    return not {"graph", "hypergraph", "judges", "sft_data"}.isdisjoint(location)
 
 
 def _shown(value: object, location: tuple[int | str, ...]) -> str:
     """The value of a setting, or only its type where it may be a secret."""
-    hidden = isinstance(value, str) and _first_secret(location) <= len(location)
+    hidden = isinstance(value, str) and _near_endpoint(location)
     return "a text" if hidden else shown(value)
 
 
@@ -150,7 +133,7 @@ def _unknown(location: tuple[int | str, ...]) -> str:
     key = _dotted(location)
     name, colon, value = str(location[-1]).partition(":")
     if colon:  # ``{top_k:5}``
-        if _first_secret(location) < len(location):
+        if _near_endpoint(location):
             value = "…"
         return (
             f"{key}: unknown key; YAML needs a space after the colon: "

@@ -1,10 +1,9 @@
 """Settings that depend on the machine: ``dtype: auto``, and the number of training processes.
 
-``dtype: auto`` is bfloat16 on a GPU, and on a CPU the type in which products of matrices are
-faster: with AVX512-BF16 or AMX it is bfloat16, without them float32. A run keeps the types that it
-started with (file `DTYPES` of its directory), because another type would give another result.
-Fingerprints and manifests have the type that computes. Torch is only imported in a separate
-process.
+``dtype: auto`` is bfloat16 on a GPU and on a CPU whose instructions multiply it (AVX512-BF16, AMX),
+else float32, in which products of matrices are faster there. A run keeps the types that it started
+with (file `DTYPES` of its directory), because another type would give another result. Fingerprints
+and manifests have the type that computes.
 
 Each training process has its own GPU. A configuration with two processes for two CPU cores also
 trains on one GPU, in one process. The examples of an optimizer step stay
@@ -13,12 +12,6 @@ trains on one GPU, in one process. The examples of an optimizer step stay
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +20,15 @@ from typing import Any, Literal
 from pipeline.config.base import Block
 from pipeline.config.policy import Trainer
 from pipeline.config.run import Config
-from pipeline.core import shipped
-from pipeline.core.errors import DependencyError, InputError
+from pipeline.core.errors import InputError
 from pipeline.core.gpus import torch_for_cpus, visible_gpus
-from pipeline.core.input_files import leaves, parse_json, read_json
-from pipeline.core.process_variables import kernel_variables, thread_variables
+from pipeline.core.input_files import leaves, read_json
 
 Dtype = Literal["float32", "bfloat16"]
-Seconds = Mapping[Dtype, float]
 AUTO = "auto"
 DTYPES = "dtypes.json"  # in the run's directory: the types by the name of the setting
 _NAMES: tuple[Dtype, ...] = ("float32", "bfloat16")
-# Tokens, width, and width of the MLP: for the embedder of the embedded run, and for its policy.
-_PRODUCTS = ((512, 384, 1536), (1024, 160, 448))
-_REPEATS = 6  # about 50 ms for all products; the first of each is a warm-up
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -51,43 +39,22 @@ class Resolved:
     dtypes: Mapping[str, Dtype]
 
 
-@functools.cache
-def measured_seconds() -> Seconds:
-    """Seconds of the same products in each type, on one thread of this machine's processor.
-
-    Raises DependencyError when torch cannot compute them.
-    """
-    environment = {
-        **os.environ,
-        **thread_variables(1, os.environ),
-        **kernel_variables(),
-        **({"PYTHONSAFEPATH": "1"} if shipped.INSTALLED else {}),
-    }
-    command = [sys.executable, "-m", "pipeline.config.machine_choices"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
-    try:
-        seconds: Seconds = parse_json(done.stdout, "torch")
-    except InputError:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise DependencyError(
-            f"dtype is auto, and torch could not time the types of this processor ({reason}); set "
-            "each dtype to float32 or bfloat16"
-        ) from None
-    return seconds
+def dtype_of_cpu(info: Path = _CPU_INFO) -> Dtype:
+    """The type in which this machine's processor multiplies matrices faster."""
+    flags = set(info.read_text().split()) if info.is_file() else set()
+    return "bfloat16" if flags & {"avx512_bf16", "amx_bf16"} else "float32"
 
 
 def resolve_dtypes(
     settings: Config,
     *,
     gpus: bool | None = None,
-    seconds: Callable[[], Seconds] = measured_seconds,
+    cpu: Callable[[], Dtype] = dtype_of_cpu,
 ) -> Resolved:
     """The configuration with the types of its run, or of this machine if the run has no types yet.
 
     ``gpus`` says whether there are GPUs; None: as on this machine. Raises InputError when the run's
-    file is damaged, and every error of ``seconds``.
+    file is damaged.
     """
     values = dict(leaves(settings.model_dump(mode="json")))
     names = [name for name, value in values.items() if name.endswith(".dtype") and value == AUTO]
@@ -102,8 +69,7 @@ def resolve_dtypes(
         elif device == "cuda" or (device == "auto" and _has_gpus(settings, gpus)):
             dtypes[name] = "bfloat16"
         else:
-            times = seconds()
-            dtypes[name] = min(_NAMES, key=lambda dtype: times[dtype])
+            dtypes[name] = cpu()
     return Resolved(_replaced(settings, dtypes), dtypes)
 
 
@@ -148,31 +114,6 @@ def _replaced(value: Any, dtypes: Mapping[str, Dtype], name: str = "") -> Any:
     return value.model_copy(update=changed) if isinstance(value, Block) else {**below, **changed}
 
 
-def _time_products() -> dict[Dtype, float]:
-    """The shortest of several alternating repeats, summed over the products."""
-    import torch
-
-    torch.set_num_threads(1)
-    total = dict.fromkeys(_NAMES, 0.0)
-    for tokens, width, inner in _PRODUCTS:
-        factors = {
-            name: (
-                torch.ones(tokens, width, dtype=getattr(torch, name)),
-                torch.ones(width, inner, dtype=getattr(torch, name)),
-            )
-            for name in _NAMES
-        }
-        seconds: dict[Dtype, list[float]] = {name: [] for name in _NAMES}
-        for _ in range(_REPEATS):
-            for name, (left, right) in factors.items():
-                started = time.thread_time()  # CPU time, which other programs do not change
-                left @ right
-                seconds[name].append(time.thread_time() - started)
-        for name in _NAMES:
-            total[name] += min(seconds[name][1:])
-    return total
-
-
 def processes_on(trainer: Trainer, gpus: int) -> int:
     """The training processes that start on all machines if each machine has ``gpus`` GPUs.
 
@@ -209,7 +150,3 @@ def fewer_processes(trainer: Trainer, block: str, gpus: int) -> str:
         f"{gpus} GPU{'s' * (gpus > 1)}; batch_size stays {trainer.batch_size}, in {steps} "
         f"micro-batches of {trainer.per_device_batch_size} in each process"
     )
-
-
-if __name__ == "__main__":
-    print(json.dumps(_time_products()))

@@ -22,7 +22,6 @@ from pipeline.config.base import (
     Indirect,
     NotEmpty,
     PathOrName,
-    PathOrTemplate,
     Positive,
     Shards,
     Share,
@@ -39,7 +38,7 @@ class Model(Block):
     """The base model; the embedded configurations use ``data/tiny_reader``."""
 
     base: Annotated[PathOrName, Indirect()] = Field(description="directory or hub name")
-    chat_template: Annotated[PathOrTemplate | None, Indirect()] = Field(
+    chat_template: Annotated[NotEmpty | None, Indirect()] = Field(
         None,
         description="file of a Jinja template, or the template; null: the tokenizer's template",
     )
@@ -214,10 +213,6 @@ class Dpo(Trainer):
     reference: Literal["previous", "sft"] = Field(
         "previous",
         description="reference policy: that of the previous round, or the SFT policy",
-    )
-    max_chosen_drop: Above0 = Field(
-        20.0,
-        description="training stops when log p(chosen) is this many nats below the reference",
     )
 
     def passes(self, round: int) -> float:

@@ -10,9 +10,7 @@ as a file.
 from __future__ import annotations
 
 import copy
-import errno
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +44,9 @@ def load(path: Path | str, overrides: tuple[str, ...] = (), data: str | None = N
         values["data"] = {**(values.get("data") or {}), "root": data}
     values.setdefault("name", path.stem)
     try:
-        config = Config.model_validate(values)
+        return Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(path, error)) from None
-    for key, directory in (("runs_dir", config.run_dir), ("cache_dir", Path(config.cache_dir))):
-        _check_directory(path, key, directory)
-    return config
-
-
-def _check_directory(path: Path, key: str, directory: Path) -> None:
-    """Raise ConfigError when ``directory`` cannot exist because of a file in its place or above."""
-    for place in (directory, *directory.parents):
-        try:
-            mode = place.lstat().st_mode
-            if not stat.S_ISDIR(mode):
-                mode = place.stat().st_mode  # a symbolic link, which may lead to a directory
-        except OSError as error:
-            if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-                raise ConfigError(f"{path}: {key}: {error.strerror}; name another") from None
-            if place.is_symlink():
-                raise ConfigError(
-                    f"{path}: {key}: {place} is a symbolic link to nothing; name a directory"
-                ) from None
-            continue  # the path does not exist: the directory above decides
-        if stat.S_ISDIR(mode):
-            return
-        raise ConfigError(f"{path}: {key}: {place} is not a directory; name a directory")
 
 
 def _read_with_base(path: Path, seen: tuple[str, ...]) -> dict[str, Any]:

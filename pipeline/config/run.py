@@ -131,13 +131,6 @@ class Config(Block):
             )
         return value
 
-    @field_validator("trackers")
-    @classmethod
-    def _each_once(cls, value: tuple[Tracker, ...]) -> tuple[Tracker, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError(f"{', '.join(value)}: a tracker is named twice; name each once")
-        return value
-
     @model_validator(mode="after")
     def _blocks_fit_together(self) -> Config:
         if self.rewards.kind != self.grammar:

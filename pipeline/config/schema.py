@@ -2,16 +2,14 @@
 
 Input: the blocks of `pipeline.config.run.Config`. Output: a schema (draft 2020-12) of files. It
 adds rules that pydantic's own schema lacks: a file with ``base:`` holds only the settings that
-differ, ``name`` may be left out, and some values have a short form. Rules that validators compute
+differ, ``name`` may be left out, and some values have a short form. Required settings inside of
+blocks, which the base may have, and rules that validators compute
 (settings that must fit together, addresses, file names) are not in it; `steep check` checks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-from pydantic import BaseModel
 
 from pipeline.config.base import Block
 from pipeline.config.per_round import PER_ROUND, ROUND_SETTINGS
@@ -28,10 +26,19 @@ def file_schema() -> Schema:
     blocks: Schema = schema.pop("$defs")
     for block in blocks.values():
         _clean(block)
+    needed = schema["required"]
     _clean(schema)
     properties: Schema = schema["properties"]
     properties["name"]["pattern"] = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$"
-    properties[PER_ROUND] |= _by_key(_ROUND, _or_null(_of_round()))
+    of_round = {
+        "type": "object",
+        "properties": {
+            name: {"$ref": f"#/properties/{name}"}
+            for name in dict.fromkeys(name.partition(".")[0] for name in ROUND_SETTINGS)
+        },
+        "additionalProperties": False,
+    }
+    properties[PER_ROUND] |= _by_key(_ROUND, {"anyOf": [of_round, {"type": "null"}]})
     properties[PER_ROUND]["type"] = ["object", "null"]
     for name in ("sizes", "test_sizes"):
         sizes = blocks["SftData"]["properties"][name]
@@ -39,7 +46,10 @@ def file_schema() -> Schema:
     blocks["QuestionFile"]["properties"]["filter"]["additionalProperties"] = {
         "type": ["string", "integer", "boolean"]
     }
-    _allow_short_forms(blocks, properties)
+    # ``execution: ray`` is short for ``execution: {kind: ray}``.
+    kinds = blocks["Executor"]["properties"]["kind"]["enum"]
+    execution = properties["execution"]
+    execution["anyOf"] = [{"$ref": execution.pop("$ref")}, {"enum": kinds}]
     base = {"type": "string", "minLength": 1, "description": "file whose settings this one changes"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -47,7 +57,7 @@ def file_schema() -> Schema:
         **schema,
         "properties": {"base": base, **properties},
         "if": {"required": ["base"]},
-        "else": _required(Config, {"name"}),
+        "else": {"required": [name for name in needed if name != "name"]},
         "$defs": blocks,
     }
 
@@ -61,10 +71,7 @@ def property_schema(block: type[Block], name: str) -> Schema:
 
 
 def _clean(schema: Schema) -> None:
-    """Drop parts that editors do not need: field titles, blocks as defaults, and required fields.
-
-    Which fields are required depends on ``base:``; see `_required`.
-    """
+    """Drop parts that editors do not need: titles, blocks as defaults, and required fields."""
     schema.pop("required", None)
     schema.pop("title", None)
     for value in schema["properties"].values():
@@ -75,75 +82,3 @@ def _clean(schema: Schema) -> None:
 
 def _by_key(pattern: str, value: Schema) -> Schema:
     return {"patternProperties": {pattern: value}, "additionalProperties": False}
-
-
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _of_round() -> Schema:
-    """The settings of one round, as references to the settings of the run."""
-    whole: Schema = {}
-    for name in ROUND_SETTINGS:
-        block, _, field = name.partition(".")
-        if not field:
-            whole[block] = {"$ref": f"#/properties/{block}"}
-            continue
-        of_block = whole.setdefault(
-            block, {"type": "object", "properties": {}, "additionalProperties": False}
-        )
-        reference = f"#/$defs/{_name_of(Config, block)}/properties/{field}"
-        of_block["properties"][field] = {"$ref": reference}
-    return {"type": "object", "properties": whole, "additionalProperties": False}
-
-
-def _name_of(block: type[Block], field: str) -> str:
-    annotation = block.model_fields[field].annotation
-    assert isinstance(annotation, type)
-    return annotation.__name__
-
-
-def _allow_short_forms(blocks: Schema, properties: Schema) -> None:
-    """``execution: ray`` for ``execution: {kind: ray}``."""
-    kinds = blocks["Executor"]["properties"]["kind"]["enum"]
-    execution = properties["execution"]
-    execution["anyOf"] = [{"$ref": execution.pop("$ref")}, {"enum": kinds}]
-
-
-def _blocks(block: type[Block], seen: set[type[Block]] | None = None) -> Iterator[type[Block]]:
-    """A block and the blocks below it, each once."""
-    seen = set() if seen is None else seen
-    if block in seen:
-        return
-    seen.add(block)
-    yield block
-    for field in block.model_fields.values():
-        for below in _block_types(field.annotation):
-            yield from _blocks(below, seen)
-
-
-def _block_types(annotation: Any) -> Iterator[type[Block]]:
-    if isinstance(annotation, type) and issubclass(annotation, Block):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _block_types(argument)
-
-
-def _required(block: type[BaseModel], optional: frozenset[str] | set[str] = frozenset()) -> Schema:
-    """The rule that blocks, at any depth, have their required fields; null and texts pass."""
-    schema: Schema = {}
-    if names := [
-        name
-        for name, field in block.model_fields.items()
-        if field.is_required() and name not in optional
-    ]:
-        schema["required"] = names
-    below: Schema = {}
-    for name, field in block.model_fields.items():
-        for kind in _block_types(field.annotation):
-            if inside := _required(kind):
-                in_list = getattr(field.annotation, "__origin__", None) is tuple
-                below[name] = {"items": inside} if in_list else inside
-    if below:
-        schema["properties"] = below
-    return schema

@@ -1,4 +1,4 @@
-"""Locate the directory and the device of an embedder or reranker model.
+"""Locate the directory of a model, and the device of an embedder or reranker.
 
 Input: a directory, a model hub id (owner/model), or ``package:NAME`` for a model inside an
 installed Python package. Output: the local directory, and the device that a setting selects.
@@ -16,7 +16,8 @@ from pipeline.core.model_files import PACKAGE, is_hub_name, local_directory
 
 _WEIGHTS = (".safetensors", ".bin")  # formats that sentence-transformers loads
 _OTHER_FRAMEWORKS = [
-    "*.h5", "*.msgpack", "*.ot", "*.tflite", "coreml/*", "*.gguf", "onnx/*", "openvino/*",
+    "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.gguf", "*.pth", "original/*", "coreml/*", "onnx/*",
+    "openvino/*",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pipeline.config.policy import Rewards
-from pipeline.core.records import PairKind, Step, Trajectory
+from pipeline.core.records import Step, Trajectory
 from pipeline.core.similarity import Similarity
 from pipeline.core.verdicts import Verdict
 from pipeline.pairs.candidates import CandidateTerms
@@ -95,7 +95,5 @@ class Method:
     """Titles in the report of the terms of a single step, by term."""
     whole_shard: bool = False
     """Whether all trajectories of a shard are scored in one call instead of batch by batch."""
-    pair_kinds: tuple[PairKind, ...] = ()
-    """Kinds of pairs about the content of trajectories that its selection can make."""
     record_needs: Literal["evidence", "verdicts", "turns", "answer"] = "answer"
     """What ``steep score`` needs of a record besides its answers."""

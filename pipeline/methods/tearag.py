@@ -70,6 +70,5 @@ METHOD = Method(
     build_step=_build_step,
     weights=TeaRagWeights._fields,
     combined=_combined,
-    pair_kinds=("easy", "hard"),
     record_needs="evidence",
 )

@@ -1,14 +1,12 @@
 """Why a pair was formed: the conditions of `pipeline.pairs.select` and the values that met them.
 
-Input: both candidates of a pair, all candidates of their question with their pairing outcomes, and
-the thresholds. Output: one sentence each about the chosen side, the rejected side, and the choice
-of the partner (TeaRAG, arXiv 2511.05385, eq. 14; margins for rewards that are a single number).
+Input: both candidates of a pair, and the thresholds. Output: one sentence each about the chosen
+side, the rejected side, and the choice of the partner (TeaRAG, arXiv 2511.05385, eq. 14; margins
+for rewards that are a single number).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from pipeline.config.policy import Pairs
@@ -28,10 +26,9 @@ def reasons(
     kind: PairKind,
     chosen: Candidate,
     rejected: Candidate,
-    others: Sequence[tuple[Candidate, str]],
     thresholds: Pairs,
 ) -> Reasons:
-    """The reasons for a pair; ``others`` are all samples of the question with their outcomes."""
+    """The reasons for a pair."""
     if kind == "step":
         margin = _setting(thresholds, "step_margin")
         return Reasons(
@@ -52,7 +49,7 @@ def reasons(
     return Reasons(
         _chosen(chosen, thresholds),
         _rejected(kind, chosen, rejected, thresholds),
-        _partner(rejected, others, thresholds),
+        "Chosen samples take partners in turn, best total first, each from the lowest total on.",
     )
 
 
@@ -102,34 +99,6 @@ def _rejected_by_margin(
         f"{what}, and its reward {_number(rejected.total)} is lower than {_number(chosen.total)} "
         f"by at least {_setting(thresholds, 'margin')}."
     )
-
-
-def _partner(
-    rejected: Candidate, others: Sequence[tuple[Candidate, str]], thresholds: Pairs
-) -> str:
-    """Why none of the samples before the partner was taken, in the order of `select`."""
-    before = Counter(
-        _LOWER.get(outcome, "")
-        for other, outcome in others
-        if place(other, thresholds) < place(rejected, thresholds)
-    )
-    before.pop("", None)
-    walk = "Chosen samples take partners in turn, best total first, each from the lowest total on."
-    if not before:
-        return f"{walk} No sample comes before this partner."
-    which = ", ".join(f"{count} {meaning}" for meaning, count in before.items())
-    return f"{walk} Before this partner: {which}."
-
-
-# Why a sample before a partner was passed over; duplicates are skipped.
-_LOWER: dict[str, str] = {
-    "chosen": "good enough to be chosen",
-    "chosen-unpaired": "good enough to be chosen",
-    "rejected-format": "taken by a better chosen sample",
-    "rejected-easy": "taken by a better chosen sample",
-    "rejected-hard": "taken by a better chosen sample",
-    "passed-over": "not bad enough to be rejected",
-}
 
 
 def place(candidate: Candidate, thresholds: Pairs) -> tuple[float, int]:

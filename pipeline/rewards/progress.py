@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from pipeline.core.answer_metrics import f1
 from pipeline.core.content_cache import ContentCache, digest
-from pipeline.core.errors import InputError, RetrievalError, StoreError
+from pipeline.core.errors import RetrievalError
 from pipeline.core.input_files import parse_json
 from pipeline.core.records import Trajectory
 from pipeline.rollout.partial import PartialTrajectory, stable_seed
@@ -111,7 +111,7 @@ class ValueEstimator:
         """The values before every turn of every trajectory and after its last turn.
 
         Each list is one longer than the turns of its trajectory. Raises RetrievalError when
-        retrieval failed for all continuations of a state, StoreError when the cache is damaged.
+        retrieval failed for all continuations of a state.
         """
         states: dict[bytes, _State] = {}
         keys: list[list[bytes]] = []
@@ -146,7 +146,10 @@ class ValueEstimator:
     def _continued(self, states: Mapping[bytes, _State]) -> dict[bytes, Continued]:
         """The continuations of every state by its key, from the cache or sampled."""
         stored = self.cache.get(list(states))
-        continued = {key: self._parsed(value) for key, value in stored.items()}
+        continued = {
+            key: Continued(**parse_json(value.decode(), self.cache.path))
+            for key, value in stored.items()
+        }
         self.cost.known += len(continued)
         missing = sorted(
             (key for key in states if key not in continued), key=lambda key: _order(states[key])
@@ -175,28 +178,11 @@ class ValueEstimator:
                 sample = number * self.continuations + repetition
                 yield states[key].partial(sample=sample, seed=seed)
 
-    def _parsed(self, value: bytes) -> Continued:
-        """A stored value; raises StoreError when `_store` cannot have written it."""
-        try:
-            content = parse_json(value.decode(), self.cache.path)
-            answers, tokens = content["answers"], content["generated_tokens"]
-            texts = all(answer is None or isinstance(answer, str) for answer in answers)
-            if texts and 1 <= len(answers) <= self.continuations and type(tokens) is int:
-                return Continued(answers, tokens)
-        except (InputError, UnicodeDecodeError, KeyError, TypeError):
-            pass
-        raise StoreError(
-            f"{self.cache.path}: a stored continuation is damaged; delete the file, and the states "
-            "are continued again"
-        )
-
     def _store(self, continued: Mapping[bytes, Continued]) -> None:
         self.cache.put(
             (
                 key,
-                json.dumps(
-                    {"answers": value.answers, "generated_tokens": value.generated_tokens}
-                ).encode(),
+                json.dumps(asdict(value)).encode(),
             )
             for key, value in continued.items()
         )

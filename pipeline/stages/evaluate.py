@@ -38,7 +38,7 @@ from pipeline.stages.files.shards import added, joined_trajectories, shard_direc
 from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
-_RESAMPLES = 1000  # of the bootstrap: intervals change by less than their last shown digit
+_RESAMPLES = 1000  # of the bootstrap
 _ANY_QUESTIONS = "questions"  # the split that `run_any` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 

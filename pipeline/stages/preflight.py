@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from pipeline.core.atomic import write_json
 from pipeline.core.input_files import iterate_parquet, parquet_batches
 from pipeline.core.records import Question
 from pipeline.corpus.overlap import find_overlaps
-from pipeline.methods import method
 from pipeline.run.context import StageContext
 from pipeline.training.encode import EncodedSft
 from pipeline.training.preflight import Check, DataFacts, table
@@ -32,7 +32,6 @@ QUESTIONS = "questions-sampling"
 HELD_OUT = ("questions-test", "questions-validation")
 _PAIRS = [
     "question_id",
-    "kind",
     "prompt_ids",
     "chosen_ids",
     "rejected_ids",
@@ -42,32 +41,21 @@ _PAIRS = [
 _TRAJECTORIES = ["question_id", "prompt_ids", "token_ids", "token_spans"]
 
 
-def pair_facts(
-    file: Path,
-    max_length: int,
-    questions: dict[str, Path] | None = None,
-    content_kinds: tuple[str, ...] = (),
-) -> DataFacts:
+def pair_facts(file: Path, max_length: int, questions: dict[str, Path] | None = None) -> DataFacts:
     """The facts of a file of pairs; ``questions`` are directories of question stages, by name.
-
-    ``content_kinds`` are kinds of pairs that the method can make (`Method.pair_kinds`).
 
     Raises InputError when a file is unreadable.
     """
-    facts = DataFacts("dpo", "pairs", max_length, content_kinds=content_kinds)
+    facts = DataFacts("dpo", "pairs", max_length)
     ids: set[str] = set()
     for batch in parquet_batches(file, _PAIRS):
-        prompts, kinds = _lists(batch["prompt_ids"]), batch["kind"].to_pylist()
-        chosen, rejected = _lists(batch["chosen_ids"]), _lists(batch["rejected_ids"])
-        written = [_written(batch[name]) for name in ("chosen_spans", "rejected_spans")]
-        for prompt, kind, good, bad, good_written, bad_written in zip(
-            prompts, kinds, chosen, rejected, *written, strict=True
-        ):
+        columns = (_lists(batch[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids"))
+        written = (_written(batch[name]) for name in ("chosen_spans", "rejected_spans"))
+        for prompt, good, bad, *trained in zip(*columns, *written, strict=True):
             length = len(prompt) + max(len(good), len(bad))
-            tokens, trained = len(good) + len(bad), good_written + bad_written
-            facts.add(length, tokens, trained, _digest(prompt, good, bad))
             same = len(good) == len(bad) and bool((good == bad).all())
-            facts.add_pair(kind, good_written, bad_written, same)
+            digest = _digest(prompt, good, bad)
+            facts.add(length, len(good) + len(bad), sum(trained), digest, same)
         ids.update(batch["question_id"].to_pylist())
     _compare_questions(facts, ids, questions or {})
     return facts
@@ -102,8 +90,7 @@ def round_facts(config: Config, data: Path, questions: dict[str, Path]) -> DataF
     length = config.trainer.max_length
     if config.objective == "grpo":
         return trajectory_facts(data / "trajectories.parquet", length, questions)
-    kinds = method(config.rewards.kind).pair_kinds
-    return pair_facts(data / "pairs.parquet", length, questions, kinds)
+    return pair_facts(data / "pairs.parquet", length, questions)
 
 
 class SftFacts:
@@ -142,8 +129,7 @@ def as_json(facts: DataFacts, checks: list[Check]) -> dict[str, Any]:
     return {
         "data": facts.unit,
         "records": facts.records,
-        "kinds": dict(facts.kinds.most_common()),
-        "checks": [check.as_json() for check in checks],
+        "checks": [asdict(check) for check in checks],
     }
 
 

@@ -46,7 +46,7 @@ from pipeline.training.lora import (
     save_adapter,
 )
 from pipeline.training.sft import heldout_loss, sft_trainer
-from pipeline.training.trackers import Tracking, failed_trackers
+from pipeline.training.trackers import Tracking
 from pipeline.training.trainer_args import on_main, train
 from pipeline.training.trl_types import PeftModel, TrlTrainer
 
@@ -160,7 +160,7 @@ def train_dpo(context: StageContext) -> dict[str, int]:
         reference = read_lineage(context.inputs["sft"])
         check_base(reference, sha)
     model = _previous_policy(context, base, max(pairs.lengths))
-    before, history = trained_weights(model), History(settings.max_chosen_drop)
+    before, history = trained_weights(model), History()
     is_parent = reference.policy == parent.policy
     trainer = dpo_trainer(
         model, load_tokenizer(base, config.model), pairs, settings,
@@ -259,8 +259,6 @@ def _write(
     lineage: Lineage,
     test: dict[str, float],
 ) -> None:
-    if failed := failed_trackers(context.checkpoint_dir):
-        context.notes["trackers"] = failed
     adapter = context.output / "adapter"
     save_adapter(_policy(trainer), adapter)
     policy = policy_fingerprint(adapter, lineage.base_sha)

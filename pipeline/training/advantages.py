@@ -16,13 +16,11 @@ retrieval call failed) or without model-written tokens are left out as well.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.core.errors import TrainingError
 from pipeline.core.records import Trajectory
@@ -73,66 +71,35 @@ def questions_of(trajectories: Sequence[EncodedTrajectory]) -> Sequence[str]:
     return [trajectory.question for trajectory in trajectories]
 
 
-@dataclass(frozen=True, slots=True)
-class Advantages:
-    """Standardized rewards of a file of trajectories, by the position of each trajectory.
+def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> list[list[float]]:
+    """The advantages of each trajectory, one per turn or a single one; empty if it is left out.
 
-    ``values`` holds the advantages of all trajectories one after another, one per turn or a single
-    one. Trajectory i has the values from ``starts[i]`` to ``starts[i + 1]``. A trajectory that is
-    left out has none. A value takes 8 bytes, so all trajectories of a round fit into memory.
+    Rewards are standardized over the trajectories of each question. Raises TrainingError when a
+    trajectory lacks the rewards that ``per`` needs, or one is not finite.
     """
-
-    starts: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    def of(self, position: int) -> list[float]:
-        """The advantages of one trajectory; empty when it is left out."""
-        advantages: list[float] = self.values[
-            self.starts[position] : self.starts[position + 1]
-        ].tolist()
-        return advantages
-
-
-def standardized_rewards(trajectories: Iterable[Trajectory], per: Per) -> Advantages:
-    """The advantages of trajectories, standardized over the trajectories of each question.
-
-    Raises TrainingError when a trajectory lacks the rewards that ``per`` needs, or one is not
-    finite.
-    """
-    questions: dict[str, int] = {}
-    groups = array("q")  # of every trajectory; -1: left out
-    sizes = array("q")
-    rewards = array("d")
-    for number, trajectory in enumerate(trajectories, start=1):
+    values: list[list[float]] = []
+    questions: dict[str, list[int]] = {}
+    for position, trajectory in enumerate(trajectories):
         written = any(writer == "model" for *_, writer in trajectory.token_spans)
-        terms = []
-        if trajectory.rewards is not None and written:
-            terms = _rewards(trajectory, per, number)
-        groups.append(questions.setdefault(trajectory.question_id, len(questions)) if terms else -1)
-        sizes.append(len(terms))
-        rewards.extend(terms)
-    starts = np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))]).astype(np.int64)
-    values = np.array(rewards, dtype=np.float64)
-    kept = np.zeros(len(sizes), dtype=bool)
-    group_of = np.array(groups, dtype=np.int64)
-    order = np.argsort(group_of, kind="stable")
-    bounds = np.searchsorted(group_of[order], np.arange(len(questions) + 1))
-    for group in range(len(questions)):
-        members = order[bounds[group] : bounds[group + 1]]
-        places = np.concatenate([np.arange(starts[at], starts[at + 1]) for at in members])
-        spread = float(values[places].std())
-        if spread >= LEAST_SPREAD:
-            values[places] = (values[places] - float(values[places].mean())) / spread
-            kept[members] = True
-    lengths = np.where(kept, np.diff(starts), 0)
-    values = values[np.repeat(kept, np.diff(starts))]
-    return Advantages(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), values)
+        used = trajectory.rewards is not None and written
+        values.append(_rewards(trajectory, per, position + 1) if used else [])
+        questions.setdefault(trajectory.question_id, []).append(position)
+    for positions in questions.values():
+        rewards = np.concatenate([values[position] for position in positions])
+        spread = float(rewards.std()) if len(rewards) else 0.0
+        mean = float(rewards.mean()) if len(rewards) else 0.0
+        for position in positions:
+            if spread < LEAST_SPREAD:
+                values[position] = []
+            else:
+                values[position] = [(reward - mean) / spread for reward in values[position]]
+    return values
 
 
 def encode_trajectories(
     tokenizer: Tokenizer,
     trajectories: Iterable[Trajectory],
-    advantages: Advantages,
+    advantages: Sequence[Sequence[float]],
     vocabulary: int | None = None,
 ) -> Iterator[EncodedTrajectory]:
     """The trajectories with advantages, encoded, in order.
@@ -142,10 +109,11 @@ def encode_trajectories(
     id that is not in the vocabulary, lacks the log-probability of a model-written token, or has
     ids, spans and text that disagree.
     """
-    for position, trajectory in enumerate(trajectories):
-        turn_advantages = advantages.of(position)
+    for number, (trajectory, turn_advantages) in enumerate(
+        zip(trajectories, advantages, strict=True), start=1
+    ):
         if turn_advantages:
-            name = f"record {position + 1}, trajectory {trajectory.trajectory_id}"
+            name = f"record {number}, trajectory {trajectory.trajectory_id}"
             yield _encoded(tokenizer, trajectory, turn_advantages, vocabulary, name)
 
 

@@ -124,4 +124,5 @@ def hidden_states(decoder: Decoder, ids: torch.Tensor, lengths: list[int]) -> to
         use_cache=False,
         cu_seq_lens_q=bounds,
     )
-    return out.last_hidden_state[0]
+    hidden: torch.Tensor = out.last_hidden_state[0]
+    return hidden

@@ -14,7 +14,7 @@ import typing
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pipeline.core.atomic import replacing
 from pipeline.training.encode import Encoded
@@ -81,13 +81,7 @@ class EncodedFile(Sequence[E], Generic[E]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> E: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[E]: ...
-    def __getitem__(self, index: int | slice) -> E | list[E]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> E:  # type: ignore[override]  # slices are not needed
         if index >= len(self):
             raise IndexError(index)
         return self._kind(**self.dataset[index])

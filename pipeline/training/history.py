@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl, TrainerState
 
 WINDOW = 5  # logged rows that the stop rule averages: one batch of 16 pairs is too noisy
+# Nats per sequence that log p(chosen) may lie below the reference, as the mean of WINDOW rows. No
+# shipped configuration changes it, because the remedy is another learning rate, beta or eta.
+MAX_CHOSEN_DROP = 20.0
 RECORDER = "Recorder"  # the name of the callback in checkpoints
 _TIMES = ("step_time",)  # seconds, which differ between equal runs
 DROP = "logps/chosen_below_reference"
@@ -31,14 +34,9 @@ class History:
 
     ``steps`` is the number of optimizer steps so far and ``highest_rate`` the highest learning rate
     that one of them used.
-
-    Args:
-        max_chosen_drop: nats per sequence that log p(chosen) may lie below the reference, as the
-            mean of the last ``WINDOW`` rows; None disables the rule.
     """
 
-    def __init__(self, max_chosen_drop: float | None = None) -> None:
-        self.max_chosen_drop = max_chosen_drop
+    def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
         self.steps = 0
         self.highest_rate = 0.0
@@ -67,15 +65,14 @@ class History:
 
     def _check_drop(self, step: int) -> None:
         recent = [row[DROP] for row in self.rows[-WINDOW:] if DROP in row]
-        if self.max_chosen_drop is None or len(recent) < WINDOW:
+        if len(recent) < WINDOW:
             return
         drop = sum(recent) / len(recent)
-        if drop > self.max_chosen_drop:
+        if drop > MAX_CHOSEN_DROP:
             raise TrainingError(
                 f"log p(chosen) fell {drop:.1f} nats per sequence below the reference (mean of "
-                f"{WINDOW} steps up to step {step}); dpo.max_chosen_drop is "
-                f"{self.max_chosen_drop:g}; lower dpo.learning_rate or dpo.round_epochs, or raise "
-                "dpo.beta or dpo.eta"
+                f"{WINDOW} steps up to step {step}), more than {MAX_CHOSEN_DROP:g}; lower "
+                "dpo.learning_rate or dpo.round_epochs, or raise dpo.beta or dpo.eta"
             )
 
     def resume(self, state: Mapping[str, Any]) -> None:

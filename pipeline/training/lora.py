@@ -20,7 +20,6 @@ from pipeline.core.atomic import write_json
 from pipeline.core.errors import (
     ConfigError,
     DependencyError,
-    InputError,
     TrainingError,
     model_problem,
 )
@@ -29,7 +28,8 @@ from pipeline.core.input_files import read_json
 from pipeline.core.model_files import ADAPTER_SETTINGS
 from pipeline.core.shipped import find_model
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.llm.adapter_files import adapter_tensors, check_loaded, does_not_fit
+from pipeline.index.models import locate
+from pipeline.llm.adapter_files import adapter_settings, adapter_tensors, check_loaded, does_not_fit
 from pipeline.training.sharding import load_sharded
 from pipeline.training.trl_types import CausalModel, PeftModel
 
@@ -37,40 +37,13 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import BitsAndBytesConfig
 
-_AGAIN = "train that policy again"
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-
 
 def locate_base(base: str) -> Path:
     """Directory of the base model, from a path or from the Hugging Face cache (or hub).
 
     Raises DependencyError when the model is missing or its directory holds no weights.
     """
-    directory = Path(find_model(base))
-    if not directory.is_dir():
-        directory = _from_hub(base)
-    if not (directory / "config.json").is_file():
-        raise DependencyError(f"model.base {base}: {directory} has no config.json")
-    if not any(next(directory.glob(pattern), None) for pattern in WEIGHTS):
-        raise DependencyError(
-            f"model.base {base}: {directory} holds no weights (*.safetensors); copy them there or "
-            "name another model"
-        )
-    return directory
-
-
-def _from_hub(base: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    if base.count("/") > 1 or base.startswith((".", "/")):
-        raise DependencyError(f"model.base {base}: no such directory")
-    try:
-        return Path(snapshot_download(base, ignore_patterns=["*.gguf", "*.pth", "original/*"]))
-    except Exception as error:  # noqa: BLE001 - the hub raises many types; all mean "unavailable"
-        raise DependencyError(
-            f"model.base {base}: no such directory, and not available from the Hugging Face hub "
-            f"or its cache ({type(error).__name__}); set it to the path of a local model"
-        ) from None
+    return locate(str(find_model(base)), "model.base")
 
 
 def load_tokenizer(directory: Path, model: Model) -> Tokenizer:
@@ -259,24 +232,13 @@ def continue_adapter(model: CausalModel, adapter: Path, lora: Lora) -> PeftModel
 def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     """The settings of the adapter that training continues; its shape must be that in ``lora``.
 
-    The shape is the rank, alpha and targets.
-
-    Raises InputError when they are missing or damaged, ConfigError when they differ.
+    The shape is the rank, alpha and targets. Raises InputError when the settings are missing or
+    damaged, ConfigError when the shapes differ.
     """
     from peft import LoraConfig
 
-    if not (adapter / ADAPTER_SETTINGS).is_file():
-        raise InputError.at(
-            adapter, None, f"no adapter in this directory ({ADAPTER_SETTINGS} is missing); {_AGAIN}"
-        )
-    read_json(adapter / ADAPTER_SETTINGS)
-    try:
-        saved: LoraConfig = LoraConfig.from_pretrained(adapter)
-        sorted(saved.target_modules)
-    except (TypeError, ValueError, KeyError) as error:
-        raise InputError.at(
-            adapter / ADAPTER_SETTINGS, None, f"not the settings of a LoRA adapter: {error}"
-        ) from None
+    adapter_settings(adapter)
+    saved: LoraConfig = LoraConfig.from_pretrained(adapter)
     saved_shape = (saved.r, saved.lora_alpha, sorted(saved.target_modules))
     shape = (lora.r, lora.alpha, sorted(lora.targets))
     if saved_shape != shape:

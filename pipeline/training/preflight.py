@@ -1,34 +1,29 @@
-"""Checks of training data: lengths, repetitions, overlap, balance and mask coverage.
+"""Checks of training data: lengths, repetitions, overlap and mask coverage.
 
 Input: facts about each record, added one by one to `DataFacts`, and the limits below. Output: one
-`Check` for each question, with its figures, its limit and a remedy. Memory grows with the number of
-distinct lengths, and by one hash for each record.
+`Check` for each question, with its figures, its limit and a remedy. Memory grows by one hash for
+each record.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 _DIGITS = 3
-# Limits: shares of records, of the questions that train (overlap), of the pairs of the rarest kind,
-# and of the tokens after the prompts (trained); and the ratio of the median written tokens of the
-# sides of pairs.
+# Limits: shares of records, of the questions that train (overlap), and of the tokens after the
+# prompts (trained).
 MAX_OVER_LONG = MAX_IDENTICAL = MAX_DUPLICATES = MAX_OVERLAP = 0.0
-MIN_KIND = 0.02
-MAX_LENGTH_RATIO = 2.0
 MIN_TRAINED = 0.05
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check. ``value`` and ``limit`` are shares, or a ratio for the lengths.
+    """The outcome of one check; ``value`` and ``limit`` are shares.
 
     ``limit`` is None where a figure is only shown. ``found`` states the figures in words, and
-    ``remedy`` the action to take if the limit is passed. Data beyond the limit are faulty. With
-    ``hint`` the check only informs: the balance of pairs, for example, follows from the policy.
+    ``remedy`` the action to take if the limit is passed.
     """
 
     name: str
@@ -36,22 +31,17 @@ class Check:
     limit: float | None
     passed: bool
     found: str
-    remedy: str = ""
-    hint: bool = False
+    remedy: str
 
     @property
-    def verdict(self) -> Literal["ok", "hint", "FAULT"]:
+    def verdict(self) -> Literal["ok", "FAULT"]:
         """The verdict on the data."""
-        return "ok" if self.passed else "hint" if self.hint else "FAULT"
+        return "ok" if self.passed else "FAULT"
 
     @property
     def fault(self) -> str:
         """The sentence for data beyond the limit."""
         return f"{self.name}: {self.found}; {self.remedy}"
-
-    def as_json(self) -> dict[str, Any]:
-        """The check as JSON values."""
-        return asdict(self)
 
 
 @dataclass
@@ -71,16 +61,17 @@ class DataFacts:
     duplicates: int = 0
     tokens: int = 0
     trained: int = 0
-    content_kinds: tuple[str, ...] = ()  # kinds of pairs about content that there can be
-    kinds: Counter[str] = field(default_factory=Counter)
-    chosen: Counter[int] = field(default_factory=Counter)  # pairs by written tokens of a side
-    rejected: Counter[int] = field(default_factory=Counter)
     questions: int = 0
     overlaps: int | None = None  # None: not compared with held-out questions
     _seen: set[bytes] = field(default_factory=set)
 
-    def add(self, length: int, tokens: int, trained: int, digest: bytes) -> None:
-        """Count a record: its longest sequence, tokens after the prompt, and trained tokens."""
+    def add(
+        self, length: int, tokens: int, trained: int, digest: bytes, identical: bool = False
+    ) -> None:
+        """Count a record: its longest sequence, tokens after the prompt, and trained tokens.
+
+        ``identical`` says whether the sides of a pair have the same tokens.
+        """
         self.records += 1
         self.over_long += length > self.max_length
         self.longest = max(self.longest, length)
@@ -88,12 +79,6 @@ class DataFacts:
         self.trained += trained
         self.duplicates += digest in self._seen
         self._seen.add(digest)
-
-    def add_pair(self, kind: str, chosen: int, rejected: int, identical: bool) -> None:
-        """Count the facts that only a pair has: its kind and the written tokens of its sides."""
-        self.kinds[kind] += 1
-        self.chosen[chosen] += 1
-        self.rejected[rejected] += 1
         self.identical += identical
 
     def checks(self) -> list[Check]:
@@ -115,13 +100,11 @@ class DataFacts:
             "each counts twice in the loss; remove repeated questions, or sample with a higher "
             "temperature",
         )  # fmt: skip
-        if self.kinds:
+        if self.unit == "pairs":
             yield self._share(
                 "identical sides", self.identical, MAX_IDENTICAL,
                 "have the same tokens on both sides", "raise sampling.temperature",
             )  # fmt: skip
-            yield self._balance_of_kinds()
-            yield self._balance_of_lengths()
         if self.overlaps is not None:
             share = self.overlaps / max(self.questions, 1)
             yield Check(
@@ -146,59 +129,13 @@ class DataFacts:
         passed = limit is None or share <= limit
         return Check(name, round(share, _DIGITS), limit, passed, found, remedy)
 
-    def _balance_of_kinds(self) -> Check:
-        # Few pairs of kind format mean that the policy keeps the format.
-        names = {*self.content_kinds, *self.kinds} - {"format"} or {"margin"}
-        rarest = min(names, key=lambda name: (self.kinds[name], name))
-        share = self.kinds[rarest] / self.records
-        found = ", ".join(f"{number:,} {kind}" for kind, number in self.kinds.most_common())
-        return Check(
-            "balance of kinds", round(share, _DIGITS), MIN_KIND, share >= MIN_KIND,
-            f"{found}; {rarest} is {share:.1%}", _REMEDIES.get(rarest, "sample more questions"),
-            hint=True,
-        )  # fmt: skip
-
-    def _balance_of_lengths(self) -> Check:
-        chosen, rejected = _median(self.chosen), _median(self.rejected)
-        ratio = max(chosen, rejected) / max(min(chosen, rejected), 1)
-        return Check(
-            "balance of lengths", round(ratio, _DIGITS), MAX_LENGTH_RATIO,
-            ratio <= MAX_LENGTH_RATIO,
-            f"the median chosen side has {chosen:,} written tokens and the median rejected one "
-            f"{rejected:,}",
-            "training may learn length; lower sampling.max_segment_tokens, or look at `steep view "
-            "--kind`",
-            hint=True,
-        )  # fmt: skip
-
-
-# Ways to get more pairs of a kind; other causes mostly depend on the policy.
-_REMEDIES = {
-    "hard": "answers that are partly right are rare among the samples; lower pairs.hard_margin or "
-    "pairs.easy_outcome, raise sampling.samples",
-    "easy": "raise pairs.easy_outcome, or raise sampling.samples",
-    "format": "raise sampling.temperature, or leave it so where the policy keeps the format",
-    "margin": "lower pairs.margin, or raise sampling.samples",
-    "step": "lower pairs.step_margin",
-}
-
 
 def _are(what: str) -> str:
     return f"are {what}" if what.startswith("longer") else what
 
 
-def _median(counts: Counter[int]) -> int:
-    """The lower median of numbers with their counts."""
-    remaining = (counts.total() + 1) // 2
-    for number in sorted(counts):
-        remaining -= counts[number]
-        if remaining <= 0:
-            return number
-    return 0
-
-
 def table(checks: Iterable[Check]) -> list[str]:
-    """The checks as aligned lines: verdict, name, figures, and the remedy of a fault or hint."""
+    """The checks as aligned lines: verdict, name, figures, and the remedy of a fault."""
     lines = []
     for check in checks:
         lines.append(f"{check.verdict:<6} {check.name:<32} {check.found}")

@@ -6,7 +6,6 @@ Only in the main process does it write anything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ _SHOWN = {  # keys of TRL's logs -> names beside the bar
     "kl": "kl",
     "entropy": "entropy",
 }
-_TOKENS = "num_tokens"  # all tokens since the start
 
 
 def shown_values(logs: Mapping[str, object]) -> dict[str, float]:
@@ -39,9 +37,6 @@ def progress_callback(progress: Progress) -> TrainerCallback:
     from transformers import TrainerCallback
 
     class Reporter(TrainerCallback):
-        def __init__(self) -> None:
-            self._tokens: tuple[float, float] | None = None  # time and tokens of the last log
-
         def on_train_begin(
             self, args: object, state: TrainerState, control: object, **_: object
         ) -> None:
@@ -60,13 +55,6 @@ def progress_callback(progress: Progress) -> TrainerCallback:
             logs: Mapping[str, object] | None = None,
             **_: object,
         ) -> None:
-            values = shown_values(logs or {})
-            tokens = (logs or {}).get(_TOKENS)
-            if isinstance(tokens, int | float):
-                now, before = time.monotonic(), self._tokens
-                self._tokens = (now, tokens)
-                if before is not None and now > before[0] and tokens > before[1]:
-                    values["tokens_per_second"] = (tokens - before[1]) / (now - before[0])
-            progress.show(**values)
+            progress.show(**shown_values(logs or {}))
 
     return Reporter()

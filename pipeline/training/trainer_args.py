@@ -33,7 +33,7 @@ from pipeline.training.trackers import Tracking, guard_trackers, reporting
 from pipeline.training.trl_types import PeftModel, TrainerClass, TrainingArguments, TrlTrainer
 
 CHECKPOINTS_PER_RUN = 10  # at least, so that a killed run loses at most a tenth of its steps
-WARMUP_SHARE = 0.03  # of the steps; the papers name none, and all their runs here used this one
+WARMUP_SHARE = 0.03  # of the steps; the papers name none
 
 
 def shared_arguments(
@@ -200,7 +200,7 @@ def train(
     from transformers.trainer_callback import PrinterCallback
 
     trainer.remove_callback(PrinterCallback)  # log.json holds the numbers
-    guard_trackers(trainer, checkpoint_dir)
+    guard_trackers(trainer)
     trainer.add_callback(checkpoint_callback(checkpoint_dir))
     if progress is not None:
         trainer.add_callback(progress_callback(progress))

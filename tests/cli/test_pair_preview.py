@@ -19,7 +19,7 @@ from tasks.run import task_for
 from tests.cli.malformed_inputs import steep
 from tests.stages.fabricated_run import trajectory
 
-OWN = "per_round.2.pairs.hard_margin=0.35"
+OWN = ("per_round.2.pairs.hard_margin=0.35",)
 OUTCOMES = {"a": (1.0, 0.0, 0.35), "b": (1.0, 0.35, 0.9), "c": (0.2, 0.1, 0.0)}
 
 
@@ -93,7 +93,6 @@ def test_other_thresholds_are_compared_with_the_pairs_of_the_run(directory: Path
         *("-o", pairs, "--funnel", funnel),
     )
     assert result["changed"] == {"pairs.easy_outcome": [0.3, 0.4]}
-    assert result["settings"]["hard_margin"] == 0.35  # of the round
     of_run = read_records(own / "pairs.parquet", Pair)
     now = read_records(pairs, Pair)
     counts = result["kinds"]["all"]
@@ -160,9 +159,7 @@ def test_a_moved_run_and_a_named_configuration_are_read(directory: Path, tmp_pat
     shutil.move(directory, moved)
     here = preview("--from", moved, "--round", 2)["bins"]
     options = tmp_path / "own.yaml"
-    options.write_text(
-        "base: embedded.yaml\npairs: {limit: 9}\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n"
-    )
+    options.write_text("base: embedded.yaml\nper_round: {2: {pairs: {hard_margin: 0.35}}}\n")
     assert preview("--from", moved, "--round", 2, "--config", options)["bins"] == here
     (moved / "config.yaml").unlink()
     assert "config.yaml: no such file; name the configuration of the run with --config" in refused(

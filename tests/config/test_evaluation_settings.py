@@ -23,11 +23,6 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
     assert plain.for_evaluation() is plain
 
 
-def test_grpo_samples_by_probability_while_evaluation_need_not() -> None:
-    config = load(EMBEDDED.with_name("embedded-prograph.yaml"), ("evaluation.sampling.top_p=0.9",))
-    assert config.for_evaluation().sampling.top_p == 0.9
-
-
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
@@ -67,9 +62,3 @@ def test_policy_0_is_called_by_what_the_run_starts_from() -> None:
     starts = ("sft", "base", "/models/adapter")
     names = [load(EMBEDDED, (f"start={start}",)).policy_name(0) for start in starts]
     assert names == ["sft", "base", "start"]
-
-
-def test_the_outcome_baseline_rewards_the_answer_alone() -> None:
-    config = load("search-r1-outcome")
-    assert (config.grammar, config.rewards.search_r1.format) == ("search-r1", 0)
-    assert not config.rewards.judged

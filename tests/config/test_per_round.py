@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config, load
-from pipeline.config.per_round import ROUND_SETTINGS, merged
+from pipeline.config.per_round import ROUND_SETTINGS
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS
 
@@ -58,15 +58,6 @@ def test_files_merge_the_settings_of_each_round(tmp_path: Path) -> None:
     assert load(above, ("per_round.2.pairs.margin=7",)).of_round(2).pairs.margin == 7
 
 
-def test_only_per_round_is_merged_by_number() -> None:
-    below = {"sft_data": {"sizes": {3: 1, 4: 2}}, "per_round": {1: {"a": {"x": 1}}}}
-    above = {"sft_data": {"sizes": {2: 5}}, "per_round": {1: {"a": {"y": 2}}, 2: {}}}
-    assert merged(below, above) == {
-        "sft_data": {"sizes": {2: 5}},
-        "per_round": {1: {"a": {"x": 1, "y": 2}}, 2: {}},
-    }
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -77,13 +68,11 @@ def test_only_per_round_is_merged_by_number() -> None:
         ),
         ("2.sampling.samples=1", r"per_round\.2\.sampling: samples is 1; pairs need at least 2"),
         ("2.pairs.step_margin=0.1", r"per_round\.2: pairs\.step_margin is 0\.1, and rewards"),
-        ("2.dpo.eta=[-5]", r"per_round\.2\.dpo\.eta\.0 is -5; set it to a number of at least 0"),
         (
             "2.retrieval.top_k=3",
             "per_round.2: retrieval cannot be set for a single round; settings",
         ),
         ("2.engine.dtype=float32", r"per_round\.2: engine\.dtype cannot be set"),
-        ("2.engine=3", r"per_round\.2: engine cannot be set"),
         ("2=3", r"per_round\.2 is 3; set it to a mapping"),
         ("two={}", r"the key per_round\.two is 'two'; set it to a whole number"),
         ("0={}", r"the key per_round\.0 is 0; set it to a number of at least 1"),
@@ -96,28 +85,11 @@ def test_other_settings_of_a_round_are_refused(override: str, message: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_the_message_names_every_setting_that_a_round_can_have() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(EMBEDDED, ("per_round.1.seed=1",))
-    assert all(name in str(caught.value) for name in ROUND_SETTINGS)
-
-
-def test_an_address_with_a_key_is_not_repeated() -> None:
-    over = "{backend: openai, endpoint: {base_url: 'http://sk-secret@x', model: m}}"
-    with pytest.raises(ConfigError, match=r"per_round\.1\.judges\.over") as caught:
-        load(HIPRAG, (f"per_round.1.judges.over={over}",))
-    assert "secret" not in str(caught.value)
-
-
 def test_rounds_survive_json() -> None:
     """A stage's process gets the configuration as JSON, which has only texts as keys."""
     config = load(EMBEDDED, ("per_round.2.pairs.easy_outcome=0.4", "per_round.3.dpo.beta=1"))
     sent = json.loads(json.dumps(config.model_dump(mode="json")))
     assert Config.model_validate(sent) == config
-
-
-def test_rounds_leave_the_deciding_settings_of_a_plain_configuration() -> None:
-    assert "per_round" not in load(EMBEDDED).deciding()
 
 
 @pytest.mark.parametrize(

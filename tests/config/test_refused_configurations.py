@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config, load
+from pipeline.config import load
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import CONFIGURATIONS
 
@@ -36,26 +36,6 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
     assert load(child(tmp_path, "name: my-run\n", "my run.yaml")).name == "my-run"
 
 
-@pytest.mark.parametrize("setting", ["runs_dir", "cache_dir"])
-def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: str) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for place, problem in {
-        file: "file is not a directory; name a directory",
-        file / "below" / "it": "file is not a directory; name a directory",
-        tmp_path / "dangling": "symbolic link to nothing; name a directory",
-        tmp_path / "loop" / "x": "symbolic link",
-        tmp_path / ("x" * 300): "a file name in it has 300 bytes",
-        Path("/dev/null"): "/dev/null is not a directory",
-    }.items():
-        with pytest.raises(ConfigError, match=rf"{setting}: .*{problem}"):
-            load(EMBEDDED, (f"{setting}={place}",))
-    (tmp_path / "linked").symlink_to(tmp_path)
-    assert load(EMBEDDED, (f"{setting}={tmp_path}/linked/new",)).name == "embedded"
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -67,14 +47,10 @@ def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: 
         ("dpo.eta=[]", r"dpo\.eta is an empty list; set it to a list of at least 1"),
         ("dpo.round_epochs=[2, 0]", r"dpo\.round_epochs\.1 is 0; set it to a number above 0"),
         ("dpo.beta=.nan", r"dpo\.beta is nan; set it to a finite number"),
-        ("sft.learning_rate=-.inf", r"sft\.learning_rate is -inf; set it to a finite number"),
         ("sft.gradient_checkpointing=1", "gradient_checkpointing is 1; set it to true or false"),
-        ("sft_data.sizes={3: -1}", r"sft_data\.sizes\.3 is -1; set it to a number of at least 0"),
         ("sft_data.sizes={3: 0, 4: 0}", r"sizes: the numbers of examples sum to 0"),
         ("sft_data.sizes={0: 5}", r"the key sft_data\.sizes\.0 is 0; set it to a number of at least 1"),
         ('sft_data.sizes={3: 5, "3": 6}', "a number of hops is there twice"),
-        ("corpus.files=[]", r"corpus\.files is an empty list"),
-        ("lora.targets=[]", r"lora\.targets is an empty list"),
         ("model.base=3", r"model\.base is 3; set it to a text; put it in quotes"),
         ('data.root="a\\0b"', r"data\.root: the text holds the character U\+0000; remove it"),
         ("dpo={learning_rate: 1, learning_rate: 2}", r"--set dpo: .*the key learning_rate is also"),
@@ -83,15 +59,10 @@ def test_a_directory_of_runs_that_is_a_file_is_refused(tmp_path: Path, setting: 
         ("rewards.tearag={consistency: 0, subquery: 0, context: 0, summary: 0}",
          r"rewards\.tearag give a process of at most 0, and multi-hop pairs need 0\.7 \(pairs\.multi_"
          r"process, .*set pairs\.terms to outcome-format"),
-        ("rewards.tearag={consistency: 0.1, subquery: 0, context: 0, summary: 0}",
-         r"rewards\.tearag give a process of at most 0\.1, and multi-hop pairs need 0\.7"),
         ("=", r"--set '': expected key\.key=value"),
-        ("a", r"--set a: expected key\.key=value"),
-        ("retrieval..tau=1", r"expected key\.key=value"),
         ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
         ("rounds.x=1", r"rounds is 3; set rounds as a whole"),
         ("rounds=" + "[" * 5000, r"--set rounds: .*nesting is out of range"),
-        ("rounds=1\0", r"--set rounds: holds the character U\+0000"),
         ("ro\0unds=1", r"unknown key"),
         ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
     ],
@@ -102,21 +73,6 @@ def test_an_override_is_refused_with_key_value_and_remedy(override: str, message
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "evaluation.judges.under={sk-secret: 1}",
-        "judges.over={api_key:sk-secret}",
-        "graph={source: llm, sk-secret: 1}",
-        "graph.endpoint={base_url: 'http://x/v1', model: m, sk-secret: 1}",
-    ],
-)
-def test_an_unknown_key_in_or_beside_an_endpoint_is_not_repeated(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"…: unknown key; ") as caught:
-        load(EMBEDDED, (override,))
-    assert "secret" not in str(caught.value)
-
-
 OPENAI = "judges.over={backend: openai, endpoint: {base_url: 'http://x/v1', model: m, %s}}"
 
 
@@ -125,18 +81,12 @@ OPENAI = "judges.over={backend: openai, endpoint: {base_url: 'http://x/v1', mode
     [
         "judges=%s",
         "judges.over=%s",
-        "judges.over.backend=%s",
-        "judges.%s=1",
-        "judges.over=[%s]",
-        "evaluation.judges=%s",
         "graph.source=%s",
         OPENAI % "extra: {api_key: %s}",
         OPENAI % "extra: {headers: {Authorization: Bearer %s}}",
         OPENAI % "extra: {user: %s}",
         OPENAI % "model: %s",
         "name=%s",
-        "trackers=[%s]",
-        "name.x=%s",
         "%s",
         "%s=1",
         "rounds=[*%s",
@@ -147,19 +97,6 @@ def test_no_message_repeats_what_looks_like_a_key(override: str, key: str) -> No
     with pytest.raises(ConfigError) as caught:
         load(HIPRAG, (override % key,))
     assert "ecret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "override",
-    ["judges=%s", "judges.over=%s", "judges.over.backend=%s", OPENAI % "extra: {apiKey: %s}",
-     OPENAI % "extra: {extra_body: [{X-Api-Key: %s}]}",
-     OPENAI % "extra: {client_secret: %s}", OPENAI % "extra: {token: %s}"],
-)  # fmt: skip
-def test_no_text_near_an_endpoint_is_repeated(override: str) -> None:
-    """A key may have any shape."""
-    with pytest.raises(ConfigError) as caught:
-        load(HIPRAG, (override % "correct-horse-battery",))
-    assert "horse" not in str(caught.value)
 
 
 def test_fields_of_requests_that_hold_no_key_are_accepted() -> None:
@@ -237,10 +174,3 @@ def test_a_key_in_the_wrong_place_is_not_repeated(tmp_path: Path, endpoint: str)
     with pytest.raises(ConfigError) as caught:
         load(EMBEDDED, ("retrieval.service=http://me:sk-secret@x",))
     assert "secret" not in str(caught.value)
-
-
-def test_numbers_by_hops_survive_json(tmp_path: Path) -> None:
-    """A stage's process gets the configuration as JSON, which has only texts as keys."""
-    config = load(EMBEDDED)
-    assert Config.model_validate_json(config.model_dump_json()) == config
-    assert Config.model_validate(config.model_dump(mode="json")) == config

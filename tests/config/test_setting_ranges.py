@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from pydantic import BaseModel, ValidationError
 
 from pipeline.config import Config
@@ -51,19 +50,6 @@ def test_a_numeric_setting_refuses_what_is_no_number_in_its_range() -> None:
 
 # Fields whose values or keys may also be texts: filters hold texts, and JSON has only texts as keys.
 TEXTS = {("QuestionFile", "filter"), ("SftData", "sizes"), ("SftData", "test_sizes")}
-
-
-@pytest.mark.parametrize(
-    ("block", "name", "value"),
-    [
-        ("Reranker", "scale", -1.0),
-        ("Reranker", "offset", -7.75),
-        ("QuestionFile", "filter", {"a": -1, "b": True}),
-    ],
-)
-def test_the_listed_exceptions_are_accepted(block: str, name: str, value: object) -> None:
-    (found,) = (kind for kind in blocks(Config) if kind.__name__ == block)
-    assert not refused(found, name, value)
 
 
 def test_the_walk_finds_numbers_in_lists_optional_fields_and_keys() -> None:

@@ -99,14 +99,6 @@ def test_a_step_is_sound_when_its_statements_are_true_and_follow():
         assert rulings(cases) == [verdict for _, _, verdict in steps], steps
 
 
-def test_a_garbled_conclusion_about_a_known_entity_is_not_sound():
-    city = next(f for f in WORLD.facts.values() if f.relation == "mayor")
-    head = WORLD.surface(city.head)
-    assert rulings([SoundnessCase("Who governs it?", f"The mayor of {head} is Tev orb stri.")]) == [
-        "yes"
-    ]
-
-
 def test_a_conclusion_that_is_not_a_statement_must_answer_a_question():
     fact = next(f for f in WORLD.facts.values() if f.relation == "mayor")
     city, mayor = WORLD.surface(fact.head), WORLD.surface(fact.tail)
@@ -116,22 +108,6 @@ def test_a_conclusion_that_is_not_a_statement_must_answer_a_question():
     # These may be true statements in words that the reader does not parse.
     assert rulings([SoundnessCase("I know that.", f"As for {city}, {mayor}.")]) == ["unknown"]
     assert rulings([SoundnessCase(f"As for {city}, {mayor}.", f"So it is {mayor}.")]) == ["unknown"]
-
-
-def test_the_longest_name_matches_and_aliases_match():
-    film = next(entity for entity in WORLD.entities.values() if "(" in entity.name)
-    text = f"I think {film.name}, of 1954, that is."
-    mentions = READER.mentions(text)
-    assert [mention.surface for mention in mentions] == [film.name, "1954"]
-    assert film.id in mentions[0].values
-    aliased = next(entity for entity in WORLD.entities.values() if entity.aliases)
-    (mention,) = READER.mentions(f"so {aliased.aliases[0]} it is")
-    assert aliased.id in mention.values
-
-
-def test_a_question_makes_no_statement():
-    film = next(f for f in WORLD.facts.values() if f.relation == "director")
-    assert READER.statements(f"Who directed {WORLD.surface(film.head)}?") == []
 
 
 @given(st.text(), st.text(), st.text())

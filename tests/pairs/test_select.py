@@ -75,20 +75,6 @@ def test_a_trajectory_that_was_passed_over_is_not_considered_again() -> None:
     }
 
 
-def test_a_walk_to_the_end_leaves_no_partner_for_later_chosen_trajectories() -> None:
-    pairs, bins = named(
-        candidate("near0", 1, 0.75, 0.1),
-        candidate("good1", 1, 1.0, 0.7),
-        candidate("good2", 1, 1.0, 0.9),
-    )
-    assert pairs == []
-    assert bins == {
-        "near0": "passed-over",
-        "good1": "chosen-unpaired",
-        "good2": "chosen-unpaired",
-    }
-
-
 @pytest.mark.parametrize(
     ("well_formed", "outcome", "process", "is_chosen"),
     [
@@ -168,12 +154,6 @@ def test_terms_that_do_not_count_are_in_no_sum_and_no_condition(
     assert named(*TABLE_8, terms=counted)[0] == expected
 
 
-def test_without_the_format_a_malformed_trajectory_of_a_single_hop_question_is_chosen() -> None:
-    records = (single("wrong0", 1, 0.0), single("right1", 0, 1.0))
-    assert named(*records, terms="outcome")[0] == [("right1", "wrong0", "easy")]
-    assert named(*records, terms="outcome-format")[0] == []
-
-
 def test_ties_are_broken_by_sample_index_in_any_input_order() -> None:
     expected = [("good2", "bad0", "easy"), ("good3", "bad1", "easy")]
     candidates = [
@@ -196,18 +176,6 @@ def test_identical_outputs_count_once() -> None:
     )
     assert pairs == [("good2", "bad0", "format")]
     assert bins["bad1"] == "duplicate"
-
-
-def test_trajectories_with_a_failed_retrieval_are_in_no_pair() -> None:
-    pairs, bins = named(candidate("good0", 1, 1.0, 0.8), candidate("bad1", 0, 0, 0, broken=True))
-    assert pairs == []
-    assert bins == {"good0": "chosen-unpaired", "bad1": "retrieval-error"}
-
-
-def test_without_a_chosen_trajectory_there_is_no_pair() -> None:
-    pairs, bins = named(candidate("bad0", 0, 0, 0), candidate("meh1", 1, 0.5, 0.5))
-    assert pairs == []
-    assert bins == {"bad0": "no-chosen", "meh1": "no-chosen"}
 
 
 SCORES = st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.7, 0.8, 1.0])

@@ -84,12 +84,6 @@ def test_partners_with_wrong_decisions_are_distributed_over_the_chosen_trajector
     assert bins["guessed7"] == "not-reached"
 
 
-def test_only_right_and_well_formed_trajectories_are_chosen():
-    pairs, bins = named(candidate("a0", 0.8, well_formed=False), candidate("b1", 0.2, right=False))
-    assert pairs == []
-    assert set(bins.values()) == {"no-chosen"}
-
-
 def test_a_trajectory_without_verdicts_is_not_rejected_for_its_decisions():
     pairs, bins = named(candidate("good0", 1.4), candidate("unknown1", 1.0, judged=False))
     assert (pairs, bins["unknown1"]) == ([], "passed-over")

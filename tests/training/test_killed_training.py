@@ -14,7 +14,6 @@ import pytest
 from pipeline.run.context import StageContext
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.checkpoints import is_complete, last_checkpoint
-from pipeline.training.history import DROP, RECORDER, History
 from pipeline.training.trainer_args import shared_arguments
 from tests.training.tiny_policy import Run, write_base
 
@@ -112,20 +111,3 @@ def test_checkpoints_close_a_logged_row(run: Run, tmp_path: Path) -> None:
         assert isinstance(saved, int)
         assert isinstance(logged, int)
         assert saved % logged == 0
-
-
-def test_a_continued_history_equals_an_uninterrupted_one() -> None:
-    """A checkpoint sorts the names of a row and keeps its NaN."""
-    logs = {"loss": 1.0, DROP: 2.0, "clipped": float("nan"), "step_time": 0.5, "epoch": 0.5}
-    whole, continued = History(), History()
-    whole.count_step(1, 0.1)
-    whole.add(1, logs)
-    state = {
-        "global_step": 1,
-        "log_history": [dict(sorted({**logs, "step": 1}.items()))],
-        "stateful_callbacks": {RECORDER: {"attributes": {"highest_rate": 0.1}}},
-    }
-    continued.resume(state)
-    assert json.dumps(continued.rows) == json.dumps(whole.rows)
-    assert list(whole.rows[0]) == ["step", "epoch", DROP, "loss"]
-    assert (continued.steps, continued.highest_rate) == (1, 0.1)

@@ -69,22 +69,6 @@ def test_each_process_loads_the_base_onto_its_own_gpu(
     assert ("quantization_config" in arguments) == (quantization == "4bit")
 
 
-def test_a_single_process_loads_the_base_onto_the_first_gpu(
-    recorder: Recorder, devices: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    load_base(Path("base"), settings(), "sft")
-    assert recorder.calls[0]["device_map"] == {"": 0}
-
-
-def test_a_process_on_a_cpu_loads_without_a_device(recorder: Recorder, devices: list[int]) -> None:
-    import torch
-
-    load_base(Path("base"), settings(dtype="float32"), "sft")
-    assert recorder.calls == [{"dtype": torch.float32, "trust_remote_code": False}]
-    assert devices == []
-
-
 def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_path: Path) -> None:
     """Otherwise Trainer wraps the model in DataParallel and multiplies the batch."""
     import torch
@@ -96,11 +80,3 @@ def test_a_single_process_trains_on_one_of_several_visible_gpus(base: Path, tmp_
     trainer: Any = sorted_steps(Trainer, [3, 4], settings(), 0)(model=model, args=arguments)
     assert trainer.args.train_batch_size == 2
     assert not isinstance(trainer._wrap_model(trainer.model), torch.nn.DataParallel)
-
-
-def test_a_model_on_one_device_stays_movable_for_the_trainer(base: Path) -> None:
-    """Trainer and accelerate leave a model alone, or refuse it, when a device map is recorded on it."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(base, device_map={"": "cpu"})
-    assert not hasattr(model, "hf_device_map")

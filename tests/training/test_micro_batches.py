@@ -27,7 +27,7 @@ from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
-    "dtype": "float32", "learning_rate": 1e-3, "batch_size": 4, "epochs": 2,
+    "dtype": "float32", "learning_rate": 1e-3, "batch_size": 4,
     "weight_decay": 0.0,
 }  # fmt: skip
 BOUND = 1e-5
@@ -54,7 +54,7 @@ def observation(number: int) -> str:
 
 
 def sft(base: Path, folder: Path, history: History, per_device: int) -> Any:
-    settings = Sft(**SHARED, per_device_batch_size=per_device)
+    settings = Sft(**SHARED, per_device_batch_size=per_device, epochs=2)
     written = [
         replace(item, completion=item.completion + "x" * n**2, spans=longer(item.spans, n**2))
         for n, item in enumerate(map(example, range(7)))
@@ -89,7 +89,7 @@ def dpo_sum(base: Path, folder: Path, history: History, per_device: int) -> Any:
 
 
 def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
-    settings = Grpo(**SHARED, per_device_batch_size=per_device, beta=0.1, epsilon=0.5)
+    settings = Grpo(**SHARED, per_device_batch_size=per_device, epochs=2, beta=0.1, epsilon=0.5)
     trajectories = [
         EncodedTrajectory(
             str(n), "q", [1, 7], list(range(40, 42 + n)), [1] * (2 + n),

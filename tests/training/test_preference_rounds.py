@@ -15,16 +15,13 @@ from pipeline.config import Dpo, Lora, Sft
 from pipeline.core.errors import ConfigError, DependencyError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
-from pipeline.run.store import StageKey
-from pipeline.stages import launch
 from pipeline.stages.files.training_data import encode_sft_data
 from pipeline.stages.train import run_round, run_sft, train_sft
-from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.cpu_forward import row_groups
 from pipeline.training.dpo import dpo_trainer
-from pipeline.training.encode import encode_pairs, encode_sft
+from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
-from pipeline.training.lineage import policy_fingerprint, read_lineage
+from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import (
     continue_adapter,
     load_base,
@@ -33,9 +30,7 @@ from pipeline.training.lora import (
     new_adapter,
     save_adapter,
 )
-from pipeline.training.sft import sft_trainer
-from pipeline.training.trainer_args import train
-from tests.training.tiny_policy import Run, byte_tokenizer, example, pair, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
@@ -95,6 +90,48 @@ def logps_by_hand(model, pairs):
     return torch.stack(rows).view(-1, 2)
 
 
+def preference_trainer(run, folder, eta_of):
+    """The trainer of three pairs, whose policy and reference differ, and the pairs."""
+    start = noisy_adapter(run.base, folder / "start", seed=1)
+    other = noisy_adapter(run.base, folder / "other", seed=2)
+    settings = Dpo(
+        **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,), eta_of=eta_of
+    )
+    tokenizer = byte_tokenizer()
+    pairs = encode_pairs(tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)])
+    base = load_base(run.base, settings, "dpo")
+    trainer = dpo_trainer(
+        continue_adapter(base, start, NO_DROPOUT), tokenizer, pairs, settings, number=1, seed=0,
+        checkpoint_dir=folder, history=History(), reference_name="r", reference_adapter=other,
+    )  # fmt: skip
+    return trainer, pairs
+
+
+def loss_and_gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    named = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+    assert len(named) == 16  # 2 layers x 4 projections x 2 factors of LoRA
+    return float(loss), named
+
+
+def test_the_loss_is_that_of_trl(run, tmp_path):
+    """TRL's DPOTrainer with loss types sigmoid and sft, on the same batch."""
+    import torch
+    from trl import DPOTrainer
+
+    trainer, _ = preference_trainer(run, tmp_path, "mean")
+    model = trainer.model.train()
+    batch = trainer.data_collator(list(trainer.train_dataset))
+    loss, gradients = loss_and_gradients(model, trainer.compute_loss(model, batch))
+    trainer.loss_types, trainer.loss_weights = ["sigmoid", "sft"], [1.0, 0.25]
+    theirs = DPOTrainer._compute_loss(trainer, model, batch, False)
+    expected, expected_gradients = loss_and_gradients(model, theirs)
+    assert loss == pytest.approx(expected, abs=1e-5)
+    for name, value in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("eta_of", ["sum", "mean"])
 def test_loss_and_gradient_match_equations_15_to_17_on_model_tokens(run, tmp_path, eta_of):
     """The padded, grouped batch with precomputed reference against single rows of logits.
@@ -103,67 +140,23 @@ def test_loss_and_gradient_match_equations_15_to_17_on_model_tokens(run, tmp_pat
     """
     import torch
 
-    start = noisy_adapter(run.base, tmp_path / "start", seed=1)
-    other = noisy_adapter(run.base, tmp_path / "other", seed=2)
-    settings = Dpo(
-        **CPU, batch_size=3, per_device_batch_size=3, beta=0.5, eta=(0.25,),
-        eta_of=eta_of,
-    )  # fmt: skip
-    tokenizer = byte_tokenizer()
-    pairs = encode_pairs(tokenizer, [pair(tokenizer, n, " e" * (4 * n) + "\n") for n in (1, 2, 3)])
-    base = load_base(run.base, settings, "dpo")
-    trainer = dpo_trainer(
-        continue_adapter(base, start, NO_DROPOUT), tokenizer, pairs, settings, number=1, seed=0,
-        checkpoint_dir=tmp_path, history=History(), reference_name="r", reference_adapter=other,
-    )  # fmt: skip
+    trainer, pairs = preference_trainer(run, tmp_path, eta_of)
     model = trainer.model.train()
     batch = trainer.data_collator(list(trainer.train_dataset))
-    trainer.compute_loss(model, batch).backward()
-    adapter = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    gradients = {name: value.grad.clone() for name, value in adapter.items()}
-    loss = float(trainer.compute_loss(model, batch))
-
-    model.zero_grad()
+    loss, gradients = loss_and_gradients(model, trainer.compute_loss(model, batch))
     logps = logps_by_hand(model, pairs)
-    reference = continue_adapter(load_base(run.base, settings, "dpo"), other, NO_DROPOUT).eval()
+    base = load_base(run.base, Sft(**CPU, batch_size=1), "sft")
+    reference = continue_adapter(base, tmp_path / "other", NO_DROPOUT).eval()
     with torch.no_grad():
         ratios = logps - logps_by_hand(reference, pairs)
     ratios = ratios - logps.detach() + logps
     preference = -torch.nn.functional.logsigmoid(0.5 * (ratios[:, 0] - ratios[:, 1])).mean()
     tokens = sum(sum(item.chosen_mask) for item in pairs)
     imitation = -logps[:, 0].sum() / (len(pairs) if eta_of == "sum" else tokens)
-    expected = preference + 0.25 * imitation
-    expected.backward()
-    assert loss == pytest.approx(float(expected), abs=1e-4)
-    assert len(gradients) == 16  # 2 layers x 4 projections x 2 factors of LoRA
-    for name, value in adapter.items():
-        torch.testing.assert_close(gradients[name], value.grad, atol=1e-5, rtol=1e-3)
-
-
-def test_training_changes_only_the_adapter(run, tmp_path):
-    import torch
-
-    tokenizer = byte_tokenizer()
-    settings = Sft(**CPU, batch_size=4, per_device_batch_size=2)
-    base = load_base(run.base, settings, "sft")
-    before = {name: value.clone() for name, value in base.state_dict().items()}
-    examples = encode_sft(tokenizer, [example(n) for n in range(8)])
-    history = History()
-    trainer = sft_trainer(
-        new_adapter(base, NO_DROPOUT, 0), tokenizer, examples, settings,
-        seed=0, checkpoint_dir=tmp_path, history=history,
-    )  # fmt: skip
-    train(trainer, history, tmp_path)
-    after = {
-        name.replace(".base_layer", ""): value
-        for name, value in trainer.model.get_base_model().state_dict().items()
-        if "lora_" not in name
-    }
-    assert set(after) == set(before)
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    trained = dict(trainer.model.named_parameters())
-    moved = [n for n in trained if "lora_B" in n and bool(trained[n].abs().sum() > 0)]
-    assert len(moved) == 8
+    expected, by_hand = loss_and_gradients(model, preference + 0.25 * imitation)
+    assert loss == pytest.approx(expected, abs=1e-4)
+    for name, value in by_hand.items():
+        torch.testing.assert_close(gradients[name], value, atol=1e-5, rtol=1e-3)
 
 
 def test_policy_and_reference_agree_before_the_first_step(run, first):
@@ -176,39 +169,6 @@ def test_policy_and_reference_agree_before_the_first_step(run, first):
     assert (lineage.parent, lineage.reference) == (parent.policy, parent.policy)
     assert (lineage.round, lineage.method) == (1, "dpo+sft")
     assert lineage.policy not in ("", parent.policy)
-
-
-def test_the_checks_of_the_data_count_what_was_trained_on(run, first):
-    """The figures of the checks equal those that the lineage records."""
-    for directory, records in (
-        (run.context("sft", "sft").output, "examples"),
-        (first.output, "pairs"),
-    ):
-        checked = json.loads((directory / "preflight.json").read_text())
-        counts = read_lineage(directory).counts
-        assert (checked["data"], checked["records"]) == (records, counts[records])
-        [mask] = [check for check in checked["checks"] if check["name"] == "mask coverage"]
-        assert f"{counts['trained_tokens']:,} of " in mask["found"]
-
-
-def test_data_beyond_a_limit_stops_a_round_before_training(run, monkeypatch):
-    monkeypatch.setattr("pipeline.training.preflight.MIN_TRAINED", 1.0)
-    context = run.context("train", "refused", preflight="refuse")
-    with pytest.raises(TrainingError, match=r"preflight is refuse.*mask coverage: .* are trained"):
-        run_round(context)
-    assert not (context.output / "adapter").exists()
-
-
-def test_a_round_continues_the_parents_adapter(run):
-    """With a learning rate near 0, policy 1 nearly equals policy 0, which differs from the base."""
-    import torch
-
-    context = run.context("train", "little-change", dpo={"learning_rate": 1e-7})
-    run_round(context)
-    parent, child = tensors(run.root / "sft"), tensors(context.output)
-    assert any(bool(value.abs().sum() > 0) for name, value in parent.items() if "lora_B" in name)
-    for name, value in parent.items():
-        torch.testing.assert_close(child[name], value, atol=1e-5, rtol=1e-4)
 
 
 def test_the_reference_can_stay_the_sft_policy(run, first):
@@ -228,47 +188,6 @@ def test_a_seed_determines_the_policy(run):
     run_sft(other)
     policy = read_lineage(run.root / "sft").policy
     assert read_lineage(again.output).policy == policy != read_lineage(other.output).policy
-
-
-def test_a_killed_training_run_resumes_to_the_same_policy(run, tmp_path):
-    from transformers import TrainerCallback
-
-    class Kill(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 5:
-                raise KeyboardInterrupt
-
-    tokenizer = byte_tokenizer()
-    examples = encode_sft(tokenizer, [example(n) for n in range(8)])
-    settings = Sft(**CPU, batch_size=2, per_device_batch_size=2, epochs=2)
-
-    def trainer(checkpoint_dir: Path, history: History):
-        model = new_adapter(load_base(run.base, settings, "sft"), Lora(), 3)
-        return sft_trainer(
-            model,
-            tokenizer,
-            examples,
-            settings,
-            seed=3,
-            checkpoint_dir=checkpoint_dir,
-            history=history,
-        )
-
-    complete, resumed = History(), History()
-    complete_trainer = trainer(tmp_path / "complete", complete)
-    train(complete_trainer, complete, tmp_path / "complete")
-    killed = trainer(tmp_path / "killed", History())
-    killed.add_callback(Kill())
-    with pytest.raises(KeyboardInterrupt):
-        train(killed, History(), tmp_path / "killed")
-    assert last_checkpoint(tmp_path / "killed").name == "checkpoint-4"
-    resumed_trainer = trainer(tmp_path / "killed", resumed)
-    train(resumed_trainer, resumed, tmp_path / "killed")
-    first, second = tmp_path / "first", tmp_path / "second"
-    save_adapter(complete_trainer.model, first)
-    save_adapter(resumed_trainer.model, second)
-    assert policy_fingerprint(first, "") == policy_fingerprint(second, "")
-    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in complete.rows]
 
 
 def test_rows_of_similar_length_are_grouped():
@@ -308,7 +227,7 @@ def test_four_bit_on_a_cpu_names_the_setting(run):
 
 def test_a_base_model_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(DependencyError, match="holds no weights"):
+    with pytest.raises(DependencyError, match=r"model\.base: .*no weights"):
         locate_base(str(tmp_path))
 
 
@@ -324,37 +243,13 @@ def test_a_base_without_chat_template_is_refused(run, tmp_path):
 
 
 def test_training_stops_when_chosen_answers_become_unlikely():
-    history = History(max_chosen_drop=10.0)
-    for step, drop in enumerate([30.0, 0.0, 5.0, 8.0], start=1):
+    history = History()
+    for step, drop in enumerate([60.0, 0.0, 10.0, 16.0], start=1):
         history.add(step, {"loss": 1.0, DROP: drop})  # the rule needs five steps
-    with pytest.raises(TrainingError, match=r"fell 10\.6 nats .* up to step 5.; dpo.max_chosen"):
-        history.add(5, {"loss": 1.0, DROP: 10.0})
+    with pytest.raises(TrainingError, match=r"fell 21\.2 nats .* up to step 5., more than 20"):
+        history.add(5, {"loss": 1.0, DROP: 20.0})
     with pytest.raises(TrainingError, match="loss is nan at step 6"):
         History().add(6, {"loss": math.nan})
-
-
-def test_averages_over_zero_tokens_are_omitted_from_the_history(tmp_path):
-    history = History()
-    history.add(1, {"loss": 1.0, "clipped": math.nan})
-    history.write(tmp_path / "log.json")
-    assert json.loads((tmp_path / "log.json").read_text())["history"] == [{"step": 1, "loss": 1.0}]
-
-
-def test_the_launcher_passes_the_whole_context_to_accelerate(run):
-    context = run.context("sft", "many", sft={"processes": 2, "dtype": "bfloat16"})
-    key = StageKey("sft", 1, {"sft.processes": 2}, inputs={"sft-data": "0"})
-    context = dataclasses.replace(context, key=key, shard=1, shards=2, notes={"index": "flat"})
-    job = launch.write_job(context, "pipeline.stages.train:train_sft")
-    words = launch.command(launch.Plan(str(job), 2, "bf16", "own.json"))[1:]
-    assert words == [
-        "-m", "pipeline.run.process", "accelerate.commands.launch",
-        "--config_file", "own.json", "--gpu_ids", "all",
-        "--num_machines", "1", "--num_processes", "2",
-        "--mixed_precision", "bf16", "--dynamo_backend", "no",
-        "--main_process_port", "0",
-        "-m", "pipeline.run.process", "pipeline.stages.launch", str(job),
-    ]  # fmt: skip
-    assert launch.read_job(job) == ("pipeline.stages.train:train_sft", context)
 
 
 def test_fewer_processes_than_configured_are_refused(run):

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
-from pipeline.core.errors import InputError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
 from pipeline.run.context import StageContext
@@ -46,8 +44,6 @@ def test_pairs_are_counted_by_length_mask_and_repetition(tmp_path: Path) -> None
     assert (facts.records, facts.over_long, facts.longest) == (4, 1, 6)
     assert (facts.identical, facts.duplicates) == (1, 1)
     assert (facts.trained, facts.tokens) == (4 + 6 + 5 + 4, 5 + 6 + 6 + 5)
-    assert facts.chosen == {2: 3, 4: 1}
-    assert facts.rejected == {2: 3, 3: 1}
     check = outcome(facts, "length")
     assert (check.value, check.passed) == (0.25, False)
     assert "1 of 4 pairs (25.0%) are longer than dpo.max_length (5 tokens)" in check.fault
@@ -55,37 +51,6 @@ def test_pairs_are_counted_by_length_mask_and_repetition(tmp_path: Path) -> None
     assert not outcome(facts, "duplicates").passed
     assert not outcome(facts, "identical sides").passed
     assert outcome(facts, "mask coverage").value == round(19 / 22, 3)
-
-
-def test_the_embedded_run_with_five_hard_pairs_of_997_is_a_fault_with_its_remedy() -> None:
-    facts = DataFacts("dpo", "pairs", 100, content_kinds=("easy", "hard"))
-    for kind, count in (("format", 614), ("easy", 378), ("hard", 5)):
-        for number in range(count):
-            facts.add(10, 10, 5, f"{kind}{number}".encode())
-            facts.add_pair(kind, 5, 5, identical=False)
-    check = outcome(facts, "balance of kinds")
-    assert not check.passed
-    assert check.found == "614 format, 378 easy, 5 hard; hard is 0.5%"
-    assert "lower pairs.hard_margin or pairs.easy_outcome" in check.remedy
-
-
-def test_a_kind_that_is_missing_is_a_fault_and_few_format_pairs_are_none(tmp_path: Path) -> None:
-    easy = facts_of(tmp_path, [PAIR], content_kinds=("easy", "hard"))
-    assert outcome(easy, "balance of kinds").found == "1 easy; hard is 0.0%"
-    assert outcome(facts_of(tmp_path, [PAIR]), "balance of kinds").passed
-    rare = [replace(PAIR, kind="format"), *[replace(PAIR, kind="margin") for _ in range(200)]]
-    assert outcome(facts_of(tmp_path, rare), "balance of kinds").passed
-    only = facts_of(tmp_path, [replace(PAIR, kind="format")])
-    assert not outcome(only, "balance of kinds").passed
-
-
-def test_sides_of_very_different_lengths_are_a_fault() -> None:
-    facts = DataFacts("dpo", "pairs", 100)
-    for number, (chosen, rejected) in enumerate([(10, 30), (12, 40), (14, 20)]):
-        facts.add(50, 50, chosen + rejected, str(number).encode())
-        facts.add_pair("easy", chosen, rejected, identical=False)
-    check = outcome(facts, "balance of lengths")
-    assert (check.value, check.passed) == (2.5, False)  # medians 12 and 30
 
 
 def test_questions_that_repeat_a_held_out_one_are_counted(tmp_path: Path) -> None:
@@ -130,11 +95,10 @@ def test_supervised_examples_are_counted_while_they_pass() -> None:
     assert (facts.trained, facts.tokens) == (4, 6)
 
 
-def context(directory: Path, preflight: str = "warn") -> StageContext:
-    values = configuration().model_dump() | {"preflight": preflight}
+def context(directory: Path) -> StageContext:
     output = directory / "output"
     output.mkdir()
-    return StageContext(Config.model_validate(values), "train", output, directory, round=1)
+    return StageContext(configuration(), "train", output, directory, round=1)
 
 
 def test_the_stage_prints_a_table_with_a_verdict_and_keeps_it(
@@ -147,30 +111,12 @@ def test_the_stage_prints_a_table_with_a_verdict_and_keeps_it(
     assert [line.split()[0] for line in lines if line.startswith(("ok", "FAULT"))].count(
         "FAULT"
     ) == 1
-    assert lines[-1] == "verdict: 1 of 6 are beyond a limit"
+    assert lines[-1] == "verdict: 1 of 4 are beyond a limit"
     kept = json.loads((stage.output / FILE).read_text())
-    assert (kept["records"], kept["kinds"]) == (2, {"easy": 2})
+    assert kept["records"] == 2
     [fault] = [check for check in kept["checks"] if not check["passed"]]
     assert fault["name"] == "duplicates"
     assert stage.notes["preflight"] == [Check(**fault).fault]
-
-
-def test_the_stage_stops_before_training_where_it_is_told_to(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"preflight is refuse.*duplicates: 1 of 2"):
-        report(context(tmp_path, preflight="refuse"), facts_of(tmp_path, [PAIR, PAIR]))
-
-
-def test_a_file_that_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match="not a readable Parquet file"):
-        pair_facts(tmp_path / "broken.parquet", 5)
-    write_parquet(tmp_path / "t.parquet", [trajectory("q0", "Ostar")], Trajectory)
-    with pytest.raises(InputError, match="kind: no such column"):
-        pair_facts(tmp_path / "t.parquet", 5)
-
-
-def test_without_records_there_is_nothing_to_check(tmp_path: Path) -> None:
-    assert facts_of(tmp_path, []).checks() == []
 
 
 def test_memory_does_not_grow_with_the_tokens_of_the_pairs(tmp_path: Path) -> None:

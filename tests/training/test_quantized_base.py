@@ -20,12 +20,11 @@ from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lora import (
-    load_base,
     new_adapter,
     prepare_quantized,
     quantization_config,
 )
-from pipeline.training.sft import heldout_loss, sft_trainer
+from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
@@ -150,24 +149,6 @@ def test_ratios_of_grpo_start_at_one_over_a_quantized_base(
     train(trainer, history, tmp_path)
     assert history.rows[0]["clip_ratio/region_mean"] == 0
     assert history.rows[0]["loss"] == pytest.approx(0, abs=1e-5)  # the advantages sum to zero
-
-
-def test_recorded_probabilities_are_kept_where_the_base_is_not_quantized(
-    base: Path, tmp_path: Path
-) -> None:
-    model = new_adapter(load_base(base, Grpo(**COMMON), "grpo"), Lora(dropout=0.0), 0)
-    trainer = trainer_of("grpo", model, tmp_path, History())
-    assert trainer.train_dataset["old_logprobs"] == [[-5.0, 0.0, -5.0]] * 2
-
-
-def test_a_pass_in_eight_bit_logs_nothing(
-    base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """bitsandbytes would log a line for each projection."""
-    trainer = trainer_of("sft", policy(base, "8bit"), tmp_path, History())
-    caplog.clear()
-    heldout_loss(trainer, encode_sft(byte_tokenizer(), [example(0)]))
-    assert [entry.name for entry in caplog.records if entry.name.startswith("bitsandbytes")] == []
 
 
 def test_policy_and_reference_agree_over_a_quantized_base(base: Path, tmp_path: Path) -> None:

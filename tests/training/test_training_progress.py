@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from pipeline.stages.train import run_round, run_sft
-from pipeline.training.progress_callback import shown_values
 from tests.recorded_progress import RecordedProgress
 from tests.training.tiny_policy import Run, write_base
 
@@ -40,8 +39,3 @@ def test_training_reports_steps_loss_and_margin(run, capsys):
     assert progress.starts[2] == (4, "steps", 0)  # 8 pairs, 2 epochs
     assert progress.done == 4
     assert {"loss", "margin", "accuracy"} <= progress.values.keys()
-
-
-def test_only_terms_of_the_loss_are_shown():
-    logs = {"loss": 0.5, "rewards/margins": 2, "grad_norm": 1.0, "kl": "x", "entropy": True}
-    assert shown_values(logs) == {"loss": 0.5, "margin": 2.0}
