@@ -100,7 +100,7 @@ def run(
     if workers is not None and workers < 1:
         raise ConfigError(
             f"workers is {workers}; expected at least 1, the number of stages that run at once; "
-            "raise --workers (WORKERS=), or leave it out for the setting workers"
+            "raise --workers (WORKERS=), or leave it out to use the setting workers"
         )
     tasks = _with_keys(task, force, check)
     with _os_errors(task.settings.run_dir), _alone(task) if force else nullcontext():

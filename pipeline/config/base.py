@@ -189,7 +189,7 @@ class EngineConfig(Block):
         256, description="sequences decoded at once"
     )
     gpu_memory_utilization: Annotated[float, Execution()] = Field(
-        0.9, gt=0, le=1, description="vllm: share of the GPU's memory"
+        0.9, gt=0, le=1, description="vllm: share of the GPU's memory to use"
     )
     cpu_kv_cache_gib: Annotated[Few, Execution()] = Field(
         2, description="vllm on CPUs: size of the KV cache in GiB"
@@ -198,20 +198,20 @@ class EngineConfig(Block):
         1, description="vllm: GPUs that share one model"
     )
     enforce_eager: Annotated[bool, Execution()] = Field(
-        False, description="vllm: no CUDA graphs, no compilation"
+        False, description="vllm: run without CUDA graphs and compilation"
     )
     adapters: Literal["merged", "loaded"] = Field(
         "merged",
-        description="a LoRA adapter is merged into the weights, or loaded beside them; merging in "
-        "16 bit is refused where it would lose more than a tenth of a small adapter",
+        description="merged: LoRA adapters are added to the weights, unless 16 bit would lose more "
+        "than a tenth of one; loaded: they stay beside the weights",
     )
 
 
 class Prices(Block):
     """Prices of an endpoint per million tokens, in any one currency; only for the cost report."""
 
-    prompt: Weight = Field(0.0, description="of tokens in requests")
-    completion: Weight = Field(0.0, description="of tokens in answers")
+    prompt: Weight = Field(0.0, description="price of a million tokens in requests")
+    completion: Weight = Field(0.0, description="price of a million tokens in answers")
 
 
 class Endpoint(Block):
@@ -223,7 +223,7 @@ class Endpoint(Block):
         None, description="environment variable with the API key; null sends no key"
     )
     temperature: Temperature | None = Field(
-        0.0, description="null: not sent, for models that refuse it"
+        0.0, description="temperature of requests; null: not sent, for models that refuse it"
     )
     limit: Literal["max_tokens", "max_completion_tokens"] = Field(
         "max_tokens", description="name of the parameter that limits the tokens of an answer"
@@ -233,17 +233,17 @@ class Endpoint(Block):
     )
     extra: dict[str, Any] = Field(
         default_factory=dict,
-        description="further fields of every request; they are recorded, so no secrets",
+        description="further fields of every request, which are recorded: name no secrets",
     )
-    concurrency: Annotated[Few, Execution()] = Field(16, description="requests at the same time")
+    concurrency: Annotated[Few, Execution()] = Field(16, description="concurrent requests")
     requests_per_minute: Annotated[Positive | None, Execution()] = Field(
-        None, description="rate limit; null: none"
+        None, description="maximum requests per minute; null: no limit"
     )
     timeout: Annotated[Seconds, Execution()] = Field(
-        120.0, description="seconds per attempt without a byte of the reply"
+        120.0, description="seconds without a byte of the reply after which an attempt fails"
     )
     retries: Annotated[int, Execution()] = Field(
-        8, ge=0, le=1000, description="after 429, 5xx, timeouts and broken connections"
+        8, ge=0, le=1000, description="retries after 429, 5xx, timeouts and broken connections"
     )
     prices: Annotated[Prices, Execution()] = Field(
         Prices(), description="prices per million tokens"

@@ -30,7 +30,7 @@ from pipeline.config.yaml_files import shown_key
 class Noise(Block):
     """Label noise for experiments: a share of the verdicts is flipped."""
 
-    share: Share = Field(description="share of the verdicts that is flipped")
+    share: Share = Field(description="share of the verdicts that are flipped")
 
 
 class JudgeModel(AskedModel):
@@ -41,7 +41,8 @@ class JudgeModel(AskedModel):
     """
 
     backend: Literal["openai", "vllm", "closed-world"] = Field(
-        description="an endpoint, a model in this process, or the facts of the generated world"
+        description="who judges: an endpoint, a model in the process, or the facts of the closed "
+        "world"
     )
     noisy: Noise | None = Field(None, description="for experiments: flipped labels")
 
@@ -70,7 +71,7 @@ class Judges(Block):
         description="judge of under-search: is a step without a search correct"
     )
     unknown_ceiling: Share = Field(
-        0.02, description="the stage fails above this share of steps without a verdict"
+        0.02, description="maximum share of steps without a verdict; above it the stage fails"
     )
 
     @property
@@ -97,16 +98,16 @@ Overrides = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value 
 class Evaluation(Block):
     """Evaluation of every policy: one trajectory per question of a split."""
 
-    temperature: Temperature = Field(0.0, description="0: greedy")
+    temperature: Temperature = Field(0.0, description="sampling temperature; 0: greedy")
     split: Literal["test", "validation"] = Field("test", description="questions to evaluate on")
     policies: Annotated[Items[PathOrName], Indirect()] = Field(
         (),
-        description="policies to evaluate in addition to the run's policies: base, the untrained "
-        "model, or the directory of an adapter",
+        description="further policies to evaluate: base, the untrained model, or the directory of "
+        "an adapter",
     )
     retrieval: Overrides = Field(
         {},
-        description="settings of the block `retrieval` that differ in evaluation: `{top_k: 3}`; "
+        description="settings of `retrieval` that differ in evaluation, such as `{top_k: 3}`; "
         "indexes that only evaluation needs are built too",
     )
     sampling: Overrides = Field(

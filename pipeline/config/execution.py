@@ -40,20 +40,19 @@ class Slurm(Block):
         "slurm", description="local: processes of this machine instead of jobs, to try a set-up"
     )
     partition: Annotated[NotEmpty | None, Execution()] = Field(
-        None, description="null: the cluster's default"
+        None, description="partition of the jobs; null: the cluster's default"
     )
     account: Annotated[NotEmpty | None, Execution()] = Field(
-        None, description="null: the user's default"
+        None, description="account of the jobs; null: the user's default"
     )
     time: Annotated[Positive, Execution()] = Field(
-        1440, description="limit of a job in minutes; a stage that reaches it is queued again"
+        1440, description="time limit of a job in minutes; a stage that reaches it is queued again"
     )
     memory_per_cpu: Annotated[float | None, Execution()] = Field(
         None,
         gt=0,
         le=1e6,
-        description="memory in GiB for each CPU thread that a stage asks for; null: the cluster's "
-        "default",
+        description="GiB of memory per CPU thread, if memory is null; null: the cluster's default",
     )
     extra: Annotated[Items[NotEmpty], Execution()] = Field(
         (), description="further directives of sbatch, such as `--qos=high`"
@@ -81,13 +80,13 @@ class Executor(Block):
     )
     threads_per_gpu: Annotated[Few, Execution()] = Field(
         8,
-        description="ray and slurm: CPU threads of a stage for each of its GPUs; on Ray at most "
-        "the GPU's share of the node's threads",
+        description="ray, slurm: CPU threads that a stage asks for per GPU; on Ray at most the "
+        "share of a GPU in its node",
     )
     threads_without_gpu: Annotated[Few, Execution()] = Field(
         16,
-        description="ray and slurm: CPU threads of a stage without a GPU; on Ray at most the "
-        "threads of the largest node",
+        description="ray, slurm: CPU threads that a stage without a GPU asks for; on Ray at most "
+        "those of the largest node",
     )
     ray: Annotated[Ray, Execution()] = Field(Ray(), description="for kind ray")
     slurm: Annotated[Slurm, Execution()] = Field(Slurm(), description="for kind slurm")

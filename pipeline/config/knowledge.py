@@ -46,8 +46,7 @@ class ClosedWorld(Block):
     nq_test: WorldSize = Field(100, description="NQ test questions")
     famous_share: Share = Field(
         0.0,
-        description="share of chain questions (MuSiQue, HotpotQA, 2Wiki) with a hop about facts "
-        "that the tiny reader knows by heart",
+        description="share of chain questions with a hop that the tiny reader knows by heart",
     )
 
 
@@ -71,36 +70,39 @@ class QuestionFile(Block):
     """One file of questions in the original format of its data set."""
 
     dataset: DatasetName = Field(description="data set, which decides the format")
-    path: PathOrName = Field(description="relative to data.root")
-    limit: Positive | None = Field(None, description="number of questions taken; null: all")
+    path: PathOrName = Field(description="the file, relative to data.root")
+    limit: Positive | None = Field(None, description="number of questions to take; null: all")
     filter: dict[str, FilterValue] = Field(
-        default_factory=dict, description="field: value; other questions are left out"
+        default_factory=dict,
+        description="values of fields; questions with other values are left out",
     )
     select: Literal["first", "random", "most-evidence", "even-hops"] = Field(
         "first",
-        description="which questions ``limit`` takes: in file order, at random, the questions "
-        "with the most evidence sentences, or the same number for every number of hops",
+        description="which questions `limit` takes: the first, random ones, those with the most "
+        "evidence sentences, or equally many of each number of hops",
     )
 
 
 class CorpusFile(Block):
     """One file of documents."""
 
-    path: PathOrName = Field(description="relative to data.root")
+    path: PathOrName = Field(description="the file, relative to data.root")
     format: Literal["auto", "jsonl", "json", "titles", "dpr-tsv", "questions"] = Field(
-        "auto", description="auto: detected from the content; questions: the contexts of questions"
+        "auto",
+        description="format of the file; auto: detected from the content; questions: the "
+        "paragraphs of a question file",
     )
-    dataset: DatasetName | None = Field(None, description="format questions: their data set")
+    dataset: DatasetName | None = Field(None, description="data set of a file in format questions")
 
 
 class Data(Block):
     """Sources of documents and questions."""
 
     closed_world: ClosedWorld | None = Field(
-        None, description="generate a world and use it as root; null: files of root"
+        None, description="generate a world in place of the files below root; null: read the files"
     )
     root: Annotated[PathOrName | None, Indirect()] = Field(
-        None, description="directory of all files; `make … DATA=DIR` sets it"
+        None, description="directory of the data files; `make … DATA=DIR` sets it"
     )
     sft: Items[QuestionFile] = Field((), description="decomposed questions for the cold start")
     sampling: Items[QuestionFile] = Field((), description="questions of the rounds")
@@ -112,7 +114,7 @@ class Corpus(Block):
     """Documents cut into chunks."""
 
     files: AtLeastOne[CorpusFile] = Field(description="files of documents")
-    chunk_words: Positive = Field(100, description="words per chunk at most (TeaRAG table 4: 100)")
+    chunk_words: Positive = Field(100, description="maximum words per chunk (TeaRAG table 4: 100)")
 
 
 class Graph(AskedModel):
@@ -129,9 +131,7 @@ class Graph(AskedModel):
     path: PathOrName | None = Field(
         None, description="annotated, openie: the file, relative to data.root"
     )
-    titles: bool = Field(
-        False, description="add the triplets of source titles to the triplets of the source"
-    )
+    titles: bool = Field(False, description="whether the triplets of source titles are added")
 
     @model_validator(mode="after")
     def _complete(self) -> Graph:
@@ -170,7 +170,7 @@ class Encoder(Block):
         64, description="texts or pairs per forward pass on a GPU"
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = Field(
-        "auto", description="auto: the GPU if there is one"
+        "auto", description="device; auto: the GPU if there is one"
     )
 
 
@@ -180,8 +180,8 @@ class Embedder(Encoder):
     model: PathOrName = Field(
         description="directory, hub name, or package:NAME of an installed package"
     )
-    query_prefix: str = Field("", description="put before every query (E5: 'query: ')")
-    passage_prefix: str = Field("", description="put before every passage (E5: 'passage: ')")
+    query_prefix: str = Field("", description="text before every query (E5: 'query: ')")
+    passage_prefix: str = Field("", description="text before every passage (E5: 'passage: ')")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "float32",
         description="number format of weights and activations; auto: bfloat16 on a GPU, "
@@ -195,10 +195,11 @@ class Index(Block):
 
     embedder: Embedder = Field(description="the model that embeds texts and queries")
     faiss: Literal["flat", "ivf-pq", "hnsw", "auto"] = Field(
-        "auto", description="type of index; auto: by the number of vectors"
+        "auto", description="kind of index; auto: chosen by the number of vectors"
     )
     gpu: Annotated[bool, Execution()] = Field(
-        False, description="search on the GPU (faiss-gpu); hnsw stays on the CPU"
+        False,
+        description="whether indexes are searched on the GPU (faiss-gpu); hnsw stays on the CPU",
     )
 
 
@@ -232,9 +233,9 @@ class Retrieval(Block):
     ] = Field("ppr", description="the variant of search and ranking; none: no retrieval")
     rounds: Literal["iterative", "single", "prompt"] = Field(
         "iterative",
-        description="single: one retrieval with the question, which opens the trajectory's first "
-        "step; prompt: one retrieval with the question, shown in the prompt, and the model writes "
-        "only its answer",
+        description="iterative: the policy decides when to search; single: one retrieval with the "
+        "question, as the first step; prompt: one retrieval, shown in the prompt of a "
+        "model that only answers",
     )
     reranker: Reranker = Field(description="the model of sim(text, query)")
     num_candidate_chunks: Positive = Field(
@@ -250,30 +251,36 @@ class Retrieval(Block):
     )
     triplets: Positive = Field(10, description="k_t: best triplets after reranking")
     linked_chunks: Count = Field(
-        0, description="chunks added to the KAG because triplets or key entities link to them"
+        0,
+        description="number of chunks added to the KAG because triplets or key entities link to "
+        "them",
     )
     named_entities: bool = Field(
-        False, description="entities and titles named in the subquery are added to its key entities"
+        False,
+        description="whether entities and titles named in the subquery are added to its key "
+        "entities",
     )
     top_k: Positive = Field(5, description="k_f: items shown for a subquery")
     show: Literal["nodes", "passages", "chunks"] = Field(
         "nodes",
-        description="ppr: the best nodes, the best node of each passage, or only chunk nodes",
+        description="ppr: what is shown: the best nodes, the best node of each passage, or chunks "
+        "only",
     )
     hyperedge_candidates: Literal["near", "all"] = Field(
         "near",
-        description="prograph: the hyperedges that are ranked; near: hyperedges that share an "
-        "entity with the query or with the 5 hyperedges nearest to it; all: every hyperedge, as "
-        "eq. 10 prints it",
+        description="prograph: the ranked hyperedges; near: those that share an entity with the "
+        "query or with its 5 nearest hyperedges; all: every hyperedge (eq. 10)",
     )
-    tau: Share = Field(0.2, description="eq. 2: subtracted from a triplet's weight")
-    alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping of the PageRank")
+    tau: Share = Field(
+        0.2, description="eq. 2: threshold that is subtracted from a triplet's weight"
+    )
+    alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping factor of PageRank")
     service: Annotated[str | None, Execution()] = Field(
         None,
-        description="http://HOST:PORT of `steep serve-retrieval`; null: retrieve in this process",
+        description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
     )
     service_patience: Annotated[Seconds, Execution()] = Field(
-        60.0, description="seconds of retries while the service does not answer"
+        60.0, description="seconds after which a silent service stops the stage"
     )
 
     @property

@@ -53,10 +53,13 @@ class Prompt(Block):
 class MemorySteps(Block):
     """Cold-start steps without a search, for hops that the base model answers without retrieval."""
 
-    searched: Share = Field(0.5, description="share of these hops that get a step with a search")
+    searched: Share = Field(
+        0.5, description="share of the known hops that get a step with a search"
+    )
     rehearsed: Count = Field(
         0,
-        description="additional examples: closed-book questions with the base model's answers",
+        description="number of additional examples: closed-book questions with the base model's "
+        "answers",
     )
 
 
@@ -65,33 +68,33 @@ class SftData(AskedModel):
 
     triplets: Literal["graph", "llm"] = Field(
         "graph",
-        description="source of the supporting paragraphs' triplets: the graph, or extraction; "
-        "triplets of paragraphs outside the corpus are extracted in both cases, with graph by its "
-        "model",
+        description="triplets of gold paragraphs: from the graph, or extracted by a model; those "
+        "of paragraphs outside the corpus are always extracted",
     )
     selector: Literal["answer", "llm"] = Field(
         "answer",
-        description="supporting triplets: triplets that hold the hop's answer, or a model's choice",
+        description="supporting triplets: those that hold the hop's answer, or a model's choice",
     )
     rewriter: Literal["fill", "llm"] = Field(
-        "fill", description="subqueries: the hop's question filled in, or rewritten by a model"
+        "fill",
+        description="subqueries: the hop's question with earlier answers filled in, or rewritten "
+        "by a model",
     )
     sizes: SizesByHops = Field(
-        description="training examples by number of hops (1: single steps of longer questions)"
+        description="training examples by number of hops; 1: single steps of longer questions"
     )
     test_sizes: SizesByHops = Field(
         default_factory=dict, description="held-out examples by number of hops"
     )
     min_share: Annotated[Share, Execution()] = Field(
         0.5,
-        description="the stage is refused when fewer than this share of ``sizes`` can be made; "
-        "checked before the first request to a model if the number is known then",
+        description="the stage fails if fewer than this share of `sizes` can be made",
     )
     other_paragraph: Share = Field(
         0, description="probability that a context also holds the gold paragraph of another hop"
     )
     other_triplets: Share = Field(
-        0, description="probability of each further fact of the gold paragraph to be in the context"
+        0, description="probability of each further fact of the gold paragraph in the context"
     )
     memory: MemorySteps | None = Field(
         None, description="steps from memory, for a method with such steps; null: none"
@@ -118,9 +121,9 @@ class Lora(Block):
     """PEFT LoRA; the paper's values."""
 
     r: Positive = Field(8, description="rank")
-    alpha: Positive = Field(32, description="scale: updates are multiplied by alpha / r")
+    alpha: Positive = Field(32, description="scaling: updates are multiplied by alpha / r")
     dropout: float = Field(
-        0.1, ge=0, lt=1, description="probability of dropping an input of the adapter in training"
+        0.1, ge=0, lt=1, description="dropout of the adapter's inputs in training"
     )
     targets: AtLeastOne[NotEmpty] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj"), description="modules that get an adapter"
@@ -130,7 +133,7 @@ class Lora(Block):
 class Trainer(Block):
     """Settings of all training: of the cold start and of both objectives."""
 
-    learning_rate: float = Field(gt=0, le=1, description="highest learning rate (AdamW)")
+    learning_rate: float = Field(gt=0, le=1, description="peak learning rate (AdamW)")
     batch_size: Positive = Field(description="examples per optimizer step, over all devices")
     per_device_batch_size: Annotated[Positive, Execution()] = Field(
         8, description="examples per forward pass; gradients are accumulated up to batch_size"
@@ -143,9 +146,11 @@ class Trainer(Block):
     scheduler: Literal["linear", "cosine", "constant"] = Field(
         "cosine", description="course of the learning rate after the warm-up"
     )
-    max_length: Positive = Field(4096, description="tokens of prompt and output of an example")
+    max_length: Positive = Field(4096, description="maximum tokens of prompt and output")
     over_long: Literal["refuse", "drop"] = Field(
-        "refuse", description="longer examples stop the stage, or are left out and counted"
+        "refuse",
+        description="what examples longer than max_length do: refuse stops the stage, drop leaves "
+        "them out and counts them",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "bfloat16",
@@ -153,20 +158,19 @@ class Trainer(Block):
         "the faster one on a CPU",
     )
     quantization: Literal["none", "4bit", "8bit"] = Field(
-        "none", description="of the frozen base weights (bitsandbytes)"
+        "none", description="quantization of the frozen base weights (bitsandbytes)"
     )
     processes: Annotated[Few, Execution()] = Field(
         1,
-        description="training processes, each with a copy of the base; more than 1 run through "
-        "accelerate launch; fewer start if GPUs are missing, with the same batch_size",
+        description="training processes, each with a copy of the base; fewer start if GPUs are "
+        "missing, with the same batch_size",
     )
     machines: Annotated[Few, Execution()] = Field(
-        1, description="machines that share the processes evenly; execution ray or slurm gives them"
+        1, description="machines that share the processes evenly; needs execution ray or slurm"
     )
     shard_base: Annotated[bool, Execution()] = Field(
         False,
-        description="divide the frozen base among the processes of a machine (FSDP2), for a base "
-        "that does not fit on one GPU",
+        description="divide the frozen base among the processes of a machine (FSDP2)",
     )
     gradient_checkpointing: Annotated[bool, Execution()] = Field(
         False, description="recompute activations: less memory, more time"
@@ -181,9 +185,9 @@ class Trainer(Block):
     def _base_can_be_divided(self) -> Trainer:
         if self.shard_base and self.processes_per_machine == 1:
             raise ValueError(
-                "shard_base divides the base among the processes of a machine, and processes is "
-                f"{self.processes} on {self.machines} machine{'s' * (self.machines > 1)}; raise "
-                "processes, or set shard_base: false"
+                "shard_base needs several processes on a machine, but processes is "
+                f"{self.processes} and machines is {self.machines}; raise processes, or set "
+                "shard_base: false"
             )
         if self.shard_base and self.quantization != "none":
             raise ValueError(
@@ -209,14 +213,13 @@ class Dpo(Trainer):
     eta: AtLeastOne[Weight] = Field((1.0, 0.5, 0.25), description="weight of the SFT term")
     eta_of: Literal["sum", "mean"] = Field(
         "mean",
-        description="the SFT term: the sum over the tokens of a chosen trajectory, as eq. 15 "
-        "prints it, or the mean over the tokens of an optimizer step, which is smaller by the "
-        "mean number of trained tokens",
+        description="the SFT term: the sum over a chosen trajectory's tokens, as in eq. 15, or the "
+        "mean over the tokens of an optimizer step",
     )
     round_epochs: AtLeastOne[Epochs] = Field((2, 2, 1), description="passes over the pairs")
     reference: Literal["previous", "sft"] = Field(
         "previous",
-        description="reference policy: the policy of the round before, or the SFT policy",
+        description="reference policy: that of the previous round, or the SFT policy",
     )
 
     def passes(self, round: int) -> float:
@@ -245,24 +248,29 @@ class Sampling(Block):
     """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
     samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
-    temperature: Temperature = Field(1.0, description="divides the logits; 0: greedy")
+    temperature: Temperature = Field(1.0, description="sampling temperature; 0: greedy")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="probability of the tokens to sample from, the likeliest first"
+        1.0,
+        gt=0,
+        le=1,
+        description="nucleus sampling: cumulative probability of the tokens to sample from",
     )
-    max_steps: Few = Field(5, description="retrievals per trajectory")
-    max_segment_tokens: Positive = Field(512, description="tokens that the model writes in one go")
+    max_steps: Few = Field(5, description="maximum retrievals per trajectory")
+    max_segment_tokens: Positive = Field(
+        512, description="maximum tokens that the model writes between two observations"
+    )
     max_total_tokens: Positive = Field(
-        4096, description="tokens of a trajectory without its prompt"
+        4096, description="maximum tokens of a trajectory without its prompt"
     )
     max_context_tokens: Positive | None = Field(
         None,
-        description="tokens of one observation; documents are cut to fit, closing tags are kept; "
-        "null: no limit",
+        description="maximum tokens of an observation, whose documents are cut to fit; null: no "
+        "limit",
     )
     in_flight: Annotated[Positive | None, Execution()] = Field(
         None,
         description="trajectories sampled at the same time; null: twice engine.max_num_seqs, so "
-        "that the engine has work while others retrieve",
+        "that the engine works while others retrieve",
     )
     shards: Shards = Field(
         None, description="parts of sampling and of scoring; null: as in the run"
@@ -296,13 +304,12 @@ class TeaRagReward(MethodRewards):
     summary: Weight = Field(0.3, description="evidence matched by summaries (eq. 11)")
     single_outcome: Literal["f1-per-step", "f1"] = Field(
         "f1-per-step",
-        description="outcome of single-hop questions: F1 divided by the number of steps (4.3.2), "
-        "or F1",
+        description="outcome of single-hop questions: F1 per step (4.3.2), or F1",
     )
     malformed_answer: Literal["parsed", "last"] = Field(
         "parsed",
-        description="answer of a malformed trajectory: the answer that its parser reached (rare), "
-        "or the last `Final answer:`",
+        description="answer by which a malformed trajectory is scored: the one that was parsed, if "
+        "any, or the last `Final answer:`",
     )
 
     @property
@@ -320,7 +327,7 @@ class HiPragReward(MethodRewards):
         0.4, description="lambda_p, the weight of correct search decisions; 0 needs no judge"
     )
     penalise: Literal["both", "over", "under"] = Field(
-        "both", description="for ablations: steps of the other kind count as correct"
+        "both", description="search errors that count; steps of the other kind count as correct"
     )
 
     @property
@@ -373,19 +380,28 @@ class Pairs(Block):
 
     terms: Literal["outcome", "outcome-format", "all"] = Field(
         "all",
-        description="reward terms that TeaRAG's pairs are selected by (table 8): without format, "
-        "malformed trajectories can be chosen; without process, its two thresholds do not apply",
+        description="reward terms that decide TeaRAG's pairs (table 8); without format, malformed "
+        "trajectories can be chosen; without process, multi_process does not apply",
     )
 
     single_outcome: Share = Field(
         1.0, description="single-hop: minimum outcome of a chosen trajectory"
     )
     multi_outcome: Share = Field(
-        1.0, description="multi-hop: minimum outcome of a chosen trajectory …"
+        1.0,
+        description="multi-hop: minimum outcome of a chosen trajectory that reaches multi_process",
     )
-    multi_process: Weight = Field(0.7, description="… with at least this process")
-    multi_outcome_relaxed: Share = Field(0.8, description="multi-hop: or this outcome …")
-    multi_process_relaxed: Weight = Field(0.8, description="… with at least this process")
+    multi_process: Weight = Field(
+        0.7, description="multi-hop: minimum process that goes with multi_outcome"
+    )
+    multi_outcome_relaxed: Share = Field(
+        0.8,
+        description="multi-hop: lower minimum outcome of a trajectory that reaches "
+        "multi_process_relaxed",
+    )
+    multi_process_relaxed: Weight = Field(
+        0.8, description="multi-hop: minimum process that goes with multi_outcome_relaxed"
+    )
     easy_outcome: Share = Field(
         0.3, description="maximum outcome of a rejected partner of kind easy"
     )
@@ -395,8 +411,8 @@ class Pairs(Block):
     margin: Above0 = Field(0.1, description="minimum difference of rewards in a pair")
     decisions: Positive = Field(
         1,
-        description="judged rewards: maximum number of partners per chosen trajectory in each "
-        "group with wrong decisions",
+        description="HiPRAG: maximum partners of a chosen trajectory in each group with wrong "
+        "search decisions",
     )
     step_margin: Above0 | None = Field(
         None,

@@ -48,43 +48,42 @@ class Config(Block):
     Validation refuses blocks that do not fit together, and names the settings to change.
     """
 
-    name: str = Field(description="also the directory of the run under runs_dir")
-    seed: Seed = Field(0, description="seed of everything that is drawn at random")
+    name: str = Field(description="name of the run, and of its directory in runs_dir")
+    seed: Seed = Field(0, description="seed of all random draws")
     rounds: int = Field(
         3, ge=0, le=1000, description="rounds of sampling and training after the cold start"
     )
     start: Annotated[PathOrName, Indirect()] = Field(
         SFT,
-        description="policy 0: sft, the cold start; base, the untrained model; or the directory "
-        "of an adapter over model.base. Without sft the stages sft-data and sft are not part of "
-        "the run",
+        description="policy 0: sft (trained on decomposed questions), base (the untrained model), "
+        "or the directory of an adapter over model.base; only sft has the stages "
+        "sft-data and sft",
     )
     per_round: Annotated[PerRound, Indirect()] = Field(
         {}, description="settings of single rounds: `{2: {pairs: {easy_outcome: 0.4}}}`"
     )
     until: Literal["report", "pair"] = Field(
-        "report", description="pair: stop after the pairs of round 1"
+        "report", description="last stage; pair: the pairs of round 1"
     )
     gpus: Annotated[int, Execution()] = Field(
         0,
         ge=0,
         le=1000,
-        description="GPUs that stages use at once, from CUDA_VISIBLE_DEVICES or from 0 on; stages "
-        "do not share GPUs; 0: all GPUs, and stages that use GPUs run one at a time",
+        description="GPUs that stages use at once, each for one stage; 0: all GPUs, for one stage "
+        "at a time",
     )
     threads: Annotated[Few | None, Execution()] = Field(
         None,
-        description="CPU threads that concurrent stages share; null: the cores that the process "
-        "may use",
+        description="CPU threads that concurrent stages share; null: all cores of the process",
     )
     workers: Annotated[Few | None, Execution()] = Field(
         None,
-        description="stages that run at the same time, at most; null: gpus + 1, or 1 if gpus is 0",
+        description="maximum number of concurrent stages; null: gpus + 1, or 1 if gpus is 0",
     )
     shards: Annotated[Few, Execution()] = Field(
         1,
-        description="parts that every stage with a model is divided into, for several GPUs or "
-        "machines; blocks may have their own number",
+        description="parts into which each stage with a model is divided; a block with its own "
+        "`shards` takes precedence",
     )
     execution: Annotated[Executor, Execution()] = Field(
         Executor(), description="where stages run: on this machine, with Ray or with Slurm"
@@ -93,10 +92,10 @@ class Config(Block):
         "runs", description="directory of all runs"
     )
     cache_dir: Annotated[PathOrName, Execution()] = Field(
-        "runs/cache", description="embeddings, scores and answers, by content"
+        "runs/cache", description="directory of cached embeddings, scores and model answers"
     )
     trackers: Annotated[Items[Tracker], Execution()] = Field(
-        (), description="where training curves are logged to; the packages must be installed"
+        (), description="trackers of training curves; their packages must be installed"
     )
     data: Data = Field(description="sources of documents and questions")
     corpus: Corpus = Field(description="documents, cut into chunks")

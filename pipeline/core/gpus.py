@@ -199,8 +199,8 @@ def cuda_works() -> bool:
         return False
     reason = " ".join(str(warning.message) for warning in told) or _cuda_error()
     raise DependencyError(
-        f"this process is allotted GPUs ({VISIBLE} is {','.join(devices)}), and torch cannot use "
-        f"them: {' '.join(reason.split())}; correct the driver of {platform.node()}, or set "
+        f"{VISIBLE} is {','.join(devices)}, but torch cannot use these GPUs: "
+        f"{' '.join(reason.split())}; correct the driver of {platform.node()}, or set "
         f"{VISIBLE} to an empty text to compute on the CPU"
     )
 

@@ -61,7 +61,7 @@ class Comparison:
 
     Attributes:
         groups: ``label`` (the name of the first run), ``runs`` and ``seeds``.
-        settings: ``setting`` and its ``values``, one for each group; None where it plays no part.
+        settings: ``setting`` and its ``values``, one for each group; None where unused.
         means: for each group, policy, data set and measure the ``mean`` over seeds, the standard
             deviation between them (``spread``, None for one seed) and the ``values``. Measures are
             `COMPARED`, and every measure of `RATES` that all runs of the group have.

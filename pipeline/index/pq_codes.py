@@ -36,7 +36,6 @@ def check_gpu(dimension: int) -> None:
     size = code_bytes(dimension)
     if size not in GPU_SIZES or dimension > size * _MOST_PER_BYTE:
         raise ConfigError(
-            f"index.gpu is true, but FAISS has no IVF-PQ index on a GPU for {dimension} "
-            f"dimensions: none of its code sizes, which end at {GPU_SIZES[-1]} bytes, fits them; "
-            "set index.gpu to false, or use an embedder of 384, 768 or 1,024 dimensions"
+            f"index.gpu is true, but FAISS has no IVF-PQ index on a GPU for vectors of {dimension} "
+            "dimensions; set index.gpu to false, or use an embedder of 384, 768 or 1,024 dimensions"
         )

@@ -179,10 +179,10 @@ def check_loaded(adapter: Path, policy: Any, result: Any, name: str = _NAME) -> 
         raise InputError.at(
             weights,
             None,
-            f"model.base has no place for {len(result.unexpected_keys)} of its tensors, such as "
-            f"{result.unexpected_keys[0]}, so they would be ignored; expected names such as "
+            f"{len(result.unexpected_keys)} of its tensors, such as {result.unexpected_keys[0]}, "
+            "fit no module of model.base and would be ignored; expected names such as "
             "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight; set model.base to the "
-            f"model that it was trained over, or {_REMEDY}",
+            f"model that the adapter was trained over, or {_REMEDY}",
         )
     ours = [key for key in result.missing_keys if f".{name}." in key or key.endswith(f".{name}")]
     missing = [key for key in ours if "lora_" in key or "modules_to_save" in key]

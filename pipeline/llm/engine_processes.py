@@ -1,4 +1,4 @@
-"""The processes that vLLM starts: end them with their parent, explain their failures and their end.
+"""End the processes that vLLM starts together with their parent, and explain their failures.
 
 With vLLM's multi-process engine, the default on GPUs, the model is not in the process of the stage:
 vLLM starts ``VLLM::EngineCore``, and that starts a worker for each GPU of a tensor-parallel group.
@@ -10,9 +10,9 @@ watch their parent from their start, before they import vLLM, and end with SIGKI
 send a signal instead (``PR_SET_PDEATHSIG``), but it would also send it when only the thread that
 opened the engine ends.
 
-The exception that ends a start is only in the log of these processes: the process of the stage
-learns "Engine core initialization failed. See root cause above". They therefore write the message
-of the first exception that they log to a file (`CauseFile`), and `start_error` explains it.
+When a start fails, the process of the stage learns only "Engine core initialization failed. See
+root cause above"; the exception is in the log of these processes. They therefore write the message
+of their first logged exception to a file (`CauseFile`), and `start_error` explains it.
 
 vLLM 0.32 waits forever after its engine process was killed, for example by the kernel because
 memory ran out. Its own monitor closes the sockets, and nothing wakes the thread that waits for

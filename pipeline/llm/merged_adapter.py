@@ -214,10 +214,10 @@ class MergeError:
         """Raise ConfigError if more than `MOST_LOST` is lost, InputError if no entry changes."""
         if self.relative > MOST_LOST:
             raise ConfigError(
-                f"{adapter}: merged in {dtype}, the adapter is off by {self.relative:.0%} of its "
-                f"size ({self.unchanged:.0%} of its entries change nothing), so another policy "
-                "would be sampled than was trained; set engine.adapters: loaded, or engine.dtype: "
-                "float32"
+                f"{adapter}: merging in {dtype} would lose {self.relative:.0%} of the adapter "
+                f"({self.unchanged:.0%} of its entries would change no weight), so the sampled "
+                "policy would differ from the trained one; set engine.adapters: loaded, or "
+                "engine.dtype: float32"
             )
         if not self.changed:
             raise InputError(

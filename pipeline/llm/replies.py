@@ -122,8 +122,8 @@ class Replay:
             replies = self._replies.get(key)
             if not replies:
                 raise StoreError(
-                    f"{self._origin} hold no reply to a prompt of this stage; the model's files or "
-                    "the prompts have changed since they ran; rerun the stage with --force"
+                    f"{self._origin} hold no reply to a prompt of this stage, because the model's "
+                    "files or the prompts have changed; rerun the stage with --force"
                 )
             if self.retry:
                 taken[key] = replies[-1]

@@ -51,9 +51,8 @@ def by_question(
                 raise InputError.at(
                     source,
                     row,
-                    f"question {question_id} occurs again after other questions; expected all its "
-                    "trajectories one after the other; sort the file by question_id, or rerun the "
-                    "stage that wrote it",
+                    f"the trajectories of question {question_id} do not follow each other; sort "
+                    "the file by question_id, or rerun the stage that wrote it",
                 )
             seen.add(digest(question_id))
         current.append(item)

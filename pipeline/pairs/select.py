@@ -17,7 +17,7 @@ For table 8, ``pairs.terms`` leaves terms out of the sum and of every condition.
 process, a multi-hop trajectory is chosen from an outcome of 0.8 on, the lower of the two bounds of
 eq. 14. Without the format too, malformed trajectories are chosen and rejected by their outcomes.
 
-Every trajectory ends in exactly one bin of the funnel.
+Every trajectory has exactly one pairing outcome, its bin of the funnel.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ of a document out of the policy's text:
    with the JSON; a string inside the JSON cannot end it.
 3. The end of any other block is certain if exactly one closing tag comes before the next block, its
    documents are numbered from 1 without a gap, all blocks of the text hold the same number of
-   documents, and there are no more blocks than the row says that there were searches.
+   documents, and the text has at most as many blocks as the row states searches.
 4. Outside the blocks no chat turn begins or ends, except the end of the last turn, and no block of
    another system begins.
 

@@ -5,7 +5,7 @@ None of them may outlive a killed scheduler: an orphan would keep the stage's lo
 checkpoints of the rerun.
 
 ``python -m pipeline.run.process MODULE ARGUMENT ...`` arranges this, then runs a module as
-``__main__``. It imports nothing heavy before, so the parent has no time to end unseen. The
+``__main__``. It imports nothing heavy before, so that a parent that ends early is noticed. The
 environment variable ``STEEP_PARENT`` holds the process id of the expected parent. A process that
 starts others sets it with `child_environment`; a process started in this way sets it for its own
 children. ``STEEP_HELD`` names the lock files of the GPUs that were leased for the process. It holds

@@ -64,8 +64,8 @@ class StageJob:
     (`pipeline.run.store`; None where an input is on another machine), ``entry`` is
     ``module:function``, ``root`` the store's directory, ``inputs`` the upstream stages' directories
     by name, ``log`` the file for the stage's output, and ``force`` says that the stage runs again
-    although it is complete. ``lock_seconds`` is how long the stage waits for another process that
-    runs it, which may have been killed and be about to end. ``execution`` are the settings that say
+    although it is complete. ``lock_seconds`` is how long the stage waits for the lock of another
+    process, such as a killed one that has not ended yet. ``execution`` are the settings that say
     how the stage is executed, by dotted name, for the manifest. ``launched`` is the time when the
     process was started, in seconds since 1970, or 0. ``facts`` are the facts of the `StageContext`.
     """

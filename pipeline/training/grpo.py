@@ -5,8 +5,9 @@ GRPOTrainer that samples nothing. With rho_t = p(y_t) / b(y_t), b the probabilit
 sampling time (``old_logprobs``), and T_i the model-written tokens of trajectory i, the loss of a
 batch of B trajectories is::
 
-    L = -1/B sum_i 1/|T_i| sum_t in T_i [ min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t) - beta
-    KL_t ] KL_t = ref(y_t) / p(y_t) - log(ref(y_t) / p(y_t)) - 1
+    L    = -1/B sum_i 1/|T_i| sum_t in T_i
+               [ min(rho_t A_t, clip(rho_t, 1 - eps, 1 + eps) A_t) - beta KL_t ]
+    KL_t = ref(y_t) / p(y_t) - log(ref(y_t) / p(y_t)) - 1
 
 which is TRL's loss type "grpo" with advantages [B, T]. Probabilities are computed at the sampling
 temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1
@@ -14,9 +15,9 @@ temperature; at any other temperature the ratio would not start at 1. The refere
 GRPO, which HiPRAG's reward uses.
 
 Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before
-training. The engine sampled from the base in 16 bit; with its probabilities, rho would hold the
-error of quantization, which is larger than the change by a step: ratios would be clipped before the
-first one. Departure from eq. 16: nothing corrects for sampling from the other base.
+training. The engine sampled from the base in 16 bit. Its probabilities would add the error of
+quantization to rho, which exceeds the change of one step, so ratios would be clipped before the
+first step. Departure from eq. 16: nothing corrects for sampling from the other base.
 """
 
 from __future__ import annotations

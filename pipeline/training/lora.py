@@ -243,8 +243,9 @@ def check_shape(adapter: Path, lora: Lora) -> LoraConfig:
     shape = (lora.r, lora.alpha, sorted(lora.targets))
     if saved_shape != shape:
         raise ConfigError(
-            f"lora has r, alpha, targets {shape}; the previous policy in {adapter}, which a round "
-            f"continues, has {saved_shape}; set lora to them, or train SFT again with the new shape"
+            f"lora has r, alpha, targets {shape}, but the previous policy in {adapter} has "
+            f"{saved_shape}, and a round continues that policy; set lora to the latter, or train "
+            "SFT again"
         )
     return saved
 

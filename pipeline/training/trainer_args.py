@@ -105,7 +105,7 @@ def refuse_sharding() -> None:
         if parse_flag_from_env(name):
             raise ConfigError(
                 f"{name} is set in the environment, which would shard the adapter too; unset it, "
-                "and divide a base that does not fit on one GPU by shard_base: true"
+                "and set shard_base: true for a base that does not fit on one GPU"
             )
 
 

@@ -192,7 +192,7 @@ def test_checkpoints_that_vanish_while_the_stage_runs_are_named(
     )
     for file in checkpoints(context):
         file.unlink()
-    with pytest.raises(StoreError, match=r"paths-.* although the stage had listed it.*rerun"):
+    with pytest.raises(StoreError, match=r"paths-.* cannot be read any more.*rerun"):
         list(sampled)
 
 

@@ -54,9 +54,8 @@ def create_app(
         if not is_trusted(host, names):
             raise HTTPException(
                 421,
-                f"the request names the host {one_line(host, 100)!r}; clients name the service by "
-                "an IP address, localhost, or a name that serve-retrieval was given with "
-                "--allow-host",
+                f"the request names the host {one_line(host, 100)!r}; expected an IP address, "
+                "localhost, or a name that serve-retrieval allows with --allow-host",
                 {HEADER: fingerprint},
             )
 

@@ -66,9 +66,8 @@ def read_checkpoint(path: Path, columns: list[str] | None = None) -> pa.Table:
         whole = path.stem.endswith(f"-{_hash(path)}")
     except OSError as error:
         raise StoreError(
-            f"{path}: the checkpoint cannot be read ({error.strerror}), although the stage had "
-            "listed it; check that no other process uses the directory, then rerun, which makes "
-            "its content again"
+            f"{path}: the checkpoint cannot be read any more ({error.strerror}); check that no "
+            "other process uses the directory, then rerun, which makes its content again"
         ) from None
     if not whole:
         raise StoreError(
