@@ -13,7 +13,7 @@ import pytest
 from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
-from pipeline.cli.score import score_file
+from pipeline.cli.score import score
 from pipeline.core.errors import InputError
 
 OUTPUT = (
@@ -131,7 +131,7 @@ def test_score_gives_prograph_rewards_for_each_step(tmp_path: Path) -> None:
     }
     with_values, without_values, unparsed = call(
         tmp_path,
-        score_file,
+        score,
         row | {"values": [0.25, 0.75, 1.0]},
         row,
         {
@@ -151,7 +151,7 @@ def test_score_gives_prograph_rewards_for_each_step(tmp_path: Path) -> None:
     assert [step["progress"] for step in without_values["rewards"]["steps"]] == [None, None]
     assert unparsed["rewards"]["steps"] == without_values["rewards"]["steps"]
     with pytest.raises(InputError, match=r"in\.jsonl:1: values: 1 for 2 steps"):
-        call(tmp_path, score_file, row | {"values": [0.5]}, reward="prograph")
+        call(tmp_path, score, row | {"values": [0.5]}, reward="prograph")
 
 
 def test_score_parses_missing_fields_and_keeps_present_ones(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_score_parses_missing_fields_and_keeps_present_ones(tmp_path: Path) -> N
         "format_ok": True,
     }
     broken = MINIMAL | {"stop": "retrieval_error"}
-    rows = call(tmp_path, score_file, MINIMAL, parsed, broken)
+    rows = call(tmp_path, score, MINIMAL, parsed, broken)
     rewards = rows[0]["rewards"]
     assert (rewards["format"], rewards["outcome"], rewards["consistency"]) == (1, 1, 1)
     assert rewards["memory"] == {"subquery": [1 / 3], "context": [1], "summary": [2 / 3]}
@@ -176,7 +176,7 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     ids = [{"question_id": "q", "trajectory_id": name} for name in "abc"]
     scored = call(
         tmp_path,
-        score_file,
+        score,
         MINIMAL | ids[0],
         MINIMAL | ids[1] | {"output": "Well, " + OUTPUT},
         MINIMAL | ids[2] | {"stop": "retrieval_error"},
@@ -220,16 +220,16 @@ GOOD_PAIR = {
             {"output": "abc", "spans": [[0, 2, "model"]]},
             "in.jsonl:2: spans: spans end at 2, expected 3",
         ),
-        (score_file, {}, MINIMAL, MINIMAL | {"hop": "triple"}, "in.jsonl:2: hop: "),
+        (score, {}, MINIMAL, MINIMAL | {"hop": "triple"}, "in.jsonl:2: hop: "),
         (
-            score_file,
+            score,
             {},
             MINIMAL,
             {"hop": "single", "answers": ["x"]},
             "in.jsonl:2: needs output, or steps with format_ok",
         ),
         (
-            score_file,
+            score,
             {},
             MINIMAL,
             {key: value for key, value in MINIMAL.items() if key != "evidence"},
@@ -263,7 +263,7 @@ def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None
     with pytest.raises(InputError, match="'xml' is not known; this version has tearag"):
         call(tmp_path, parse, MINIMAL, grammar="xml")
     with pytest.raises(InputError, match="'mine' is not known; this version has tearag"):
-        call(tmp_path, score_file, MINIMAL, reward="mine")
+        call(tmp_path, score, MINIMAL, reward="mine")
     with pytest.raises(InputError, match="no such file"):
         metrics(tmp_path / "none.jsonl", "-")
 
@@ -327,7 +327,8 @@ def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Pa
     files = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
     imported, scored, pairs = (tmp_path / f"{name}.jsonl" for name in ("in", "scored", "pairs"))
     import_outputs([str(file) for file in files], str(imported))
-    assert score_file(imported, scored) == 218
+    score(str(imported), str(scored))
+    assert len(scored.read_text().splitlines()) == 218
     count = pair_file(scored, pairs)
     kinds = {json.loads(line)["kind"] for line in pairs.read_text().splitlines()}
     assert count >= 5
@@ -351,7 +352,7 @@ JUDGED = {
 def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path: Path) -> None:
     better = [step | {"verdict": "no"} for step in JUDGED["steps"]]
     wrong = JUDGED | {"trajectory_id": "c", "answer": "Oslo", "steps": [{"search": "q"}]}
-    score, options = score_file, {"reward": "hiprag"}
+    options = {"reward": "hiprag"}
     scored = call(
         tmp_path, score, JUDGED, JUDGED | {"trajectory_id": "b", "steps": better}, wrong, **options
     )
@@ -377,7 +378,7 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
         "<answer>Rome</answer>"
     )
     record = {"trajectory_id": "a", "answers": ["Rome"], "output": output}
-    score, options = score_file, {"reward": "hiprag"}
+    options = {"reward": "hiprag"}
     with pytest.raises(InputError, match=r"in.jsonl:1: steps.0.verdict: missing"):
         call(tmp_path, score, record, **options)
     verdicts = tmp_path / "verdicts.jsonl"
