@@ -197,64 +197,25 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     ]
 
 
-GOOD_PAIR = {
-    "trajectory_id": "t",
-    "question_id": "q",
-    "hop": "single",
-    "rewards": {"format": 1, "outcome": 1, "process": 0},
-}
-
-
 @pytest.mark.parametrize(
-    ("command", "options", "good", "bad", "complaint"),
+    ("command", "good", "bad", "complaint"),
     [
-        (metrics, {}, {"answers": []}, "{oops", "in.jsonl:2: not valid JSON"),
-        (metrics, {}, {"answers": []}, "[1]", "in.jsonl:2: expected a JSON object"),
-        (metrics, {}, {"answers": []}, {"answer": "x"}, "in.jsonl:2: answers: "),
-        (metrics, {}, {"answers": []}, {"answers": "x"}, "in.jsonl:2: answers: "),
-        (parse, {"grammar": "tearag"}, {"output": ""}, {}, "in.jsonl:2: output: "),
-        (
-            parse,
-            {"grammar": "tearag"},
-            {"output": ""},
-            {"output": "abc", "spans": [[0, 2, "model"]]},
-            "in.jsonl:2: spans: spans end at 2, expected 3",
-        ),
-        (score, {}, MINIMAL, MINIMAL | {"hop": "triple"}, "in.jsonl:2: hop: "),
-        (
-            score,
-            {},
-            MINIMAL,
-            {"hop": "single", "answers": ["x"]},
-            "in.jsonl:2: needs output, or steps with format_ok",
-        ),
-        (
-            score,
-            {},
-            MINIMAL,
-            {key: value for key, value in MINIMAL.items() if key != "evidence"},
-            "in.jsonl:2: evidence: missing",
-        ),
-        (pair_file, {}, GOOD_PAIR, GOOD_PAIR, "in.jsonl:2: trajectory_id: 't' occurs twice"),
-        (
-            pair_file,
-            {},
-            GOOD_PAIR,
-            GOOD_PAIR | {"trajectory_id": "u", "rewards": None},
-            "in.jsonl:2: rewards: missing; run steep score first",
-        ),
+        (metrics, {"answers": []}, "{oops", "in.jsonl:2: not valid JSON"),
+        (metrics, {"answers": []}, {"answers": "x"}, "in.jsonl:2: answers: "),
+        (parse, {"output": ""}, {"output": "abc", "spans": [[0, 2, "model"]]}, "spans end at 2"),
+        (score, MINIMAL, {"answers": ["x"], "hop": "single"}, "2: needs output, or steps with"),
+        (score, MINIMAL, MINIMAL | {"evidence": None}, "in.jsonl:2: evidence: missing"),
     ],
 )
 def test_a_malformed_record_stops_before_anything_is_written(
     tmp_path: Path,
     command: Callable[..., Any],
-    options: dict[str, Any],
     good: dict[str, Any],
     bad: Any,
     complaint: str,
 ) -> None:
     with pytest.raises(InputError) as caught:
-        call(tmp_path, command, good, bad, **options)
+        call(tmp_path, command, good, bad)
     assert complaint in str(caught.value)
     assert not (tmp_path / "out.jsonl").exists()
 
