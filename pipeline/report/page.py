@@ -25,6 +25,7 @@ from pipeline.report import data as collect
 from pipeline.report import failures_section, recall_section, rewards_section, usage_section
 from pipeline.report.html_pages import page_environment
 from pipeline.run.context import StageContext
+from pipeline.run.progress import duration
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SIGNIFICANT = 0.05
@@ -192,16 +193,6 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             evaluate, policy_title(first), policy_title(last)
         ),
     }
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: "0.4 s", "3 min 20 s", "2 h 05 min"."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _by_measure(
