@@ -7,7 +7,7 @@ as little as a page over ten.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -239,8 +239,8 @@ class Knowledge:
 
 
 def _where(
-    directory: Path | None, name: str, kind: type[Any], column: str, value: str
-) -> Sequence[Any]:
+    directory: Path | None, name: str, kind: type[Chunk | Triplet], column: str, value: str
+) -> list[Any]:
     """The records with a value, of the memory-mapped table if there is one, else of Parquet."""
     for suffix in (".arrow", ".parquet"):
         if directory is not None and (path := directory / f"{name}{suffix}").is_file():
