@@ -238,9 +238,7 @@ class Knowledge:
         return _select(f"SELECT * FROM read_parquet(?) WHERE {column} = ?", [str(path), value])
 
 
-def _where(
-    directory: Path | None, name: str, kind: type[Chunk | Triplet], column: str, value: str
-) -> list[Any]:
+def _where(directory: Path | None, name: str, kind: Any, column: str, value: str) -> list[Any]:
     """The records with a value, of the memory-mapped table if there is one, else of Parquet."""
     for suffix in (".arrow", ".parquet"):
         if directory is not None and (path := directory / f"{name}{suffix}").is_file():
