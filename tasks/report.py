@@ -27,7 +27,7 @@ class Report(LightTask):
 
     stage = "report"
     help = "the HTML report"
-    version = 5  # terms against answers by number of hops and within questions
+    version = 6  # settings of single rounds among the settings that differ
     entry = "pipeline.report.page:run"
     reads = ("name", "rounds", "until")
     reusable = False  # it describes the outputs that it reads, their settings and seconds included

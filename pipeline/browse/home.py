@@ -55,22 +55,18 @@ def _policies(run: OpenRun, failures: Mapping[str, Mapping[str, int]]) -> list[P
     groups = {group.number: group for group in run.sources.groups if group.key.startswith("policy")}
     named = {name: groups.get(int(name.rpartition("-")[2]) if "-" in name else 0) for name in own}
     unmerged = [group for group in groups.values() if group not in named.values()]
-    rows = [_policy(name, scores[name], None, None, {}) for name in scores if name not in own]
-    for place, name in enumerate(own):
-        before = own[place - 1] if place else None
-        if before is None:
-            rows.append(_policy(name, scores[name], named[name], None, failures))
-            continue
-        row = _policy(name, scores[name], named[name], scores[before], failures)
-        rows.append({**row, "p": tests.get((before, name)), "before": named[before]})
-    return rows + [_policy("", None, group, None, failures) for group in unmerged]
+    rows = [_policy(name, scores[name], None, {}) for name in scores if name not in own]
+    rows += [_policy(name, scores[name], named[name], failures) for name in own]
+    for row, before, name in zip(rows[len(rows) - len(own) + 1 :], own, own[1:], strict=False):
+        row["gain"] = scores[name]["em"] - scores[before]["em"]
+        row["p"], row["before"] = tests.get((before, name)), named[before]
+    return rows + [_policy("", None, group, failures) for group in unmerged]
 
 
 def _policy(
     name: str,
     score: Mapping[str, Any] | None,
     group: Group | None,
-    before: Mapping[str, Any] | None,
     failures: Mapping[str, Mapping[str, int]],
 ) -> Page:
     modes = failures.get(group.key, {}) if group is not None else {}
@@ -80,7 +76,7 @@ def _policy(
         "group": group,
         "score": score,
         "right": (modes.get("right", 0), sum(modes.values())),
-        "gain": score["em"] - before["em"] if score and before else None,
+        "gain": None,
         "p": None,
         "before": None,
         "modes": stacked({mode: modes.get(mode, 0) for mode in FAILURE_MEANINGS}),

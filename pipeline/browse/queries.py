@@ -164,22 +164,15 @@ class Queries:
         self, table: Table, filters: Filters, group: str, row: int
     ) -> tuple[Row | None, Row | None]:
         """The rows before and after a row in a list."""
-        order = self._order(table, filters)
-        found = self.records(
-            'SELECT * FROM (SELECT "group", "row", '
-            f'lag("group") OVER w AS g0, lag("row") OVER w AS r0, '
-            f'lead("group") OVER w AS g1, lead("row") OVER w AS r1 '
-            f"FROM {table.name} WHERE {filters.where} WINDOW w AS (ORDER BY {order})) "
+        place = "{'group': \"group\", 'row': \"row\"}"
+        found = self.rows_of(
+            f"SELECT before, after FROM (SELECT *, lag({place}) OVER w AS before, "
+            f"lead({place}) OVER w AS after FROM {table.name} WHERE {filters.where} "
+            f"WINDOW w AS (ORDER BY {self._order(table, filters)})) "
             'WHERE "group" = ? AND "row" = ?',
             [*filters.values, group, row],
         )
-        if not found:
-            return None, None
-        place = found[0]
-        before, after = (
-            None if place[f"g{n}"] is None else {"group": place[f"g{n}"], "row": place[f"r{n}"]}
-            for n in (0, 1)
-        )
+        before, after = found[0] if found else (None, None)
         return before, after
 
     def histogram(self, table: Table, filters: Filters, column: str) -> list[Bar]:

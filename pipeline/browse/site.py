@@ -213,20 +213,15 @@ class Knowledge:
 
     def chunk(self, chunk_id: str) -> Chunk | None:
         """The passage with this id."""
-        path = _table(self._sources.corpus, "chunks")
-        found = [] if path is None else _records(path, Chunk).where("id", [chunk_id])
-        return found[0] if found else None
+        return next(iter(_where(self._sources.corpus, "chunks", Chunk, "id", chunk_id)), None)
 
     def triplet(self, triplet_id: str) -> Triplet | None:
         """The fact with this id."""
-        path = _table(self._sources.graph, "triplets")
-        found = [] if path is None else _records(path, Triplet).where("id", [triplet_id])
-        return found[0] if found else None
+        return next(iter(_where(self._sources.graph, "triplets", Triplet, "id", triplet_id)), None)
 
     def triplets_of(self, chunk_id: str) -> list[Triplet]:
         """The facts that were extracted from a passage."""
-        path = _table(self._sources.graph, "triplets")
-        return [] if path is None else _records(path, Triplet).where("chunk_id", [chunk_id])
+        return _where(self._sources.graph, "triplets", Triplet, "chunk_id", chunk_id)
 
     def hyperedges_of(self, chunk_id: str) -> list[dict[str, Any]]:
         """The n-ary facts of a passage: id, text and entities."""
@@ -237,19 +232,18 @@ class Knowledge:
         return next(iter(self._hyperedges("id", edge_id)), None)
 
     def _hyperedges(self, column: str, value: str) -> list[dict[str, Any]]:
-        path = _table(self._sources.hypergraph, "hyperedges")
-        if path is None or path.suffix != ".parquet":
+        path = (self._sources.hypergraph or Path()) / "hyperedges.parquet"
+        if self._sources.hypergraph is None or not path.is_file():
             return []
         return _select(f"SELECT * FROM read_parquet(?) WHERE {column} = ?", [str(path), value])
 
 
-def _table(directory: Path | None, name: str) -> Path | None:
-    """The table as a memory-mapped file if there is one, else as Parquet."""
-    if directory is None:
-        return None
-    suffixes = (".parquet",) if name == "hyperedges" else (".arrow", ".parquet")
-    paths = [directory / f"{name}{suffix}" for suffix in suffixes]
-    return next((path for path in paths if path.is_file()), None)
+def _where(directory: Path | None, name: str, kind: Any, column: str, value: str) -> list[Any]:
+    """The records with a value, of the memory-mapped table if there is one, else of Parquet."""
+    for suffix in (".arrow", ".parquet"):
+        if directory is not None and (path := directory / f"{name}{suffix}").is_file():
+            return _records(path, kind).where(column, [value])
+    return []
 
 
 @lru_cache(maxsize=8)

@@ -201,11 +201,7 @@ def _thresholds(pair: Path | None) -> Pairs:
     """The block ``pairs`` of the settings that a round was paired with."""
     manifest = None if pair is None else _manifest(pair)
     block = {} if manifest is None else manifest["key"]["settings"].get("pairs", {})
-    try:
-        return Pairs.model_validate(block)
-    except ValueError as error:
-        reason = str(error).splitlines()[0]
-        raise StoreError(f"{pair}: its manifest has no settings of pairs: {reason}") from None
+    return Pairs.model_validate(block)
 
 
 def _policies(found: _Found) -> Iterator[Group]:

@@ -13,7 +13,7 @@ import typer
 from pipeline.cli.options import Chosen, with_configuration
 from pipeline.cli.printing import console, print_json
 from pipeline.core.errors import InputError
-from pipeline.core.records import Question, Step, Trajectory
+from pipeline.core.records import Question, Step
 from pipeline.core.text import visible
 
 if TYPE_CHECKING:
@@ -133,7 +133,13 @@ def _as_json(question: Question, answers: Answers, several: bool) -> dict[str, A
         {
             "policy": name,
             "fingerprint": answered.trajectory.policy,
-            **_answer_fields(answered.trajectory),
+            "answer": answered.trajectory.answer,
+            "steps": [_step_fields(step) for step in answered.trajectory.steps],
+            "format_ok": answered.trajectory.format_ok,
+            "format_error": answered.trajectory.format_error,
+            "stop": answered.trajectory.stop,
+            "tokens": dataclasses.asdict(answered.trajectory.tokens),
+            "output": answered.trajectory.output,
             "seconds": round(answered.seconds, 3),
         }
         for name, answered in answers
@@ -141,18 +147,6 @@ def _as_json(question: Question, answers: Answers, several: bool) -> dict[str, A
     if several:
         return {"question": question.question, "policies": objects}
     return {"question": question.question, **objects[0]}
-
-
-def _answer_fields(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "answer": trajectory.answer,
-        "steps": [_step_fields(step) for step in trajectory.steps],
-        "format_ok": trajectory.format_ok,
-        "format_error": trajectory.format_error,
-        "stop": trajectory.stop,
-        "tokens": dataclasses.asdict(trajectory.tokens),
-        "output": trajectory.output,
-    }
 
 
 def _step_fields(step: Step) -> dict[str, Any]:

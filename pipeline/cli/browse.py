@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,16 +156,14 @@ class RunPolicies:
             return [BASE], str(error).removesuffix(", or name another with --policy")
         return list(dict.fromkeys([BASE, *trained])), ""
 
-    @contextmanager
     def opened(
         self, names: Sequence[str], tell: Callable[[str], None]
-    ) -> Iterator[Sequence[PolicyProcess]]:
+    ) -> AbstractContextManager[Sequence[PolicyProcess]]:
         """The processes of the policies, as `tasks.asking.opened` gives them."""
         from tasks.asking import asked_policies, opened
 
         task = self._task()
-        with opened(task, asked_policies(task, names), tell) as processes:
-            yield processes
+        return opened(task, asked_policies(task, names), tell)
 
 
 def _serve(site: Site, host: str, port: int) -> None:

@@ -14,6 +14,7 @@ from pipeline.core.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _WIDTH = 160  # outside a terminal
 
@@ -25,11 +26,13 @@ def console(width: int = _WIDTH) -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
-def table(left: Iterable[str], right: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
+def table(left: Iterable[str | Text], right: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
     """A table with headings; the columns in ``right`` are aligned to the right."""
     from rich.table import Table
 
-    made = Table(*left)
+    made = Table()
+    for heading in left:
+        made.add_column(heading)
     for heading in right:
         made.add_column(heading, justify="right")
     for heading in last:

@@ -7,10 +7,10 @@ TeaRAG eq. 5 to 13, HiPRAG eq. 1, ProGraph-R1 eq. 11 to 15, or Search-R1's outco
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _BATCH = 128  # trajectories per call of the similarity model
 _LEXICAL = "lexical"
+# The reward terms of a trajectory; the flag says that its steps were parsed from its output.
+TermsOf: TypeAlias = Callable[[TrajectoryView, bool], Mapping[str, Any]]
 
 
 def score(
@@ -48,36 +50,22 @@ def score(
         str | None, typer.Option(help="hiprag: file of verdicts, for steps without one")
     ] = None,
 ) -> None:
-    """Add the rewards to the trajectories of FILE."""
-    score_file(source, output, reward=reward, similarity=similarity, verdicts=verdicts)
+    """Add the rewards to the trajectories of FILE, null where retrieval failed.
 
-
-def score_file(
-    source: File,
-    output: File,
-    *,
-    reward: str = DEFAULT_METHOD,
-    similarity: str = _LEXICAL,
-    verdicts: File | None = None,
-) -> int:
-    """Add ``rewards`` with every term, null where retrieval failed; returns the number of records.
-
-    ``similarity`` is "lexical" or a configuration, whose reranker and weights are used. TeaRAG's
-    reward needs the similarity. HiPRAG's reward takes its verdicts from the steps, or from the
-    file ``verdicts`` as the stage ``judge`` writes it. ProGraph-R1's reward and Search-R1's need
-    neither.
+    TeaRAG's reward needs the similarity. HiPRAG's reward takes its verdicts from the steps, or from
+    the file of --verdicts, which the stage judge writes. Other rewards need neither.
     """
     from pipeline.methods import method
 
     needs = method(reward).record_needs
     settings, inputs = _open_inputs(similarity)
     if needs == "verdicts":
-        scored = _score_judged(source, reward, settings, verdicts)
+        scored = _score_each(source, reward, _judged_terms(settings, verdicts))
     elif needs == "turns":
-        scored = _score_turns(source, reward, settings)
+        scored = _score_each(source, reward, _turn_terms(settings))
     else:
         scored = _score_trajectories(source, reward, settings, inputs)
-    return write_jsonl(output, scored)
+    write_jsonl(output, scored)
 
 
 def _open_inputs(name: str) -> tuple[Rewards, Any]:
@@ -125,32 +113,35 @@ def _score_trajectories(
         del batch, trajectories  # before the next batch is read
 
 
-def _rulings_in_steps(view: TrajectoryView) -> list[Ruling | None]:
-    """The verdicts of the record's steps; steps that were parsed have none."""
-    return [getattr(step, "verdict", None) for step in view.steps or ()]
+def _score_each(source: File, reward: str, terms_of: TermsOf) -> Iterator[Record]:
+    """Records with the terms of one trajectory at a time; errors name file and line."""
+    for line, record in read_input(source):
+        view = read_trajectory(record, source, line, reward)
+        terms = None
+        if view.stop != "retrieval_error":
+            try:
+                terms = terms_of(view, record.get("steps") is None)
+            except InputError as error:
+                raise InputError.at(source_name(source), line, str(error)) from None
+        yield record | {"rewards": terms}
 
 
-def _score_judged(
-    source: File, reward: str, settings: Rewards, verdicts: File | None
-) -> Iterator[Record]:
-    """Records with HiPRAG's rewards."""
+def _judged_terms(settings: Rewards, verdicts: File | None) -> TermsOf:
+    """HiPRAG's rewards."""
     from pipeline.methods.hiprag import weights_of
     from pipeline.rewards.hiprag import score as score_trajectories
 
     rulings_of = None if verdicts is None else _rulings(verdicts)
-    for line, record in read_input(source):
-        view = read_trajectory(record, source, line, reward)
-        if view.stop == "retrieval_error":
-            yield record | {"rewards": None}
-            continue
-        rulings = _rulings_in_steps(view)
-        if rulings_of is not None:
+
+    def terms_of(view: TrajectoryView, parsed: bool) -> Mapping[str, Any]:
+        if rulings_of is None:  # steps that were parsed have no verdict
+            rulings = [getattr(step, "verdict", None) for step in view.steps or ()]
+        else:
             rulings = [ruling for _, ruling in sorted(rulings_of.get(view.trajectory_id, []))]
-        try:
-            [terms] = score_trajectories([view], [rulings], weights_of(settings))
-        except InputError as error:
-            raise InputError.at(source_name(source), line, str(error)) from None
-        yield record | {"rewards": terms}
+        [terms] = score_trajectories([view], [rulings], weights_of(settings))
+        return terms
+
+    return terms_of
 
 
 def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
@@ -170,30 +161,24 @@ def _rulings(verdicts: File) -> dict[str, list[tuple[int, Ruling]]]:
     return rulings
 
 
-def _score_turns(source: File, reward: str, settings: Rewards) -> Iterator[Record]:
-    """Records with ProGraph-R1's rewards of each step (eq. 11 to 15)."""
+def _turn_terms(settings: Rewards) -> TermsOf:
+    """ProGraph-R1's rewards of each step (eq. 11 to 15)."""
     from pipeline.rewards.prograph import ProGraphWeights, step_rewards
     from pipeline.rewards.structure import RecordedEntities, structure
 
     weights = ProGraphWeights(settings.prograph.progress, settings.prograph.structure)
-    for line, record in read_input(source):
-        view = read_trajectory(record, source, line, reward)
-        if view.stop == "retrieval_error":
-            yield record | {"rewards": None}
-            continue
-        turns = _turns(view, parsed=record.get("steps") is None)
-        values = view.values
+
+    def terms_of(view: TrajectoryView, parsed: bool) -> Mapping[str, Any]:
+        turns, values = _turns(view, parsed=parsed), view.values
         if values is not None and len(values) != len(turns) + 1:
-            problem = (
+            raise InputError(
                 f"values: {len(values)} for {len(turns)} steps; expected one before each step and "
                 "one at the end"
             )
-            raise InputError.at(source_name(source), line, problem)
         if values and not math.isfinite(max(values) - min(values)):
-            problem = (
+            raise InputError(
                 "values: they differ by more than a number can hold; expected estimates near 0 to 1"
             )
-            raise InputError.at(source_name(source), line, problem)
         entities = {
             id(item): item.entities
             for turn in turns
@@ -201,7 +186,9 @@ def _score_turns(source: File, reward: str, settings: Rewards) -> Iterator[Recor
             if isinstance(item, ItemView) and item.entities is not None
         }
         terms = structure(view, turns, RecordedEntities(view.entities, entities))
-        yield record | {"rewards": step_rewards(view, terms, values, weights)}
+        return step_rewards(view, terms, values, weights)
+
+    return terms_of
 
 
 def _turns(view: TrajectoryView, *, parsed: bool) -> list[Turn]:

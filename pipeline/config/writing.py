@@ -124,9 +124,9 @@ def differing_settings(
 ) -> dict[str, Any]:
     """``reference`` (a file name or `DEFAULTS`) and ``settings`` (``key``, ``value``, ``before``).
 
-    Left out are the run's name, settings that only say how work is executed, and ``per_round``. A
-    setting whose block the reference lacks has no ``before``, and is listed if it differs from its
-    default. Takes the arguments of `load`, and raises its errors.
+    Left out are the run's name, and settings that only say how work is executed. A setting whose
+    block the reference lacks has no ``before``, and is listed if it differs from its default. Takes
+    the arguments of `load`, and raises its errors.
     """
     config = load(path, overrides, data)
     reference, before = _reference(find_configuration(path), data)
@@ -134,8 +134,7 @@ def differing_settings(
     for entry in entries(config, before):
         old = entry.default if before is None else entry.base
         compared = entry.default if old is ABSENT else old
-        listed_elsewhere = entry.key in ("name", "per_round")
-        if compared == entry.value or listed_elsewhere or not decides(entry.key):
+        if compared == entry.value or entry.key == "name" or not decides(entry.key):
             continue
         row = {"key": entry.key, "value": entry.value}
         rows.append(row if old is ABSENT else {**row, "before": old})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,9 @@ from pipeline.core.records import Trajectory
 from pipeline.evaluation import plots
 from pipeline.evaluation.failures import LEGEND, FailureMode
 from pipeline.evaluation.policy_names import policy_title
-from pipeline.report.data import TrajectoryView, read_json, trajectory_view
+from pipeline.report.data import read_json, trajectory_view
 
 EVIDENCE_WIDTH = 200  # characters per piece of golden evidence; MuSiQue's pieces are paragraphs
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failed trajectory; ``failed_hop`` is a phrase such as "hop 1 of 2", or None."""
-
-    failure_mode: FailureMode
-    failed_hop: str | None
-    question: str
-    dataset: str
-    gold: list[str]
-    evidence: list[str]
-    trajectory: TrajectoryView
 
 
 def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str, Any]:
@@ -75,23 +61,26 @@ def values(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[str
     }
 
 
-def failures(evaluate: Path) -> list[Failure]:
-    """Failed trajectories of the last policy, as `pipeline.evaluation.excerpts` selected them."""
+def failures(evaluate: Path) -> list[dict[str, Any]]:
+    """Failed trajectories of the last policy, as `pipeline.evaluation.excerpts` selected them.
+
+    ``failed_hop`` is a phrase such as "hop 1 of 2", or None.
+    """
     diagnoses = read_json(evaluate / "failures.json")
     trajectories = read_records(evaluate / "failures.parquet", Trajectory)
     return [
-        Failure(
-            failure_mode=FailureMode(diagnosis["failure_mode"]),
-            failed_hop=diagnosis["hop"] and f"hop {diagnosis['hop']} of {diagnosis['hops']}",
-            question=trajectory.question,
-            dataset=trajectory.dataset,
-            gold=trajectory.answers,
-            evidence=[
+        {
+            "failure_mode": FailureMode(diagnosis["failure_mode"]),
+            "failed_hop": diagnosis["hop"] and f"hop {diagnosis['hop']} of {diagnosis['hops']}",
+            "question": trajectory.question,
+            "dataset": trajectory.dataset,
+            "gold": trajectory.answers,
+            "evidence": [
                 textwrap.shorten(piece, EVIDENCE_WIDTH, placeholder=" …")
                 for piece in trajectory.evidence
             ],
-            trajectory=trajectory_view(trajectory, "Trajectory"),
-        )
+            "trajectory": trajectory_view(trajectory, "Trajectory"),
+        }
         for diagnosis, trajectory in zip(diagnoses, trajectories, strict=True)
     ]
 

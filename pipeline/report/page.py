@@ -7,16 +7,14 @@ Trajectories are read one after the other, so memory does not grow with their nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import Config
 from pipeline.core.answer_metrics import ALL, HOP_AVERAGES, hop_count, is_average
 from pipeline.core.atomic import json_text, write_json, write_text
-from pipeline.core.input_files import leaves
 from pipeline.core.text import visible
 from pipeline.evaluation import plots
 from pipeline.evaluation.policy_names import of_run, policy_title
@@ -27,6 +25,7 @@ from pipeline.report import data as collect
 from pipeline.report import failures_section, recall_section, rewards_section, usage_section
 from pipeline.report.html_pages import page_environment
 from pipeline.run.context import StageContext
+from pipeline.run.progress import duration
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SIGNIFICANT = 0.05
@@ -137,8 +136,6 @@ def values(context: StageContext, rows: Sequence[Mapping[str, Any]]) -> dict[str
         ),
         "turn_titles": trained.step_titles,
         "progress_costs": progress_costs,
-        "continuations": _continuations(context.config, progress_costs),
-        "round_settings": _round_settings(context.config),
         "differing": context.facts.get("differing"),
         "usages": usage_section.usages(inputs),
         **recall_section.values(inputs, context.config.evaluation.split),
@@ -196,16 +193,6 @@ def _results(rows: Sequence[Mapping[str, Any]], evaluate: Path | None) -> dict[s
             evaluate, policy_title(first), policy_title(last)
         ),
     }
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: "0.4 s", "3 min 20 s", "2 h 05 min"."""
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _by_measure(
@@ -332,22 +319,3 @@ def _training(inputs: Mapping[str, Path], objective: str) -> dict[str, Any]:
         "figures": figures,
         "rounds": {n: plots.series_color(n - 1, last) for n in rounds},
     }
-
-
-def _round_settings(config: Config) -> list[dict[str, Any]]:
-    """Rows with ``round``, ``setting`` (dotted), ``value`` and ``run``, the value of the run."""
-    of_run = dict(leaves(config.model_dump(mode="json")))
-    return [
-        {"round": number, "setting": name, "value": value, "run": of_run.get(name)}
-        for number in sorted(config.per_round)
-        for name, value in leaves(config.of_round(number).model_dump(mode="json"))
-        if not name.startswith("per_round") and value != of_run.get(name)
-    ]
-
-
-def _continuations(config: Config, rounds: Iterable[int]) -> str:
-    """The number of continuations per state, and the number of each round that differs."""
-    counts = {number: config.of_round(number).rewards.prograph.continuations for number in rounds}
-    if len(set(counts.values())) <= 1:
-        return str(next(iter(counts.values()), config.rewards.prograph.continuations))
-    return ", ".join(f"{count} (round {number})" for number, count in counts.items())

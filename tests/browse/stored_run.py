@@ -18,7 +18,6 @@ from pipeline.core.record_io import write_parquet
 from pipeline.core.records import (
     Chunk,
     ContextItem,
-    Message,
     Pair,
     Question,
     Span,
@@ -29,7 +28,7 @@ from pipeline.core.verdicts import Verdict
 from pipeline.pairs.funnel import PairingOutcome
 from pipeline.stages.evaluate import merge_policies, write_measured
 from pipeline.stages.judge import CALLS, VERDICTS, CallRecord
-from tests.stages.fabricated_run import trajectory
+from tests.stages.fabricated_run import preference_pair, trajectory
 
 TINY_READER = Path(__file__).parents[2] / "data" / "tiny_reader"
 HOSTILE = "<script>alert('owned')</script><img src=x onerror=alert(1)>\u202egnp"
@@ -136,19 +135,9 @@ def tokenized(record: Trajectory) -> Trajectory:
 
 
 def _pair(chosen: Trajectory, rejected: Trajectory, number: int) -> Pair:
-    return Pair(
-        question_id=chosen.question_id,
-        prompt=[Message("system", "Answer."), Message("user", chosen.question)],
-        chosen=[Message("assistant", chosen.output)],
-        rejected=[Message("assistant", rejected.output)],
-        chosen_id=chosen.trajectory_id,
-        rejected_id=rejected.trajectory_id,
-        kind="easy" if number == 1 else "hard",
-        chosen_rewards=chosen.rewards or {},
-        rejected_rewards=rejected.rewards or {},
+    return dataclasses.replace(
+        preference_pair("easy" if number == 1 else "hard", chosen, rejected, number),
         policy=chosen.policy,
-        round=number,
-        prompt_ids=[1],
         chosen_ids=chosen.token_ids,
         rejected_ids=rejected.token_ids,
         chosen_spans=chosen.token_spans,

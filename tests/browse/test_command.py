@@ -89,15 +89,6 @@ def test_outputs_of_other_settings_are_listed_as_stale(runs: Path) -> None:
     assert find_sources(NAME, store).stale == ()
 
 
-def test_a_manifest_without_readable_thresholds_is_named(runs: Path) -> None:
-    path = runs / NAME / "store" / "pair" / f"{NAME}-p1" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["key"]["settings"] = {"pairs": {"easy_outcome": "low"}}
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(StoreError, match=f"{NAME}-p1: its manifest has no settings of pairs"):
-        find_sources(NAME, runs / NAME / "store")
-
-
 def test_the_side_table_is_built_once_for_each_state_of_the_files(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,8 +31,12 @@ def test_the_file_has_the_pairs_with_texts_steps_and_rewards(site: Site, tmp_pat
     assert "lower than the chosen 1 by at least 0.3 (pairs.hard_margin)" in page
 
 
-def test_the_file_refers_to_nothing_outside_it(site: Site, tmp_path: Path) -> None:
-    page = exported(site, tmp_path / "pairs.html")
+@pytest.fixture(scope="module")
+def page(site: Site, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return exported(site, tmp_path_factory.mktemp("export") / "pairs.html")
+
+
+def test_the_file_refers_to_nothing_outside_it(page: str) -> None:
     tags = Tags()
     tags.feed(page)
     assert tags.found == ["style"]
@@ -41,8 +45,7 @@ def test_the_file_refers_to_nothing_outside_it(site: Site, tmp_path: Path) -> No
     assert "url(" not in page
 
 
-def test_its_content_policy_admits_only_its_own_style(site: Site, tmp_path: Path) -> None:
-    page = exported(site, tmp_path / "pairs.html")
+def test_its_content_policy_admits_only_its_own_style(page: str) -> None:
     style = page[page.index("<style>") + 7 : page.index("</style>")]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'sha256-{digest}'" in page
@@ -58,10 +61,7 @@ def test_without_an_order_every_round_and_kind_has_its_first_pair_before_any_sec
     assert "Round 2, hard" in page
 
 
-def test_pairs_and_questions_have_the_anchors_that_the_report_links_to(
-    site: Site, tmp_path: Path
-) -> None:
-    page = exported(site, tmp_path / "a.html")
+def test_pairs_and_questions_have_the_anchors_that_the_report_links_to(page: str) -> None:
     ids = re.findall(r'id="((?:pair|question)-[0-9a-f]{16})"', page)
     assert len(ids) == len(set(ids)) == 6 + 3  # six pairs about three questions
     assert pair_anchor(2, "hard", "q1/0@2", "q1/1@2") in ids

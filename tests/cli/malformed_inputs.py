@@ -1,7 +1,6 @@
 """Generated malformed inputs for every command that takes a file.
 
-``cases(seed, count)`` yields cases: valid records of one command with one fault, or a fault of the file,
-of an option or of the output. ``check(case, directory)`` runs the command line in this process and
+``cases(seed, count)`` yields cases: valid records of one command with one fault, or a fault of the file. ``check(case, directory)`` runs the command line in this process and
 returns what is wrong with the outcome, or None.
 """
 
@@ -38,10 +37,6 @@ _REFUSED_TEXT = [
     "tru", "'x'", '"\t"', "01",
 ]  # fmt: skip
 _MARK = "MARK-4711"
-_VALID = {  # values of options that are not faults
-    "{dir}/in.jsonl": ("--truth", "--verdicts", "--questions"),
-    "{dir}": ("--tokenizer",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +46,13 @@ class Case:
     name: str
     arguments: tuple[str, ...]
     files: dict[str, bytes]
-    stdin: bytes = b""
     expected: Expected = "either"
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
     """``count`` cases, equal for equal seeds."""
     chance = random.Random(seed)
-    makers = [_fields, _fields, _fields, _texts, _spans, _bytes, _options]
+    makers = [_fields, _fields, _fields, _texts, _spans, _bytes]
     made = 0
     while made < count:
         command = chance.choice(COMMANDS)
@@ -74,7 +68,7 @@ def check(case: Case, directory: Path) -> str | None:
         (directory / name).write_bytes(content)
     before = {path.name for path in directory.iterdir()}
     arguments = [argument.replace("{dir}", str(directory)) for argument in case.arguments]
-    status, printed, complaint = steep(arguments, case.stdin)
+    status, printed, complaint = steep(arguments)
     if "Traceback" in complaint:
         return complaint[-600:]
     if status == 2:
@@ -262,45 +256,7 @@ def _bytes(command: Command, chance: random.Random) -> Case:
         ("two on a line", raw.strip() + b" {}\n", "refused"),
     ]  # fmt: skip
     name, content, expected = chance.choice(faults)
-    if chance.random() < 0.3 and command.stdin:
-        case = _file(command, content, f"stdin, {name}", expected)
-        arguments = tuple(
-            "-" if argument == "{dir}/in.jsonl" else argument for argument in case.arguments
-        )
-        return dataclasses.replace(case, arguments=arguments, stdin=content)
     return _file(command, content, name, expected)
-
-
-def _options(command: Command, chance: random.Random) -> Case | None:
-    """An option or the input names something that is not there."""
-    case = _call(command, list(command.records), "", "refused")
-    arguments = list(case.arguments)
-    fault = chance.choice(("absent", "directory", "below a file", "unknown", "no such option"))
-    place = next(n for n, argument in enumerate(arguments) if argument.startswith("{dir}/in."))
-    if fault == "unknown":
-        if not command.options:
-            return None
-        option = chance.choice(command.options)
-        value = chance.choice(
-            ("absent", "", "{dir}", "{dir}/in.jsonl", "../x", "\u202e", "x" * 300)
-        )
-        arguments = [*_without(arguments, option), option, value]
-        if option in _VALID.get(value, ()):
-            case = dataclasses.replace(case, expected="either")
-        fault = f"{option} {value}"
-    elif fault == "no such option":
-        arguments.append("--absent")
-    else:
-        names = {"absent": "{dir}/absent", "directory": "{dir}", "below a file": "{dir}/in.jsonl/x"}
-        arguments[place] = names[fault]
-    return dataclasses.replace(case, name=f"{case.name}{fault}", arguments=tuple(arguments))
-
-
-def _without(arguments: list[str], option: str) -> list[str]:
-    if option not in arguments:
-        return arguments
-    place = arguments.index(option)
-    return arguments[:place] + arguments[place + 2 :]
 
 
 def make_device(path: Path, minor: int) -> None:

@@ -1,8 +1,6 @@
 """`steep calibrate` on two files of verdicts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,36 +9,24 @@ from pipeline.cli.calibrate import compare
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_jsonl, write_parquet
 from pipeline.core.verdicts import Verdict
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.malformed_inputs import steep
 
 
 def verdicts(*rulings: str, trajectory: str = "p") -> list[Verdict]:
     return [Verdict(trajectory, n, "over", ruling, "m", "k") for n, ruling in enumerate(rulings)]
 
 
-def steep(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "calibrate", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        timeout=300,
-    )
-
-
 def test_a_judge_is_compared_with_reference_verdicts(tmp_path: Path):
     write_parquet(tmp_path / "judge.parquet", verdicts("yes", "no", "unknown", "yes"), Verdict)
     write_jsonl(tmp_path / "audit.jsonl", verdicts("yes", "no", "no", "no"))
-    done = steep(tmp_path / "judge.parquet", "--truth", tmp_path / "audit.jsonl", "--json")
-    assert done.returncode == 0, done.stderr
-    over, under = json.loads(done.stdout)
+    call = ["calibrate", f"{tmp_path}/judge.parquet", "--truth", f"{tmp_path}/audit.jsonl"]
+    status, printed, complaint = steep([*call, "--json"])
+    assert status == 0, complaint
+    over, under = json.loads(printed)
     assert (over["n"], over["unknown"], over["recall"], over["precision"]) == (3, 1, 1.0, 0.5)
     assert over["accuracy"] == pytest.approx(2 / 3)
     assert (under["n"], under["accuracy"]) == (0, None)
-    table = steep(tmp_path / "judge.parquet", "--truth", tmp_path / "audit.jsonl")
-    assert "66.7" in table.stdout
+    assert "66.7" in steep(call)[1]
 
 
 def test_files_without_a_common_step_and_a_missing_file_are_refused(tmp_path: Path):
@@ -48,13 +34,5 @@ def test_files_without_a_common_step_and_a_missing_file_are_refused(tmp_path: Pa
     write_jsonl(tmp_path / "audit.jsonl", verdicts("yes", trajectory="q"))
     with pytest.raises(InputError, match="no step in common"):
         compare(tmp_path / "judge.jsonl", tmp_path / "audit.jsonl")
-    done = steep(tmp_path / "judge.jsonl")
-    assert (done.returncode, "name both files" in done.stderr) == (2, True)
-
-
-def test_a_verdict_other_than_yes_no_or_unknown_is_refused(tmp_path: Path):
-    (tmp_path / "judge.jsonl").write_text(
-        '{"id": "p", "step": 0, "kind": "over", "verdict": "true", "model": "m", "key": "k"}\n'
-    )
-    with pytest.raises(InputError, match=r"judge\.jsonl:1: verdict: "):
-        compare(tmp_path / "judge.jsonl", tmp_path / "judge.jsonl")
+    status, _, complaint = steep(["calibrate", f"{tmp_path}/judge.jsonl"])
+    assert (status, "name both files" in complaint) == (2, True)

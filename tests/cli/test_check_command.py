@@ -71,27 +71,19 @@ def test_the_plan_is_printed_as_a_table_and_as_json(data, folder):
     assert train["device_bytes"] == pytest.approx(sum(train["parts"].values()), abs=10)
 
 
-def test_repeated_questions_and_answers_that_cannot_score_are_noted_and_no_fault(folder):
+def test_answers_that_cannot_score_are_noted_and_no_fault(folder):
     data = write_published_files(folder / "data_files", decomposed=100)
-    rows = [
-        {"question": "Who is A?", "golden_answers": ["The"]},
-        {"question": "Who is B?", "golden_answers": ["x"]},
-        {"question": "who is b", "golden_answers": ["x", "..."]},
-    ]
-    write_lines(data / "popqa/test.jsonl", rows)
+    write_lines(data / "popqa/test.jsonl", [{"question": "Who is A?", "golden_answers": ["The"]}])
     options = ("--config", "single-gpu-24gb", "--data", data, "--machine", "1x24")
     options += ("--set", "data.test=[{dataset: popqa, path: popqa/test.jsonl}]")
     options += ("--set", "sft_data.sizes={2: 1}")
     status, printed, complaint = check(*options)
     assert (status, complaint) == (0, "")
     notes = [line for line in printed.splitlines() if line.startswith("data.")]
-    place = f'{data}/popqa/test.jsonl:1: ["The"]'
-    assert notes[0] == "data.test: 1 answers of articles and punctuation alone, beside others"
-    assert notes[1] == (
+    assert notes == [
         "data.test: 1 questions whose answers are articles and punctuation alone; every prediction "
-        f"scores 0; the first: {place}"
-    )
-    assert "data.test: 1 questions with the text of an earlier question of the set" in notes[2]
+        f'scores 0; the first: {data}/popqa/test.jsonl:1: ["The"]'
+    ]
     made = json.loads(check(*options, "--json")[1])
     assert (made["faults"], made["notes"]) == ([], notes)
 

@@ -109,18 +109,6 @@ def test_an_html_page_has_all_runs_their_tests_and_the_settings_that_differ(
     assert text.count("<svg") == 4
 
 
-def test_names_of_runs_are_escaped_on_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    hostile = "<script>alert(1)<"  # no slash, because it is a directory
-    shutil.move(finish("plain", 5), tmp_path / "runs" / hostile)
-    assert steep(["compare", f"runs/{hostile}", "-o", "runs.html"])[0] == 0
-    page = Page((tmp_path / "runs.html").read_text())
-    assert "script" not in page.tags
-    assert hostile in page.text
-
-
 def test_json_and_the_python_interface_give_everything(runs: list[str]) -> None:
     status, printed, _ = steep(["compare", *runs, "--json"])
     assert status == 0
@@ -160,16 +148,7 @@ def test_damaged_pairs_are_refused_with_the_command_that_makes_them_again(
     assert "`steep run pair --round 1 --force` and its configuration" in complaint
 
 
-def test_other_questions_and_unfinished_runs_are_refused(runs: list[str], tmp_path: Path) -> None:
-    for rows in tmp_path.glob("runs/few/store/evaluate-policy/*/rows.json"):
-        rows.write_text(rows.read_text().replace('"q0"', '"q9"'))
-    for manifest in tmp_path.glob("runs/few/store/evaluate-policy/*/manifest.json"):
-        value = json.loads(manifest.read_text())
-        value["files"] = {}  # a fabricated change is no damage
-        manifest.write_text(json.dumps(value))
-    status, _, complaint = steep(["compare", "all", "few"])
-    assert status == 2
-    assert "run few was evaluated on other questions than all" in complaint
+def test_an_unfinished_run_is_refused(runs: list[str], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "runs/few/store/evaluate")
     status, _, complaint = steep(["compare", "all", "few"])
     assert status == 2

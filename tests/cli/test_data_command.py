@@ -7,39 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.app import main
 from pipeline.corpus.official import OFFICIAL
+from tests.cli.malformed_inputs import steep
 
 
-def steep(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["steep", "data", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return int(end.value.code or 0)
-
-
-def test_an_unknown_data_set_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert steep(monkeypatch, "--data", str(tmp_path), "--dataset", "nqq") == 2
-    assert "--dataset nqq: expected one of musique, hotpotqa" in capsys.readouterr().err
+def test_an_unknown_data_set_is_refused(tmp_path: Path) -> None:
+    status, _, error = steep(["data", "--data", str(tmp_path), "--dataset", "nqq"])
+    assert (status, "--dataset nqq: expected one of musique, hotpotqa" in error) == (2, True)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_a_network_the_sentence_names_page_and_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "")
-    assert steep(monkeypatch, "--data", str(tmp_path), "--dataset", "bamboogle") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    status, _, error = steep(["data", "--data", str(tmp_path), "--dataset", "bamboogle"])
+    assert (status, error.count("\n")) == (2, 1)
     assert "by hand from https://huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets" in error
     assert f"to {tmp_path / 'bamboogle/test.jsonl'}" in error
 
 
 def test_files_that_are_there_need_no_network(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     for file in OFFICIAL:
@@ -47,14 +37,12 @@ def test_files_that_are_there_need_no_network(
             path = tmp_path / file.path
             path.parent.mkdir(exist_ok=True)
             path.write_text('{"question": "q"}\n')
-    assert steep(monkeypatch, "--data", str(tmp_path), "--dataset", "nq", "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["state"], row["records"]) for row in rows] == [("recorded", 1)] * 3
+    status, printed, _ = steep(["data", "--data", str(tmp_path), "--dataset", "nq", "--json"])
+    assert status == 0
+    assert [(row["state"], row["records"]) for row in json.loads(printed)] == [("recorded", 1)] * 3
 
 
-def test_a_directory_that_is_a_file_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert steep(monkeypatch, "--data", str(tmp_path / "file")) == 2
-    assert "cannot hold the data sets" in capsys.readouterr().err
+    status, _, error = steep(["data", "--data", str(tmp_path / "file")])
+    assert (status, "cannot hold the data sets" in error) == (2, True)

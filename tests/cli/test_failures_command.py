@@ -76,17 +76,9 @@ def test_malformed_records_are_refused_by_line_before_anything_is_written(tmp_pa
     source, target = tmp_path / "trajectories.jsonl", tmp_path / "out.jsonl"
     whole = as_json(film_trajectory("Vell"))
     write_parquet(tmp_path / "test.parquet", [], Question)
-    for wrong, message in (
-        (whole | {"question": ""}, r"trajectories\.jsonl:2: question: missing"),
-        (
-            {**whole, "steps": None, "output": None},
-            r"trajectories\.jsonl:2: needs output, or steps",
-        ),
-        ({**whole, "answers": "Vell"}, r"trajectories\.jsonl:2: answers"),
-    ):
-        source.write_text(json.dumps(whole) + "\n" + json.dumps(wrong) + "\n")
-        with pytest.raises(InputError, match=message):
-            add_failure_modes(source, target)
+    source.write_text(json.dumps(whole) + "\n" + json.dumps(whole | {"question": ""}) + "\n")
+    with pytest.raises(InputError, match=r"trajectories\.jsonl:2: question: missing"):
+        add_failure_modes(source, target)
     with pytest.raises(
         InputError, match=r"trajectories\.jsonl:1: question_id: no question 'q' in .*test"
     ):

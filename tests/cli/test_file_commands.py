@@ -13,7 +13,7 @@ import pytest
 from pipeline.cli.outputs import add_masks, import_outputs, metrics, parse
 from pipeline.cli.pair import pair_file
 from pipeline.cli.retrieval import hyper, kag
-from pipeline.cli.score import score_file
+from pipeline.cli.score import score
 from pipeline.core.errors import InputError
 
 OUTPUT = (
@@ -131,7 +131,7 @@ def test_score_gives_prograph_rewards_for_each_step(tmp_path: Path) -> None:
     }
     with_values, without_values, unparsed = call(
         tmp_path,
-        score_file,
+        score,
         row | {"values": [0.25, 0.75, 1.0]},
         row,
         {
@@ -151,7 +151,7 @@ def test_score_gives_prograph_rewards_for_each_step(tmp_path: Path) -> None:
     assert [step["progress"] for step in without_values["rewards"]["steps"]] == [None, None]
     assert unparsed["rewards"]["steps"] == without_values["rewards"]["steps"]
     with pytest.raises(InputError, match=r"in\.jsonl:1: values: 1 for 2 steps"):
-        call(tmp_path, score_file, row | {"values": [0.5]}, reward="prograph")
+        call(tmp_path, score, row | {"values": [0.5]}, reward="prograph")
 
 
 def test_score_parses_missing_fields_and_keeps_present_ones(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_score_parses_missing_fields_and_keeps_present_ones(tmp_path: Path) -> N
         "format_ok": True,
     }
     broken = MINIMAL | {"stop": "retrieval_error"}
-    rows = call(tmp_path, score_file, MINIMAL, parsed, broken)
+    rows = call(tmp_path, score, MINIMAL, parsed, broken)
     rewards = rows[0]["rewards"]
     assert (rewards["format"], rewards["outcome"], rewards["consistency"]) == (1, 1, 1)
     assert rewards["memory"] == {"subquery": [1 / 3], "context": [1], "summary": [2 / 3]}
@@ -176,7 +176,7 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     ids = [{"question_id": "q", "trajectory_id": name} for name in "abc"]
     scored = call(
         tmp_path,
-        score_file,
+        score,
         MINIMAL | ids[0],
         MINIMAL | ids[1] | {"output": "Well, " + OUTPUT},
         MINIMAL | ids[2] | {"stop": "retrieval_error"},
@@ -197,64 +197,25 @@ def test_score_then_pair_then_funnel(tmp_path: Path) -> None:
     ]
 
 
-GOOD_PAIR = {
-    "trajectory_id": "t",
-    "question_id": "q",
-    "hop": "single",
-    "rewards": {"format": 1, "outcome": 1, "process": 0},
-}
-
-
 @pytest.mark.parametrize(
-    ("command", "options", "good", "bad", "complaint"),
+    ("command", "good", "bad", "complaint"),
     [
-        (metrics, {}, {"answers": []}, "{oops", "in.jsonl:2: not valid JSON"),
-        (metrics, {}, {"answers": []}, "[1]", "in.jsonl:2: expected a JSON object"),
-        (metrics, {}, {"answers": []}, {"answer": "x"}, "in.jsonl:2: answers: "),
-        (metrics, {}, {"answers": []}, {"answers": "x"}, "in.jsonl:2: answers: "),
-        (parse, {"grammar": "tearag"}, {"output": ""}, {}, "in.jsonl:2: output: "),
-        (
-            parse,
-            {"grammar": "tearag"},
-            {"output": ""},
-            {"output": "abc", "spans": [[0, 2, "model"]]},
-            "in.jsonl:2: spans: spans end at 2, expected 3",
-        ),
-        (score_file, {}, MINIMAL, MINIMAL | {"hop": "triple"}, "in.jsonl:2: hop: "),
-        (
-            score_file,
-            {},
-            MINIMAL,
-            {"hop": "single", "answers": ["x"]},
-            "in.jsonl:2: needs output, or steps with format_ok",
-        ),
-        (
-            score_file,
-            {},
-            MINIMAL,
-            {key: value for key, value in MINIMAL.items() if key != "evidence"},
-            "in.jsonl:2: evidence: missing",
-        ),
-        (pair_file, {}, GOOD_PAIR, GOOD_PAIR, "in.jsonl:2: trajectory_id: 't' occurs twice"),
-        (
-            pair_file,
-            {},
-            GOOD_PAIR,
-            GOOD_PAIR | {"trajectory_id": "u", "rewards": None},
-            "in.jsonl:2: rewards: missing; run steep score first",
-        ),
+        (metrics, {"answers": []}, "{oops", "in.jsonl:2: not valid JSON"),
+        (metrics, {"answers": []}, {"answers": "x"}, "in.jsonl:2: answers: "),
+        (parse, {"output": ""}, {"output": "abc", "spans": [[0, 2, "model"]]}, "spans end at 2"),
+        (score, MINIMAL, {"answers": ["x"], "hop": "single"}, "2: needs output, or steps with"),
+        (score, MINIMAL, MINIMAL | {"evidence": None}, "in.jsonl:2: evidence: missing"),
     ],
 )
 def test_a_malformed_record_stops_before_anything_is_written(
     tmp_path: Path,
     command: Callable[..., Any],
-    options: dict[str, Any],
     good: dict[str, Any],
     bad: Any,
     complaint: str,
 ) -> None:
     with pytest.raises(InputError) as caught:
-        call(tmp_path, command, good, bad, **options)
+        call(tmp_path, command, good, bad)
     assert complaint in str(caught.value)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -263,7 +224,7 @@ def test_an_unknown_name_is_refused_with_the_known_names(tmp_path: Path) -> None
     with pytest.raises(InputError, match="'xml' is not known; this version has tearag"):
         call(tmp_path, parse, MINIMAL, grammar="xml")
     with pytest.raises(InputError, match="'mine' is not known; this version has tearag"):
-        call(tmp_path, score_file, MINIMAL, reward="mine")
+        call(tmp_path, score, MINIMAL, reward="mine")
     with pytest.raises(InputError, match="no such file"):
         metrics(tmp_path / "none.jsonl", "-")
 
@@ -327,7 +288,8 @@ def test_imported_outputs_can_be_scored_and_paired(tmp_path: Path, real_data: Pa
     files = sorted((real_data / "trajectories").glob("searchr1_*.jsonl"))
     imported, scored, pairs = (tmp_path / f"{name}.jsonl" for name in ("in", "scored", "pairs"))
     import_outputs([str(file) for file in files], str(imported))
-    assert score_file(imported, scored) == 218
+    score(str(imported), str(scored))
+    assert len(scored.read_text().splitlines()) == 218
     count = pair_file(scored, pairs)
     kinds = {json.loads(line)["kind"] for line in pairs.read_text().splitlines()}
     assert count >= 5
@@ -351,7 +313,7 @@ JUDGED = {
 def test_hiprag_rewards_take_verdicts_from_the_steps_and_pair_by_margin(tmp_path: Path) -> None:
     better = [step | {"verdict": "no"} for step in JUDGED["steps"]]
     wrong = JUDGED | {"trajectory_id": "c", "answer": "Oslo", "steps": [{"search": "q"}]}
-    score, options = score_file, {"reward": "hiprag"}
+    options = {"reward": "hiprag"}
     scored = call(
         tmp_path, score, JUDGED, JUDGED | {"trajectory_id": "b", "steps": better}, wrong, **options
     )
@@ -377,7 +339,7 @@ def test_hiprag_rewards_parse_outputs_and_take_verdicts_from_a_file(tmp_path: Pa
         "<answer>Rome</answer>"
     )
     record = {"trajectory_id": "a", "answers": ["Rome"], "output": output}
-    score, options = score_file, {"reward": "hiprag"}
+    options = {"reward": "hiprag"}
     with pytest.raises(InputError, match=r"in.jsonl:1: steps.0.verdict: missing"):
         call(tmp_path, score, record, **options)
     verdicts = tmp_path / "verdicts.jsonl"

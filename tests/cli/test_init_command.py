@@ -67,12 +67,7 @@ def test_the_list_gives_every_configuration_with_its_first_comment() -> None:
     assert list(lines) == [*configuration_names(), *variants()]
 
 
-def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no shipped configuration 'absent'; steep init --list"):
-        steep("init", "absent")
-
-
-@pytest.mark.parametrize("name", ["../embedded", "/embedded", "", "a" * 5000, "a\0b"])
-def test_odd_names_are_no_shipped_configuration(name: str) -> None:
-    with pytest.raises(ConfigError, match="no shipped configuration"):
+@pytest.mark.parametrize("name", ["absent", "../embedded", "", "a" * 5000, "a\0b"])
+def test_an_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="; steep init --list shows them"):
         steep("init", name)

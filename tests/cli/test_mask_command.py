@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.malformed_inputs import steep
-from tests.cli.valid_records import tokenizer_files
-
-IDS = {
-    "output": "askseensum",
-    "token_ids": [0, 1, 2, 3],
-    "spans": [[0, 3, "model"], [3, 7, "observation"], [7, 10, "model"]],
-    "token_spans": [[0, 1, "model"], [1, 2, "observation"], [2, 4, "model"]],
-}
+from tests.cli.valid_records import IDS, tokenizer_files
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_a_configuration_decides_which_terms_a_file_is_paired_by(
     [
         ({"trajectory_id": "q0/0"}, "in.jsonl:81: trajectory_id: 'q0/0' occurs twice"),
         ({"rewards": 5}, "in.jsonl:81: rewards: "),
-        ({"rewards": []}, "in.jsonl:81: rewards: "),
+        ({"rewards": None}, "in.jsonl:81: rewards: missing; run steep score first"),
         ({"rewards": {"format": "1", "outcome": 1.0, "process": 1.0}}, "rewards.format is "),
         ({"rewards": {"format": float("nan"), "outcome": 1.0, "process": 1.0}}, "NaN is not"),
         ({"rewards": {"format": 1e308, "outcome": 1e308, "process": 1.0}}, "their sum is larger"),

@@ -7,7 +7,6 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.recall.run import InputFiles, print_table, run_recall
-from tests.cli.test_cli import refused, steep
 from tests.corpus.test_gold_passages import MUSIQUE
 from tests.retrieval.small_encoders import write_bi_encoder
 
@@ -104,9 +103,3 @@ def test_missing_inputs_are_named_in_the_error(tmp_path, files):
         run_recall(CONFIGS / "recall" / "musique.yaml", InputFiles())
     with pytest.raises(InputError, match="--dataset squad: expected one of musique, "):
         run_recall(REAL, InputFiles(files.corpus, files.questions, dataset="squad"))
-
-
-def test_a_missing_file_gives_a_one_line_error(tmp_path, files):
-    absent = tmp_path / "absent.json"
-    refused(steep("recall", "--corpus", absent, "--questions", files.questions), "no such file")
-    refused(steep("recall", "--data", absent, "--config", REAL), "no such directory")

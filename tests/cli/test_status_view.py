@@ -13,6 +13,7 @@ from rich.console import Console
 
 from pipeline.cli.run import view
 from tasks.status import StageState
+from tests.cli.malformed_inputs import steep
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,14 +36,6 @@ def test_the_watched_table_shows_what_is_not_done_and_each_failure_once():
     assert "score-1, pair-1 failed: the disk is full (log: s.log)" in text
 
 
-def steep(tmp_path, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "status", *arguments],
-        capture_output=True, text=True, cwd=tmp_path, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -51,11 +44,11 @@ def steep(tmp_path, *arguments):
         (("--watch",), "--watch needs a terminal; "),
     ],
 )
-def test_watch_is_refused_where_it_cannot_be_shown(tmp_path, arguments, sentence):
-    done = steep(tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {sentence}")
-    assert done.stderr.count("\n") == 1
+def test_watch_is_refused_where_it_cannot_be_shown(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    status, printed, complaint = steep(["status", *arguments])
+    assert (status, printed, complaint.count("\n")) == (2, "", 1)
+    assert complaint.startswith(f"error: {sentence}")
 
 
 def test_watch_refreshes_until_ctrl_c(tmp_path):

@@ -23,11 +23,9 @@ class Command:
     records: tuple[Json, ...]
     required: tuple[str, ...] = ()
     span_fields: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
     unique: bool = False
     output: bool = True
-    stdin: bool = True
 
 
 _STEPS = [
@@ -136,7 +134,7 @@ def tokenizer_files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(directory).iterdir()}
 
 
-_IDS = {
+IDS = {
     "output": "askseensum", "token_ids": [0, 1, 2, 3],
     "spans": [[0, 3, "model"], [3, 7, "observation"], [7, 10, "model"]],
     "token_spans": [[0, 1, "model"], [1, 2, "observation"], [2, 4, "model"]],
@@ -162,9 +160,8 @@ COMMANDS = (
     Command(
         ("parse", "{in}", "--grammar", "tearag", *OUT),
         (_TRAJECTORY, {"output": "no"}),
-                required=("output",),
+        required=("output",),
         span_fields=("spans",),
-        options=("--grammar",),
     ),
     Command(("parse", "{in}", "--grammar", "hiprag"), ({"output": _HIPRAG},), ("output",)),
     Command(("parse", "{in}", "--grammar", "prograph"), ({"output": _PROGRAPH},), ("output",)),
@@ -175,27 +172,23 @@ COMMANDS = (
     ),
     Command(
         ("mask", "{in}", "--tokenizer", "{dir}", *OUT),
-        (_IDS, {"output": "ask"}),
+        (IDS, {"output": "ask"}),
         span_fields=("spans", "token_spans"),
-        options=("--tokenizer",),
         files=tokenizer_files(),
     ),
     Command(
         ("import", "{in}", "--grammar", "search-r1", *OUT),
         (_IMPORT, _IMPORT | {"question": "what?"}),
-        options=("--grammar", "--hop"),
     ),
     Command(
         ("score", "{in}", *OUT),
         (_TRAJECTORY, _PARSED, _PARSED | {"stop": "retrieval_error"}),
         ("hop", "answers", "evidence"),
-        options=("--reward", "--similarity"),
     ),
     Command(
         ("score", "{in}", "--reward", "hiprag"),
         (_JUDGED, _JUDGED),
         ("answers",),
-        options=("--verdicts", "--similarity"),
     ),
     Command(
         ("score", "{dir}/judged.jsonl", "--reward", "hiprag", "--verdicts", "{in}"),
@@ -203,13 +196,11 @@ COMMANDS = (
         tuple(_VERDICT),
         files={"judged.jsonl": _lines(_JUDGED)},
         unique=True,
-        stdin=False,
     ),
     Command(
         ("score", "{in}", "--reward", "prograph", *OUT),
         (_GRAPH, {"answers": ["Ann"], "output": _PROGRAPH, "entities": ["Up"], "question": "?"}),
         ("answers",),
-        options=("--similarity",),
     ),
     Command(
         ("score", "{in}", "--reward", "search-r1", *OUT),
@@ -221,14 +212,12 @@ COMMANDS = (
         (_scored("a", "q", 1.0), _scored("b", "p", 0.1), _scored("c", "q", 0.0), _scored("d", "p", 1.0),
          _scored("e", "q", 0.5, stop="retrieval_error", rewards=None)),
         ("trajectory_id", "question_id", "hop"),
-        options=("--config",),
         unique=True,
     ),
     Command(
         ("pair", "{in}"),
         (_judged("a", 1.4), _judged("b", 1.2), _judged("c", 0.2, 0)),
         ("trajectory_id", "question_id", "hop", "rewards"),
-        options=("--config",),
         unique=True,
     ),
     Command(
@@ -245,20 +234,17 @@ COMMANDS = (
         ("failures", "{in}", *OUT),
         (_TRAJECTORY, _PARSED | {"answer": "Ada"}),
         ("question", "hop", "answers"),
-        options=("--questions",),
     ),
     Command(
         ("failures", "{dir}/t.jsonl", "--questions", "{in}"),
         (_QUESTION,),
         ("question_id", "dataset", "question", "answers", "hop"),
         files={"t.jsonl": _lines(_PARSED | {"answer": "Ada"})},
-        stdin=False,
     ),
     Command(
         ("calibrate", "{in}", "--truth", "{dir}/truth.jsonl"),
         _VERDICTS,
         tuple(_VERDICT),
-        options=("--truth",),
         files={"truth.jsonl": _lines(*_VERDICTS)},
         unique=True,
         output=False,
@@ -268,18 +254,14 @@ COMMANDS = (
         (_TRAJECTORY | {"steps": []},),
         ("trajectory_id", "question_id", "output"),
         span_fields=("spans",),
-        options=("--limit",),
         output=False,
-        stdin=False,
     ),
     Command(
         ("view", "{in}", "--tokenizer", "{dir}"),
         (_PAIR,),
         tuple(_PAIR),
         span_fields=("chosen_spans", "rejected_spans"),
-        options=("--tokenizer",),
         files=tokenizer_files(),
         output=False,
-        stdin=False,
     ),
 )  # fmt: skip

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
 from pipeline.core.errors import StoreError
 from pipeline.core.text import visible
 from pipeline.report.page import run
@@ -158,19 +157,6 @@ def test_a_broken_upstream_file_is_named_in_the_error(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(StoreError, match=r"pair-1/funnel\.json:1: not valid JSON.*--force"):
         run(context)
-
-
-def test_settings_of_single_rounds_are_listed(tmp_path: Path, page: str) -> None:
-    assert "Settings of single rounds" not in page
-    context = write_run(tmp_path, rounds=2)
-    values = context.config.model_dump() | {
-        "per_round": {2: {"pairs": {"easy_outcome": 0.4, "hard_margin": 0.3}}}
-    }
-    run(replace(context, config=Config.model_validate(values)))
-    parsed = Page((context.output / "report.html").read_text())
-    assert "Round 2 pairs.easy_outcome 0.4 0.3" in parsed.text
-    assert "Round 2 pairs.hard_margin" not in parsed.text  # the value of the run
-    assert not parsed.misnested
 
 
 def test_further_policies_and_both_kinds_of_questions_have_rows(tmp_path: Path) -> None:

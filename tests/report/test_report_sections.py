@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from pipeline.report import recall_section as recall
 from pipeline.report import rewards_section as rewards
 from pipeline.report.page import run
 from pipeline.report.usage_section import usages
-from pipeline.run.store import StageKey
 from pipeline.stages.files.trajectory_columns import FILE
 from tests.report.test_report_page import Page
 from tests.stages.fabricated_run import preference_pair, trajectory, write_run
@@ -231,45 +230,28 @@ def test_a_judge_whose_verdicts_are_all_the_same_is_named_on_the_page(
     assert "verdicts on under-search" not in text
 
 
-def test_calls_tokens_cost_and_cached_share_are_listed_by_stage_and_model(tmp_path: Path) -> None:
-    graph, judge, shard = (
-        tmp_path / "graph" / "g",
-        tmp_path / "judge" / "j",
-        tmp_path / "judge-shard",
-    )
+def test_calls_tokens_and_cost_are_listed_by_stage_and_model(tmp_path: Path) -> None:
     total = {"answers": 8, "prompt_tokens": 900, "completion_tokens": 70, "cost": 0.25}
-    for folder, chats, manifest in (
-        (graph, total, {"work": {"chat.calls": 8, "chat.cached_calls": 2}}),
-        (
-            judge,
-            {"over": total, "policy": {**total, "answers": 0}, "under": {**total, "cost": 0}},
-            {"made_from": {"shard-0": "a", "shard-1": "b"}, "work": {}},
-        ),
-        (shard / "a", None, {"work": {"over.calls": 4, "over.cached_calls": 4}}),
-        (shard / "b", None, {"work": {"over.calls": 4, "over.cached_calls": 0}}),
-    ):
-        folder.mkdir(parents=True)
-        whole = {
-            "fingerprint": "", "key": asdict(StageKey("judge", 1, {})), "counts": {"rows": 8},
-            **manifest,
-        }  # fmt: skip
-        (folder / "manifest.json").write_text(json.dumps(whole))
-        if chats is not None:
-            (folder / "chat.json").write_text(json.dumps(chats))
-    found = usages({"graph": graph, "judge-2": judge})
-    assert [(row.stage, row.model, row.calls, row.cached, row.cost) for row in found] == [
-        ("graph", "model", 8, 0.25, 0.25),
-        ("Judging of round 2", "judge of over-search", 8, 0.5, 0.25),
-        ("Judging of round 2", "judge of under-search", 8, None, None),
+    judged = {"over": total, "policy": {**total, "answers": 0}, "under": {**total, "cost": 0}}
+    for name, chats in (("graph", total), ("judge", judged)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chat.json").write_text(json.dumps(chats))
+    found = usages({"graph": tmp_path / "graph", "judge-2": tmp_path / "judge"})
+    assert [(row.stage, row.model, row.calls, row.cost) for row in found] == [
+        ("graph", "model", 8, 0.25),
+        ("Judging of round 2", "judge of over-search", 8, 0.25),
+        ("Judging of round 2", "judge of under-search", 8, None),
     ]
 
 
 def test_settings_are_compared_with_the_base_file_the_shipped_file_or_the_defaults(
     tmp_path: Path,
 ) -> None:
-    based = differing_settings("configs/embedded-hiprag.yaml", ("seed=3", "workers=1"))
+    of_round = "per_round={2: {pairs: {margin: 9}}}"
+    based = differing_settings("configs/embedded-hiprag.yaml", ("seed=3", "workers=1", of_round))
     assert based["reference"] == "embedded.yaml"
     assert {"key": "seed", "value": 3, "before": 0} in based["settings"]
+    assert "per_round" in {row["key"] for row in based["settings"]}
     assert not {"workers", "name"} & {row["key"] for row in based["settings"]}
     assert differing_settings("embedded") == {"reference": "embedded.yaml", "settings": []}
     own = tmp_path / "own.yaml"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.cli.pair import pair_file
-from pipeline.cli.score import score_file
+from pipeline.cli.score import score as score_file
 from pipeline.core.records import Trajectory
 from pipeline.rewards.search_r1 import SearchR1Weights, score
 from tests.cli.test_file_commands import call
