@@ -376,7 +376,7 @@ def build_stages(config: Config, folder: Path, corpus: Path, *, with_graph: bool
         hypergraph, hyper_index = folder / "hypergraph", folder / "hyper-index"
         hyper_stage.run(_context(config, folder, "hypergraph", corpus=corpus, graph=graph))
         hyper_index_context = _context(config, folder, "hyper-index", graph=hypergraph)
-        index_stage.run_hyper(hyper_index_context)
+        index_stage.run(hyper_index_context)
         faiss["hyperedges"] = hyper_index_context.notes["faiss"]["hyperedges"]
         hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
     return BuiltStages(
