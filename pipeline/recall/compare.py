@@ -243,11 +243,12 @@ def _baselines(
     config: Config, built: BuiltStages, embedder: Embedder
 ) -> Iterator[RetrieverVariant]:
     settings = config.retrieval
-    chunks = Columns(built.corpus / "chunks.arrow", ("id", "title", "text"))
+    index = built.folder / "index"
+    chunks = Columns(built.folder / "corpus" / "chunks.arrow", ("id", "title", "text"))
     lexical = Bm25Retrieval(chunks, top_k=settings.num_candidate_chunks)
     semantic = SemanticRetrieval(
         chunks,
-        VectorIndex.load(built.index / "chunks.faiss", built.index / "chunks.npy"),
+        VectorIndex.load(index / "chunks.faiss", index / "chunks.npy"),
         embedder,
         BiEncoder(embedder, scale=COSINE_SCALE, offset=COSINE_OFFSET),
         num_candidates=settings.num_candidate_chunks,
@@ -279,14 +280,11 @@ def _variant(
     @contextmanager
     def open_variant() -> Iterator[Retrieve]:
         hyper = retrieval.over_hypergraph
-        graph = built.hypergraph if hyper else built.graph
-        index = built.hyper_index if hyper else built.index
-        assert graph is not None
-        assert index is not None
+        stages = ("corpus", "hypergraph", "hyper-index") if hyper else ("corpus", "graph", "index")
+        directories = [built.folder / stage for stage in stages]
         retriever = open_retriever(
-            retrieval, config.index, built.corpus, graph, index,
-            cache_dir=config.cache_dir, embedder=embedder,
-        )  # fmt: skip
+            retrieval, config.index, *directories, cache_dir=config.cache_dir, embedder=embedder
+        )
         try:
             yield lambda queries: retriever.retrieve([Query(text, (text,)) for text in queries])
         finally:
@@ -309,18 +307,13 @@ def _item(chunk: ScoredChunk) -> ContextItem:
 
 @dataclass(frozen=True, slots=True)
 class BuiltStages:
-    """Output directories of the stages, with the triplets and hyperedges read from them.
+    """The directory of the stages' outputs, with the triplets and hyperedges read from them.
 
     Attributes:
-        hypergraph, hyper_index: None if there are no hyperedges.
         entities: number of entities in the index.
     """
 
-    corpus: Path
-    graph: Path
-    index: Path
-    hypergraph: Path | None
-    hyper_index: Path | None
+    folder: Path
     triplets: list[Triplet]
     hyperedges: list[Hyperedge]
     entities: int
@@ -341,26 +334,16 @@ def build_stages(config: Config, folder: Path, corpus: Path) -> BuiltStages:
 
     Raises the errors of the stages.
     """
-    graph, index = folder / "graph", folder / "index"
-    hypergraph = hyper_index = None
+    graph, hypergraph = folder / "graph", folder / "hypergraph"
     hyperedges: list[Hyperedge] = []
     graph_stage.run(_context(config, folder, "graph", corpus=corpus))
     counts = index_stage.run(_context(config, folder, "index", corpus=corpus, graph=graph))
     if counts["triplets"]:
-        hypergraph, hyper_index = folder / "hypergraph", folder / "hyper-index"
         hyper_stage.run(_context(config, folder, "hypergraph", corpus=corpus, graph=graph))
         index_stage.run(_context(config, folder, "hyper-index", graph=hypergraph))
         hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
-    return BuiltStages(
-        corpus,
-        graph,
-        index,
-        hypergraph,
-        hyper_index,
-        read_records(graph / "triplets.parquet", Triplet),
-        hyperedges,
-        counts["entities"],
-    )
+    triplets = read_records(graph / "triplets.parquet", Triplet)
+    return BuiltStages(folder, triplets, hyperedges, counts["entities"])
 
 
 def _context(config: Config, folder: Path, stage: str, **inputs: Path) -> StageContext:

@@ -95,7 +95,7 @@ def test_every_setting_can_be_explained() -> None:
         field = find_field(name)
         assert field.info.description
         assert field.below is not None or "any value" not in field.values, name
-        assert setting_stages(field.name)
+        assert setting_stages(field.place)
 
 
 @pytest.mark.parametrize(
