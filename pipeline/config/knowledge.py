@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
     AskedModel,
@@ -219,6 +219,10 @@ class Reranker(Encoder):
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
 
 
+def _service_address(value: str) -> str:
+    return check_address(value, "http://localhost:8765", "remove the rest").rstrip("/")
+
+
 class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
@@ -275,9 +279,11 @@ class Retrieval(Block):
         0.2, description="eq. 2: threshold that is subtracted from a triplet's weight"
     )
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping factor of PageRank")
-    service: Annotated[str | None, Execution()] = Field(
-        None,
-        description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
+    service: Annotated[Annotated[str, AfterValidator(_service_address)] | None, Execution()] = (
+        Field(
+            None,
+            description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
+        )
     )
     service_patience: Annotated[Seconds, Execution()] = Field(
         60.0, description="seconds after which a silent service stops the stage"
@@ -296,11 +302,3 @@ class Retrieval(Block):
         return {"semantic": ("chunk",), "graph": ("triplet",)}.get(
             self.variant, ("chunk", "triplet")
         )
-
-    @field_validator("service")
-    @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        check_address(value, "http://localhost:8765", "remove the rest")
-        return value.rstrip("/")
