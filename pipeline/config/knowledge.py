@@ -223,6 +223,9 @@ def _service_address(value: str) -> str:
     return check_address(value, "http://localhost:8765", "remove the rest").rstrip("/")
 
 
+ServiceAddress = Annotated[str, AfterValidator(_service_address)]
+
+
 class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
@@ -279,11 +282,10 @@ class Retrieval(Block):
         0.2, description="eq. 2: threshold that is subtracted from a triplet's weight"
     )
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping factor of PageRank")
-    service: Annotated[Annotated[str, AfterValidator(_service_address)] | None, Execution()] = (
-        Field(
-            None,
-            description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
-        )
+    service: Annotated[ServiceAddress | None, Execution()] = Field(
+        None,
+        description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
+    )
     )
     service_patience: Annotated[Seconds, Execution()] = Field(
         60.0, description="seconds after which a silent service stops the stage"
