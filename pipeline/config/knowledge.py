@@ -286,7 +286,6 @@ class Retrieval(Block):
         None,
         description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
     )
-    )
     service_patience: Annotated[Seconds, Execution()] = Field(
         60.0, description="seconds after which a silent service stops the stage"
     )
