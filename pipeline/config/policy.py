@@ -247,9 +247,7 @@ class Grpo(Trainer):
 class Sampling(Block):
     """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
-    samples: int = Field(
-        8, ge=2, le=10_000, description="R: trajectories per question, which pairs compare"
-    )
+    samples: int = Field(8, ge=2, le=10_000, description="R: trajectories per question")
     temperature: Temperature = Field(1.0, description="sampling temperature; 0: greedy")
     top_p: float = Field(
         1.0,
