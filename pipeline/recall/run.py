@@ -161,7 +161,7 @@ def _subject(
     if files.triplets is not None:
         source = "annotated" if files.triplets.suffix == ".jsonl" else "openie"
         changes = {"source": source, "path": str(files.triplets.absolute())}
-        graph = Graph.model_validate({**graph.model_dump(), **changes})
+        graph = Graph.model_validate({**config.graph.model_dump(), **changes})
     if not questions.is_file():
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")
