@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -82,10 +84,18 @@ def _as_yaml(value: Any) -> str:
 
 
 def _description(setting: Setting) -> str:
-    text = setting.description.replace("``", "`").replace("|", "\\|")
-    if not setting.values:
-        return text
-    return f"{text} ({', '.join(f'`{value}`' for value in setting.values)})"
+    text = (setting.info.description or "").replace("``", "`").replace("|", "\\|")
+    values = ", ".join(f"`{value}`" for value in _literals(setting.info.annotation))
+    return f"{text} ({values})" if values else text
+
+
+def _literals(annotation: Any) -> Iterator[str]:
+    """The values that a type lists."""
+    if typing.get_origin(annotation) is Literal:
+        yield from map(str, typing.get_args(annotation))
+    else:
+        for argument in typing.get_args(annotation):
+            yield from _literals(argument)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -21,7 +21,7 @@ from tasks.sharding import ShardedTask, ShardTask
 
 
 class _EvaluatingAny(RollOutTask):
-    entry = "pipeline.stages.evaluate:run_any"
+    entry = "pipeline.stages.evaluate:run"
     reads = (
         "evaluation.temperature",
         *(name for name in EvaluatePolicy.reads if name.partition(".")[0] != "evaluation"),
@@ -108,5 +108,5 @@ class EvaluateAny(_EvaluatingAny, ShardedTask):
     stage = "evaluate-any"
     help = "metrics of any policy on any questions"
     named = False
-    merge_entry = "pipeline.stages.evaluate:merge_any_shards"
+    merge_entry = "pipeline.stages.evaluate:merge_shards"
     shard_kind = EvaluateAnyShard

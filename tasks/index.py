@@ -94,7 +94,7 @@ class HyperIndexShard(_HyperIndex, ShardTask):
     """Embeddings of consecutive rows of every table of the hypergraph."""
 
     stage = "hyper-index-shard"
-    entry = "pipeline.stages.index:run_hyper_shard"
+    entry = "pipeline.stages.index:run_shard"
 
 
 class HyperIndex(_HyperIndex, ShardedTask):
@@ -102,8 +102,8 @@ class HyperIndex(_HyperIndex, ShardedTask):
 
     stage = "hyper-index"
     help = "embeddings and indexes of hyperedges and their entities"
-    entry = "pipeline.stages.index:run_hyper"
-    merge_entry = "pipeline.stages.index:merge_hyper"
+    entry = "pipeline.stages.index:run"
+    merge_entry = "pipeline.stages.index:merge"
     shard_kind = HyperIndexShard
 
 

@@ -135,7 +135,7 @@ class JudgePolicyShard(_JudgingPolicy, ShardTask):
     """The answers of all models on a share of the cases of one policy's evaluation."""
 
     stage = "judge-policy-shard"
-    entry = "pipeline.stages.judge:run_policy_shard"
+    entry = "pipeline.stages.judge:run_shard"
 
 
 class JudgePolicy(_JudgingPolicy, ShardedTask):
@@ -143,6 +143,6 @@ class JudgePolicy(_JudgingPolicy, ShardedTask):
 
     stage = "judge-policy"
     help = "verdicts on the steps of one policy's evaluation"
-    entry = "pipeline.stages.judge:run_policy"
-    merge_entry = "pipeline.stages.judge:merge_policy"
+    entry = "pipeline.stages.judge:run"
+    merge_entry = "pipeline.stages.judge:merge"
     shard_kind = JudgePolicyShard

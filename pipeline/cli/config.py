@@ -95,23 +95,22 @@ def explain(
 
 def _facts(field: Field, settings: Config) -> dict[str, Any]:
     """The known facts about a setting, as JSON values."""
-    from pipeline.config.lookup import kind_of
     from tasks.settings_reference import setting_stages
 
-    facts: dict[str, Any] = {"key": field.name, "description": field.info.description}
+    facts: dict[str, Any] = {"key": field.place, "description": field.info.description}
     if field.below is not None:
         facts["settings"] = {
             name: info.description for name, info in field.below.model_fields.items()
         }
-        facts["read by"] = setting_stages(field.name)
+        facts["read by"] = setting_stages(field.place)
         return facts
     facts["values"] = field.values
     facts["default"] = "none; it must be set" if field.default is ... else field.default
     here = _value(settings, field.key)
     if here is not ...:
         facts["here"] = here
-    facts["read by"] = setting_stages(field.name)
-    facts["change"] = _CHANGES[kind_of(field.info)]
+    facts["read by"] = setting_stages(field.place)
+    facts["change"] = _CHANGES[field.kind]
     return facts
 
 

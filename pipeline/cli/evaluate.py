@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pipeline.cli.options import Chosen, JsonOption, NoCheckOption, with_configuration
-from pipeline.cli.printing import add_row, console, print_json, table
+from pipeline.cli.printing import add_row, console, print_json, print_tables, table
 from pipeline.core.atomic import json_text, text_output
 from pipeline.core.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pipeline.evaluation.comparison_tables import Table as ComparisonTable
     from tasks.evaluations import Evaluation
 
 _TESTED = ("em", "f1", "steps", "total")  # measures whose tests the terminal shows
@@ -168,16 +167,4 @@ def compare(
     if as_json:
         print_json(comparison.to_json())
     elif output != "-":
-        _print_tables(shown)
-
-
-def _print_tables(shown: Sequence[ComparisonTable]) -> None:
-    from rich.text import Text
-
-    for each in shown:
-        grid = table(map(Text, each.header))
-        grid.title, grid.caption = Text(each.title), Text(each.note)
-        grid.title_justify = grid.caption_justify = "left"
-        for row in each.rows:
-            add_row(grid, *row)
-        console().print(grid)
+        print_tables(shown)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from pipeline.evaluation.comparison_tables import Table as TextTable
+
 _WIDTH = 160  # outside a terminal
 
 
@@ -45,6 +47,21 @@ def add_row(to: Table, *cells: object) -> None:
     from rich.text import Text
 
     to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells))
+
+
+def print_tables(shown: Iterable[TextTable]) -> None:
+    """Print tables of texts, each with its title and its note."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    for each in shown:
+        grid = Grid(title=Text(each.title), caption=Text(each.note), title_justify="left")
+        grid.caption_justify = "left"
+        for name in each.header:
+            grid.add_column(Text(name))
+        for row in each.rows:
+            add_row(grid, *row)
+        console().print(grid)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

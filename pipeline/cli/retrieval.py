@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import Chosen, JsonOption, Output, Source, with_configuration
-from pipeline.cli.printing import print_json
+from pipeline.cli.printing import print_json, print_tables
 from pipeline.cli.records import Record, View, parse_view, read_input
 from pipeline.core.errors import InputError
 from pipeline.core.input_files import source_name
@@ -200,7 +200,7 @@ def recall(
     if as_json:
         print_json([measured.as_json()])
     else:
-        run.print_table([measured])
+        print_tables([run.table(measured)])
 
 
 def _absolute(path: Path | None) -> Path | None:

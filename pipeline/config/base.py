@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -78,8 +79,8 @@ def check_texts(value: Any) -> None:
             check_texts(item)
 
 
-def check_address(value: str, example: str, remedy: str) -> None:
-    """Raise ValueError, without the address in its message, unless it has only host and path."""
+def check_address(value: str, example: str, remedy: str) -> str:
+    """The address. Raises ValueError, which does not show it, unless it is only host and path."""
     try:
         parts = urlsplit(value)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -89,6 +90,11 @@ def check_address(value: str, example: str, remedy: str) -> None:
         raise ValueError(f"expected an address such as {example}")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise ValueError(f"the address has more than host and path; {remedy}")
+    return value
+
+
+def _api_address(value: str) -> str:
+    return check_address(value, "http://localhost:8000/v1", KEY_REMEDY)
 
 
 def shown(value: object) -> str:
@@ -217,7 +223,9 @@ class Prices(Block):
 class Endpoint(Block):
     """A chat model behind an OpenAI-compatible HTTP endpoint (a vLLM server, for example)."""
 
-    base_url: str = Field(description="address without /chat/completions; usually ends in /v1")
+    base_url: Annotated[str, AfterValidator(_api_address)] = Field(
+        description="address without /chat/completions; usually ends in /v1"
+    )
     model: PathOrName = Field(description="name of the model at the endpoint")
     api_key_env: Annotated[str | None, Execution()] = Field(
         None, description="environment variable with the API key; null sends no key"
@@ -259,16 +267,6 @@ class Endpoint(Block):
     )
 
     # The messages below never contain the value, which may be an API key in the wrong place.
-    @field_validator("base_url")
-    @classmethod
-    def _host_and_path_only(cls, value: str) -> str:
-        check_address(
-            value,
-            "http://localhost:8000/v1",
-            KEY_REMEDY,
-        )
-        return value
-
     @model_validator(mode="after")
     def _ceiling_has_prices(self) -> Endpoint:
         if self.cost_ceiling is not None and not (self.prices.prompt or self.prices.completion):

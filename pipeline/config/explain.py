@@ -75,7 +75,7 @@ def _problem(item: ErrorDetails) -> str:
         return f"{key or 'a key'}: the text holds a character that UTF-8 cannot encode; remove it"
     if kind not in _EXPECTED:
         return f"{key}: {item['msg']}"
-    expected = _EXPECTED[kind].format(**_plain(context)) + _spelling(kind, value)
+    expected = _EXPECTED[kind].format(**_plain(context))
     named = "the key " if location[-1:] == ("[key]",) else ""
     return f"{named}{key} is {_shown(value, location)}; set it to {expected}"
 
@@ -107,25 +107,6 @@ def _shown(value: object, location: tuple[int | str, ...]) -> str:
     """The value of a setting, or only its type where it may be a secret."""
     hidden = isinstance(value, str) and _near_endpoint(location)
     return "a text" if hidden else shown(value)
-
-
-def _spelling(kind: str, value: object) -> str:
-    """How to spell a value whose type is wrong."""
-    if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
-        return ", without quotes"
-    if kind == "int_type" and isinstance(value, float) and value.is_integer():
-        return ", without a decimal point"
-    if kind == "string_type" and isinstance(value, bool | int | float):
-        return "; put it in quotes"
-    return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _unknown(location: tuple[int | str, ...]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipeline.config.base import (
     AskedModel,
@@ -219,6 +219,13 @@ class Reranker(Encoder):
     max_length: Positive = Field(512, description="tokens of a pair; the rest is cut off")
 
 
+def _service_address(value: str) -> str:
+    return check_address(value, "http://localhost:8765", "remove the rest").rstrip("/")
+
+
+ServiceAddress = Annotated[str, AfterValidator(_service_address)]
+
+
 class Retrieval(Block):
     """Retrieval for one subquery (TeaRAG 4.2.3 to 4.2.5); the defaults are the paper's.
 
@@ -275,7 +282,7 @@ class Retrieval(Block):
         0.2, description="eq. 2: threshold that is subtracted from a triplet's weight"
     )
     alpha: float = Field(0.5, gt=0, lt=1, description="eq. 3: damping factor of PageRank")
-    service: Annotated[str | None, Execution()] = Field(
+    service: Annotated[ServiceAddress | None, Execution()] = Field(
         None,
         description="http://HOST:PORT of `steep serve-retrieval`; null: retrieval in the process",
     )
@@ -296,11 +303,3 @@ class Retrieval(Block):
         return {"semantic": ("chunk",), "graph": ("triplet",)}.get(
             self.variant, ("chunk", "triplet")
         )
-
-    @field_validator("service")
-    @classmethod
-    def _address(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        check_address(value, "http://localhost:8765", "remove the rest")
-        return value.rstrip("/")

@@ -28,26 +28,31 @@ from pipeline.core.errors import ConfigError
 _MOST_NEAR = 3
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field: its dotted name without list positions and rounds, its block, and the block in it.
+Kind = Literal["result", "execution", "indirect"]
 
-    ``key`` is the requested name, with current names, and ``round`` its round of ``per_round``.
-    """
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a block."""
 
     name: str
-    key: str
-    round: int | None
     block: type[Block]
     info: FieldInfo
-    below: type[BaseModel] | None
+
+    @property
+    def kind(self) -> Kind:
+        """How a change affects results: the mark of the field, or "result" without a mark."""
+        for mark in self.info.metadata:
+            if isinstance(mark, Execution):
+                return "execution"
+            if isinstance(mark, Indirect):
+                return "indirect"
+        return "result"
 
     @property
     def values(self) -> str:
         """The allowed values, in words."""
-        return "; or ".join(
-            dict.fromkeys(_words(property_schema(self.block, self.name.split(".")[-1])))
-        )
+        return "; or ".join(dict.fromkeys(_words(property_schema(self.block, self.name))))
 
     @property
     def default(self) -> Any:
@@ -58,6 +63,20 @@ class Field:
         if isinstance(value, Block):
             return value.model_dump(mode="json")
         return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class Field(Setting):
+    """A field by its dotted name.
+
+    ``place`` is the name without list positions and rounds, ``key`` the requested name, and
+    ``round`` its round of ``per_round``. ``below`` is the block in the field.
+    """
+
+    place: str
+    key: str
+    round: int | None
+    below: type[BaseModel] | None
 
 
 def find_field(key: str) -> Field:
@@ -76,7 +95,7 @@ def find_field(key: str) -> Field:
         below = field_block(block, part) if part != PER_ROUND else None
         if number == len(parts) - 1:
             round = None if number_of_round is None else int(number_of_round[1])
-            return Field(".".join(parts), asked, round, block, info, below)
+            return Field(part, block, info, ".".join(parts), asked, round, below)
         block = below
     raise ConfigError(_unknown(key))
 
@@ -148,24 +167,6 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if float(value).is_integer() else f"{value:g}"
 
 
-Kind = Literal["result", "execution", "indirect"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One field of a block; ``default`` is a JSON value, or ... for a setting without a default.
-
-    ``values`` are the allowed values if the type lists them. ``kind`` is "result" for a setting in
-    fingerprints, else the mark of the field (`pipeline.config.base`).
-    """
-
-    name: str
-    kind: Kind
-    default: Any
-    values: tuple[str, ...]
-    description: str
-
-
 @dataclass(frozen=True)
 class BlockSettings:
     """A block, and its own settings that are not blocks.
@@ -218,33 +219,4 @@ def _settings(block: type[Block]) -> Iterator[Setting]:
     for name in vars(block).get("__annotations__", ()):
         info = block.model_fields.get(name)
         if info is not None and _block_of(info.annotation)[0] is None:
-            yield Setting(
-                name=name,
-                kind=kind_of(info),
-                default=... if info.is_required() else _default(info),
-                values=tuple(_values(info.annotation)),
-                description=info.description or "",
-            )
-
-
-def kind_of(info: FieldInfo) -> Kind:
-    """How a change of a field affects results."""
-    for mark in info.metadata:
-        if isinstance(mark, Execution):
-            return "execution"
-        if isinstance(mark, Indirect):
-            return "indirect"
-    return "result"
-
-
-def _default(info: FieldInfo) -> Any:
-    value = info.get_default(call_default_factory=True)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _values(annotation: Any) -> Iterator[str]:
-    if typing.get_origin(annotation) is Literal:
-        yield from map(str, typing.get_args(annotation))
-    else:
-        for argument in typing.get_args(annotation):
-            yield from _values(argument)
+            yield Setting(name, block, info)

@@ -129,18 +129,6 @@ def processes_on(trainer: Trainer, gpus: int) -> int:
     return max(count for count in range(1, gpus + 1) if wanted % count == 0)
 
 
-def with_processes_on(settings: Config, gpus: int) -> Config:
-    """The settings with, in each training block, the processes that start with ``gpus`` GPUs."""
-    blocks = {name: getattr(settings, name) for name in ("sft", "dpo", "grpo")}
-    return settings.model_copy(
-        update={
-            name: trainer.model_copy(update={"processes": processes_on(trainer, gpus)})
-            for name, trainer in blocks.items()
-            if trainer is not None
-        }
-    )
-
-
 def fewer_processes(trainer: Trainer, block: str, gpus: int) -> str:
     """A message that fewer processes start than the settings of ``block`` ask for."""
     count = processes_on(trainer, gpus)

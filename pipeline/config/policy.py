@@ -247,7 +247,7 @@ class Grpo(Trainer):
 class Sampling(Block):
     """Sampling of trajectories; ``evaluation`` sets its own temperature and may override more."""
 
-    samples: int = Field(8, ge=1, le=10_000, description="R: trajectories per question")
+    samples: int = Field(8, ge=2, le=10_000, description="R: trajectories per question")
     temperature: Temperature = Field(1.0, description="sampling temperature; 0: greedy")
     top_p: float = Field(
         1.0,
@@ -276,14 +276,6 @@ class Sampling(Block):
         None, description="parts of sampling and of scoring; null: as in the run"
     )
     batch: Annotated[Positive, Execution()] = Field(64, description="questions per checkpoint")
-
-    @model_validator(mode="after")
-    def _pairs_need_two(self) -> Sampling:
-        if self.samples < 2:
-            raise ValueError(
-                f"samples is {self.samples}; pairs need at least 2 per question; raise it"
-            )
-        return self
 
 
 class MethodRewards(Block):

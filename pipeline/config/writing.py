@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from pipeline.config.base import Block, shown
-from pipeline.config.lookup import find_field, kind_of
+from pipeline.config.lookup import find_field
 from pipeline.config.reading import load, load_base
 from pipeline.config.run import Config
 from pipeline.config.yaml_files import RESOLVERS
@@ -151,7 +151,7 @@ def _reference(path: Path, data: str | None) -> tuple[str, Config | None]:
 
 def decides(key: str) -> bool:
     """Whether a setting can decide results."""
-    return kind_of(find_field(key).info) != "execution"
+    return find_field(key).kind != "execution"
 
 
 _WIDTH = 100

@@ -6,7 +6,7 @@ the path of a file and its settings. Output: a sentence for each fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -47,23 +47,22 @@ def question_faults(path: Path, file: QuestionFile) -> Iterator[str]:
 
 def document_faults(path: Path, file: CorpusFile) -> Iterator[str]:
     """A sentence when a file of documents is missing or malformed."""
-    if fault := _absent(path, "corpus.files"):
-        yield fault
-    elif _is_quick(path):
-        try:
-            for _ in islice(read_documents(path, file.format, file.dataset), _RECORDS):
-                pass
-        except InputError as error:
-            yield str(error)
+    return _faults(path, "corpus.files", lambda: read_documents(path, file.format, file.dataset))
 
 
 def source_faults(path: Path, key: str, *, listed: bool) -> Iterator[str]:
     """A sentence when the file of a graph is missing, or malformed if it is ``listed`` by lines."""
-    if fault := _absent(path, key):
+    return _faults(path, key, lambda: islice(read_rows(path), 1) if listed else ())
+
+
+def _faults(path: Path, use: str, records: Callable[[], Iterable[object]]) -> Iterator[str]:
+    """A sentence when the file is missing, or when one of its first ``records`` is malformed."""
+    if fault := _absent(path, use):
         yield fault
-    elif listed and _is_quick(path):
+    elif _is_quick(path):
         try:
-            next(iter(read_rows(path)))
+            for _ in islice(records(), _RECORDS):
+                pass
         except InputError as error:
             yield str(error)
 

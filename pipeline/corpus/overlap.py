@@ -61,10 +61,10 @@ def find_overlaps(
         for token in tokens:
             holders.setdefault(token, []).append(number)
 
-    overlaps = []
+    found: list[tuple[Question, Question, Literal["exact", "near"], float]] = []
     for question, text in zip(training, texts, strict=False):
         if text in exact:
-            overlaps.append(_overlap(question, heldout[exact[text]], "exact", 1.0))
+            found.append((question, heldout[exact[text]], "exact", 1.0))
             continue
         question_tokens = frozenset(text)
         total = math.fsum(weight[token] for token in question_tokens)
@@ -83,8 +83,13 @@ def find_overlaps(
             if similarity > best:
                 best, best_number = similarity, number
         if best >= threshold:
-            overlaps.append(_overlap(question, heldout[best_number], "near", round(best, 4)))
-    return overlaps
+            found.append((question, heldout[best_number], "near", round(best, 4)))
+    return [
+        Overlap(
+            repeat.question_id, held.question_id, kind, similarity, repeat.question, held.question
+        )
+        for repeat, held, kind, similarity in found
+    ]
 
 
 def repeated_questions(questions: Sequence[Question]) -> dict[str, str]:
@@ -96,16 +101,3 @@ def repeated_questions(questions: Sequence[Question]) -> dict[str, str]:
         if earlier != question.question_id:
             found[question.question_id] = earlier
     return found
-
-
-def _overlap(
-    question: Question, heldout: Question, kind: Literal["exact", "near"], similarity: float
-) -> Overlap:
-    return Overlap(
-        question.question_id,
-        heldout.question_id,
-        kind,
-        similarity,
-        question.question,
-        heldout.question,
-    )

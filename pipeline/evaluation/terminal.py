@@ -9,17 +9,15 @@ terminal.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.input_files import iterate_parquet
 from pipeline.core.records import ContextItem, Message, Pair, Span, Step, Trajectory
 from pipeline.core.text import one_line, visible
 from pipeline.evaluation.excerpts import Segment, segments
-from pipeline.evaluation.selection import EVERYTHING, Selection, selected
+from pipeline.evaluation.selection import EVERYTHING, Record, Selection, selected
 from pipeline.grammars.spans import cover_error
 
 if TYPE_CHECKING:
@@ -45,27 +43,13 @@ def view_pairs(
     ``tokenizer.json``. Raises InputError when a file is missing or broken, or when token spans do
     not cover the ids.
     """
-    file = Path(path) / "pairs.parquet" if Path(path).is_dir() else Path(path)
     codec = open_tokenizer(tokenizer)
-    screen = console or _console()
-    total, shown = _total(file, keep), list[tuple[str, list[Any]]]()
-    for number, (line, pair) in enumerate(selected(file, Pair, keep, limit), start=1):
-        title = f"{number}{total} · round {pair.round} · {pair.kind} · {question_of(pair)}"
-        shown.append((title, pair_panels(pair, codec, f"{file}:{line}")))
-    for title, panels in shown:
-        print_rule(screen, title)
-        beside(screen, panels)
-    if not shown and not keep:
-        screen.print(f"{file} has no pairs", markup=False)
-    elif not keep and file.suffix == ".parquet":
-        screen.print(f"{file}: {_kinds(file)}", markup=False, soft_wrap=True)
-    return len(shown)
 
+    def shown(pair: Pair, where: str) -> tuple[str, list[Any]]:
+        title = f"round {pair.round} · {pair.kind} · {question_of(pair)}"
+        return title, pair_panels(pair, codec, where)
 
-def _kinds(file: Path) -> str:
-    """``165 format, 41 easy``: the numbers of pairs by kind."""
-    kinds = Counter(str(row["kind"]) for row in iterate_parquet(file, ["kind"]))
-    return ", ".join(f"{count:,} {printable(kind)}" for kind, count in kinds.most_common())
+    return _view(Path(path), "pairs", Pair, limit, shown, keep, console)
 
 
 def pair_panels(pair: Pair, tokenizer: Tokenizer, where: str) -> list[Any]:
@@ -106,16 +90,35 @@ def view_trajectories(
     ``keep`` selects the trajectories to print. Raises InputError when the file is missing or broken
     or when spans do not cover the output.
     """
-    file = Path(path) / "trajectories.parquet" if Path(path).is_dir() else Path(path)
+
+    def shown(trajectory: Trajectory, where: str) -> tuple[str, list[Any]]:
+        title = f"{trajectory.dataset} · {trajectory.question}"
+        return title, [trajectory_panel(trajectory, where)]
+
+    return _view(Path(path), "trajectories", Trajectory, limit, shown, keep, console)
+
+
+def _view(
+    path: Path,
+    name: str,
+    kind: type[Record],
+    limit: int,
+    shown: Callable[[Record, str], tuple[str, list[Any]]],
+    keep: Selection,
+    console: Console | None,
+) -> int:
+    """Print records, after all of them have been read; ``shown`` gives title and panels."""
+    file = path / f"{name}.parquet" if path.is_dir() else path
     screen = console or _console()
-    total, shown = _total(file, keep), list[tuple[str, Any]]()
-    for number, (line, trajectory) in enumerate(selected(file, Trajectory, keep, limit), start=1):
-        panel = trajectory_panel(trajectory, f"{file}:{line}")
-        shown.append((f"{number}{total} · {trajectory.dataset} · {trajectory.question}", panel))
-    for title, panel in shown:
-        print_rule(screen, title)
-        screen.print(panel)
-    return len(shown)
+    records = [
+        shown(record, f"{file}:{line}") for line, record in selected(file, kind, keep, limit)
+    ]
+    for number, (title, panels) in enumerate(records, start=1):
+        print_rule(screen, f"{number} · {title}")
+        beside(screen, panels)
+    if not records and not keep:
+        screen.print(f"{file} has no {name}", markup=False)
+    return len(records)
 
 
 def trajectory_panel(trajectory: Trajectory, where: str) -> Any:
@@ -127,19 +130,6 @@ def trajectory_panel(trajectory: Trajectory, where: str) -> Any:
     answers = " | ".join(trajectory.answers)
     title = f"{trajectory.trajectory_id} · gold {answers} · {trajectory.stop}"
     return _panel(title, pieces, trajectory.rewards or {})
-
-
-def _total(file: Path, keep: Selection) -> str:
-    """``/1,200`` for a Parquet file, whose footer holds the number, else nothing."""
-    if keep or file.suffix != ".parquet":
-        return ""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return f"/{pq.read_metadata(file).num_rows:,}"
-    except (pa.ArrowException, OSError):
-        return ""  # `selected` refuses the file
 
 
 def printable(text: str) -> str:

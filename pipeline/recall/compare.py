@@ -37,8 +37,6 @@ from pipeline.core.records import ContextItem, Hyperedge, Triplet
 from pipeline.evaluation.compare import paired_test
 from pipeline.grammars.prograph import ProGraph
 from pipeline.grammars.tearag import TeaRag
-from pipeline.graph.entities import EntityTable
-from pipeline.graph.tables import write_triplets
 from pipeline.index.embed import Embedder
 from pipeline.index.faiss_index import VectorIndex
 from pipeline.recall.questions import (
@@ -136,12 +134,28 @@ def measure_retrievers(
         of_kind, recalls = [], {}
         for variant in variants:
             retrieved, seconds = _retrieve(variant, [query.query for query in queries])
-            metrics, recall_Q = _metrics(
-                questions.dataset, kind, variant, queries, retrieved, document_of, count_tokens
+            loose = _recalls(queries, retrieved, document_of, strict=False)
+            strict = _recalls(queries, retrieved, document_of, strict=True)
+            ids = [query.question_id for query in queries]
+            grammar = ProGraph() if variant.retriever in HYPER_VARIANTS else TeaRag()
+            texts = [grammar.observation(list(items), "\n") for items in retrieved]
+            metrics = RetrievalMetrics(
+                dataset=questions.dataset,
+                query=kind,
+                retriever=variant.retriever,
+                reranker=variant.reranker,
+                n=len(queries),
+                recall=_means(ids, loose),
+                strict=_means(ids, strict),
+                tokens_per_retrieval=float(np.mean([count_tokens(text) for text in texts])),
+                items=float(np.mean([len(items) for items in retrieved])),
+                triplets=float(
+                    np.mean([sum(i.kind == "triplet" for i in items) for items in retrieved])
+                ),
+                seconds_per_query=seconds / len(queries),
             )
-            metrics.seconds_per_query = seconds / len(queries)
             of_kind.append(metrics)
-            recalls[variant.retriever, variant.reranker] = recall_Q
+            recalls[variant.retriever, variant.reranker] = loose[CUTS[-1]]
         for metrics in of_kind:
             semantic = recalls.get(("semantic", metrics.reranker), recalls.get(("semantic", None)))
             if semantic is not None and metrics.retriever != "semantic":
@@ -192,37 +206,6 @@ def _retrieve(
     return retrieved, seconds
 
 
-def _metrics(
-    dataset: str,
-    kind: QueryKind,
-    variant: RetrieverVariant,
-    queries: Sequence[RecallQuery],
-    retrieved: Sequence[Sequence[ContextItem]],
-    document_of: DocumentOf,
-    count_tokens: CountTokens,
-) -> tuple[RetrievalMetrics, np.ndarray]:
-    """Metrics of one variant, and recall@5 per query."""
-    loose = _recalls(queries, retrieved, document_of, strict=False)
-    strict = _recalls(queries, retrieved, document_of, strict=True)
-    ids = [query.question_id for query in queries]
-    grammar = ProGraph() if variant.retriever in HYPER_VARIANTS else TeaRag()
-    counts = [count_tokens(grammar.observation(list(items), "\n")) for items in retrieved]
-    metrics = RetrievalMetrics(
-        dataset=dataset,
-        query=kind,
-        retriever=variant.retriever,
-        reranker=variant.reranker,
-        n=len(queries),
-        recall=_means(ids, loose),
-        strict=_means(ids, strict),
-        tokens_per_retrieval=float(np.mean(counts)),
-        items=float(np.mean([len(items) for items in retrieved])),
-        triplets=float(np.mean([sum(i.kind == "triplet" for i in items) for items in retrieved])),
-        seconds_per_query=0.0,
-    )
-    return metrics, loose[CUTS[-1]]
-
-
 def _recalls(
     queries: Sequence[RecallQuery],
     retrieved: Sequence[Sequence[ContextItem]],
@@ -260,11 +243,12 @@ def _baselines(
     config: Config, built: BuiltStages, embedder: Embedder
 ) -> Iterator[RetrieverVariant]:
     settings = config.retrieval
-    chunks = Columns(built.corpus / "chunks.arrow", ("id", "title", "text"))
+    index = built.folder / "index"
+    chunks = Columns(built.folder / "corpus" / "chunks.arrow", ("id", "title", "text"))
     lexical = Bm25Retrieval(chunks, top_k=settings.num_candidate_chunks)
     semantic = SemanticRetrieval(
         chunks,
-        VectorIndex.load(built.index / "chunks.faiss", built.index / "chunks.npy"),
+        VectorIndex.load(index / "chunks.faiss", index / "chunks.npy"),
         embedder,
         BiEncoder(embedder, scale=COSINE_SCALE, offset=COSINE_OFFSET),
         num_candidates=settings.num_candidate_chunks,
@@ -296,14 +280,11 @@ def _variant(
     @contextmanager
     def open_variant() -> Iterator[Retrieve]:
         hyper = retrieval.over_hypergraph
-        graph = built.hypergraph if hyper else built.graph
-        index = built.hyper_index if hyper else built.index
-        assert graph is not None
-        assert index is not None
+        stages = ("corpus", "hypergraph", "hyper-index") if hyper else ("corpus", "graph", "index")
+        directories = [built.folder / stage for stage in stages]
         retriever = open_retriever(
-            retrieval, config.index, built.corpus, graph, index,
-            cache_dir=config.cache_dir, embedder=embedder,
-        )  # fmt: skip
+            retrieval, config.index, *directories, cache_dir=config.cache_dir, embedder=embedder
+        )
         try:
             yield lambda queries: retriever.retrieve([Query(text, (text,)) for text in queries])
         finally:
@@ -326,23 +307,16 @@ def _item(chunk: ScoredChunk) -> ContextItem:
 
 @dataclass(frozen=True, slots=True)
 class BuiltStages:
-    """Output directories of the stages, with the triplets and hyperedges read from them.
+    """The directory of the stages' outputs, with the triplets and hyperedges read from them.
 
     Attributes:
-        hypergraph, hyper_index: None if there are no hyperedges.
         entities: number of entities in the index.
-        faiss: kind and parameters of each FAISS index, by table.
     """
 
-    corpus: Path
-    graph: Path
-    index: Path
-    hypergraph: Path | None
-    hyper_index: Path | None
+    folder: Path
     triplets: list[Triplet]
     hyperedges: list[Hyperedge]
     entities: int
-    faiss: dict[str, dict[str, Any]]
 
 
 def build_corpus(config: Config, folder: Path) -> Path:
@@ -355,41 +329,21 @@ def build_corpus(config: Config, folder: Path) -> Path:
     return context.output
 
 
-def build_stages(config: Config, folder: Path, corpus: Path, *, with_graph: bool) -> BuiltStages:
-    """Run the stages after ``corpus`` below ``folder``; the graph is empty without ``with_graph``.
+def build_stages(config: Config, folder: Path, corpus: Path) -> BuiltStages:
+    """Run the stages after ``corpus`` below ``folder``; there is no hypergraph without triplets.
 
     Raises the errors of the stages.
     """
-    graph, index = folder / "graph", folder / "index"
-    hypergraph = hyper_index = None
+    graph, hypergraph = folder / "graph", folder / "hypergraph"
     hyperedges: list[Hyperedge] = []
-    graph_context = _context(config, folder, "graph", corpus=corpus)
-    triplets = 0
-    if with_graph:
-        triplets = graph_stage.run(graph_context)["triplets"]
-    else:
-        write_triplets(graph, [], EntityTable())
-    index_context = _context(config, folder, "index", corpus=corpus, graph=graph)
-    counts = index_stage.run(index_context)
-    faiss = dict(index_context.notes["faiss"])
-    if triplets:
-        hypergraph, hyper_index = folder / "hypergraph", folder / "hyper-index"
+    graph_stage.run(_context(config, folder, "graph", corpus=corpus))
+    counts = index_stage.run(_context(config, folder, "index", corpus=corpus, graph=graph))
+    if counts["triplets"]:
         hyper_stage.run(_context(config, folder, "hypergraph", corpus=corpus, graph=graph))
-        hyper_index_context = _context(config, folder, "hyper-index", graph=hypergraph)
-        index_stage.run_hyper(hyper_index_context)
-        faiss["hyperedges"] = hyper_index_context.notes["faiss"]["hyperedges"]
+        index_stage.run(_context(config, folder, "hyper-index", graph=hypergraph))
         hyperedges = read_records(hypergraph / "hyperedges.parquet", Hyperedge)
-    return BuiltStages(
-        corpus,
-        graph,
-        index,
-        hypergraph,
-        hyper_index,
-        read_records(graph / "triplets.parquet", Triplet),
-        hyperedges,
-        counts["entities"],
-        faiss,
-    )
+    triplets = read_records(graph / "triplets.parquet", Triplet)
+    return BuiltStages(folder, triplets, hyperedges, counts["entities"])
 
 
 def _context(config: Config, folder: Path, stage: str, **inputs: Path) -> StageContext:

@@ -3,7 +3,7 @@
 Input: configurations that each name a corpus, questions and a graph, or one configuration with
 files from the command line. Output: a `RecallResult` per configuration, with metrics and notes.
 Only embeddings are written, to the cache. Messages of the stages go to standard error, because
-standard output is for the table or the JSON (`print_table`).
+standard output is for the table or the JSON.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 from pipeline.config import Config, Corpus, CorpusFile, Data, Graph, QuestionFile, load
@@ -23,8 +22,9 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, ContextItem
 from pipeline.corpus.questions.load import DATASETS
+from pipeline.evaluation.comparison_tables import Table
 from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.index.embed import Embedder, open_cache, open_embedder
+from pipeline.index.embed import open_cache, open_embedder
 from pipeline.recall.compare import (
     BuiltStages,
     CountTokens,
@@ -34,9 +34,9 @@ from pipeline.recall.compare import (
     measure_retrievers,
     retriever_variants,
 )
-from pipeline.recall.questions import DocumentOf, RecallQuestions, read_recall_questions
+from pipeline.recall.questions import DocumentOf, read_recall_questions
 
-_TIMED_QUERIES = 32
+_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,18 @@ class RecallResult:
     Attributes:
         sizes: numbers of documents, chunks, entities, triplets, hyperedges, questions and
             sub-questions.
-        faiss: kind and parameters of each FAISS index.
-        embedding_seconds: time to embed a query, in seconds.
         notes: sentences about retrievers and questions that were left out.
     """
 
     config: str
     sizes: dict[str, int]
-    faiss: dict[str, dict[str, Any]]
-    embedding_seconds: float
     rows: list[RetrievalMetrics]
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """A JSON object, for ``--json``."""
-        values = asdict(self)
-        seconds = values.pop("embedding_seconds")
         rows = [row.as_json() for row in self.rows]
-        return values | {"embedding_seconds_per_query": seconds, "rows": rows}
+        return {"config": self.config, "sizes": self.sizes, "rows": rows, "notes": self.notes}
 
 
 def silence_model_loading() -> None:
@@ -102,20 +96,18 @@ def run_recall(
     ``data`` is the directory of the configuration's data files, and ``limit`` the number of
     questions. Raises ConfigError or InputError when files are missing, broken or not given.
     """
-    subject = _subject(config, files, overrides, data, limit)
-    settings = subject.config
+    settings, source = _subject(config, files, overrides, data, limit)
     with TemporaryDirectory(prefix="steep-recall-") as name, redirect_stdout(sys.stderr):
         folder = Path(name)
         corpus = build_corpus(settings, folder)
         chunks = read_records(corpus / "chunks.parquet", Chunk)
-        questions = read_recall_questions(subject.questions, subject.dataset, chunks, subject.limit)
-        built = build_stages(settings, folder, corpus, with_graph=subject.with_graph)
+        questions = read_recall_questions(source.path, source.dataset, chunks, source.limit)
+        built = build_stages(settings, folder, corpus)
         embedder = open_embedder(settings.index.embedder, open_cache(settings.cache_dir))
         variants, notes = retriever_variants(settings, built, embedder)
         rows = measure_retrievers(
             questions, variants, _document_of(chunks, built), _token_counter(embedder.directory)
         )
-        seconds = _embedding_seconds(settings, questions)
     if questions.skipped:
         notes.append(
             f"{questions.skipped} questions are left out: the corpus lacks some gold passages"
@@ -131,23 +123,22 @@ def run_recall(
         "questions": len(questions.questions),
         "sub_questions": len(questions.sub_questions),
     }
-    return RecallResult(settings.name, sizes, built.faiss, seconds, rows, notes)
+    return RecallResult(settings.name, sizes, rows, notes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
-    """Inputs of one measurement; ``with_graph`` is False if the corpus has no triplets."""
+class _Questions:
+    """The questions of one measurement; ``dataset`` None is inferred from the fields."""
 
-    config: Config
-    questions: Path
+    path: Path
     dataset: str | None
     limit: int | None
-    with_graph: bool
 
 
 def _subject(
     path: Path, files: InputFiles, overrides: Sequence[str], data: Path | None, limit: int | None
-) -> _Subject:
+) -> tuple[Config, _Questions]:
+    """The settings with the files of the command line, and the questions."""
     if data is not None and not data.is_dir():
         raise InputError.at(
             data, None, "no such directory; --data takes the directory of the data files"
@@ -161,20 +152,21 @@ def _subject(
     if files.questions is not None:
         corpus, graph = _corpus_of(config, files), config.graph
         questions, dataset = files.questions.absolute(), files.dataset
-        with_graph = graph.source in ("titles", "llm")  # other graph files belong to another corpus
+        if graph.source not in ("titles", "llm"):  # its file belongs to another corpus
+            graph = Graph(source="none")
     else:
         file = _question_file(config, path)
-        corpus, graph, with_graph = config.corpus, config.graph, True
+        corpus, graph = config.corpus, config.graph
         questions, dataset, limit = root / file.path, file.dataset, limit or file.limit
     if files.triplets is not None:
         source = "annotated" if files.triplets.suffix == ".jsonl" else "openie"
         changes = {"source": source, "path": str(files.triplets.absolute())}
-        graph, with_graph = Graph.model_validate({**graph.model_dump(), **changes}), True
+        graph = Graph.model_validate({**config.graph.model_dump(), **changes})
     if not questions.is_file():
         hint = "" if config.data.root or files.questions else "; pass --data DIR"
         raise InputError.at(questions, None, f"no such file{hint}")
     update = {"data": Data(root=str(root)), "corpus": corpus, "graph": graph}
-    return _Subject(config.model_copy(update=update), questions, dataset, limit, with_graph)
+    return config.model_copy(update=update), _Questions(questions, dataset, limit)
 
 
 def _question_file(config: Config, path: Path) -> QuestionFile:
@@ -223,61 +215,23 @@ def _token_counter(directory: Path) -> CountTokens:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
 
 
-def _embedding_seconds(config: Config, questions: RecallQuestions) -> float:
-    """Seconds per query for embedding, after a warm-up and without a cache."""
-    settings = config.index.embedder
-    embedder = Embedder(**settings.model_dump())
-    queries = [query.query for query in questions.questions[:_TIMED_QUERIES]]
-    embedder.encode(["warm up"], "query")
-    start = perf_counter()
-    embedder.encode(queries, "query")
-    return (perf_counter() - start) / len(queries)
-
-
-_SIGNIFICANT = 0.05
-
-
-def print_table(results: Sequence[RecallResult]) -> None:
-    """Print one table of all configurations, then sizes, indexes and notes."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "data", "query", "n", "retriever", "reranker", "@2", "@5", "all@5", "strict @5",
-        "strict all@5", "@5 - semantic", "tokens", "ms",
+def table(result: RecallResult) -> Table:
+    """The metrics of a configuration, with its sizes and notes below them."""
+    sizes = [f"{count:,} {name.replace('_', '-')}" for name, count in result.sizes.items()]
+    return Table(
+        result.config,
+        ["data", "query", "n", "retriever", "reranker", "@2", "@5", "all@5", "strict @5",
+         "strict all@5", "@5 - semantic", "tokens", "ms"],
+        [_cells(row) for row in result.rows],
+        "\n".join([", ".join(sizes), *result.notes, _LEGEND]),
     )  # fmt: skip
-    for result in results:
-        previous = None
-        for row in result.rows:
-            if previous not in (None, row.query):
-                table.add_section()
-            previous = row.query
-            table.add_row(*_cells(row))
-        table.add_section()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-    for result in results:
-        sizes = ", ".join(
-            f"{count:,} {name.replace('_', '-')}" for name, count in result.sizes.items()
-        )
-        embedding = f"{1000 * result.embedding_seconds:.1f} ms to embed a query"
-        console.print(f"{result.config}: {sizes}; {embedding}", highlight=False)
-        indexes = "; ".join(f"{name} {_index(facts)}" for name, facts in result.faiss.items())
-        console.print(f"{result.config}: index of {indexes}", highlight=False)
-        for note in result.notes:
-            console.print(f"{result.config}: {note}", highlight=False)
-    console.print(
-        "@k: recall, the share of gold passages among the first k documents; a triplet or "
-        "hyperedge counts for its source document; strict: chunks only; * p < 0.05, paired "
-        "t-test; ms: retrieval without embedding the query",
-        highlight=False,
-    )
 
 
-def _index(facts: dict[str, Any]) -> str:
-    """Format an index, such as ``hnsw (links 32, candidates 64, recall_at_20 0.97)``."""
-    parameters = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "kind")
-    return f"{facts['kind']} ({parameters})" if parameters else str(facts["kind"])
+_LEGEND = (
+    "@k: recall, the share of gold passages among the first k documents; a triplet or hyperedge "
+    "counts for its source document; strict: chunks only; * p < 0.05, paired t-test; ms: retrieval "
+    "without embedding the query"
+)
 
 
 def _cells(row: RetrievalMetrics) -> list[str]:

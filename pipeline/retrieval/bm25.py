@@ -81,12 +81,9 @@ class Bm25Retrieval:
 class FusedRetrieval:
     """Reciprocal rank fusion of several chunk retrievals."""
 
-    def __init__(
-        self, *retrievals: ChunkRetriever, top_k: int, constant: int = FUSION_CONSTANT
-    ) -> None:
+    def __init__(self, *retrievals: ChunkRetriever, top_k: int) -> None:
         self._retrievals = retrievals
         self._top_k = top_k
-        self._constant = constant
 
     def retrieve(self, subqueries: Sequence[str]) -> list[list[ScoredChunk]]:
         """At most ``top_k`` chunks per subquery, best first, with their fused scores."""
@@ -96,7 +93,7 @@ class FusedRetrieval:
     def _fuse(self, rankings: Sequence[Sequence[ScoredChunk]]) -> list[ScoredChunk]:
         chunks = {chunk.id: chunk for ranking in reversed(rankings) for chunk in ranking}
         scores = reciprocal_ranks(
-            [[chunk.id for chunk in ranking] for ranking in rankings], self._constant
+            [[chunk.id for chunk in ranking] for ranking in rankings], FUSION_CONSTANT
         )
         order = sorted(scores, key=lambda chunk_id: -scores[chunk_id])[: self._top_k]
         return [

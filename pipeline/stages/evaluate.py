@@ -1,12 +1,12 @@
 """The stages ``evaluate-policy``, ``evaluate-any`` and ``evaluate``: measure and merge policies.
 
 `run` reads the questions of a held-out split, or one shard of them, and a policy. It writes
-``trajectories.parquet`` and ``rows.json`` (one `Outcome` per question, and seconds). `run_any` does
-the same for any questions and any policy, the untrained one included. `merge` reads these files of
-every policy and writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10, arXiv 2511.05385),
-``comparison.json`` (paired tests), ``distributions.json`` (counts of steps and stop reasons),
-``examples.parquet``, and failed trajectories of the last policy: ``failures.parquet``, with failure
-modes in ``failures.json``.
+``trajectories.parquet`` and ``rows.json`` (one `Outcome` per question, and seconds). The stage
+``evaluate-any`` does the same for any questions and any policy, the untrained one included. `merge`
+reads these files of every policy and writes ``metrics.json`` (the rows of TeaRAG's tables 6 to 10,
+arXiv 2511.05385), ``comparison.json`` (paired tests), ``distributions.json`` (counts of steps and
+stop reasons), ``examples.parquet``, and failed trajectories of the last policy:
+``failures.parquet``, with failure modes in ``failures.json``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pipeline.stages.files.trajectory_columns import FILE
 
 _JUDGED = "judge-"
 _RESAMPLES = 1000  # of the bootstrap
-_ANY_QUESTIONS = "questions"  # the split that `run_any` records
+_ANY_QUESTIONS = "questions"  # the split that ``evaluate-any`` records
 _QUESTIONS, _ROWS = "questions.parquet", "rows.json"
 
 
@@ -47,26 +47,28 @@ def run(context: StageContext) -> dict[str, int]:
     """Sample one trajectory of ``inputs["policy"]`` per held-out question and measure it.
 
     Except for the temperature the sampling settings are as in training, so a policy is evaluated
-    under the conditions of its training. Raises InputError when the split has no questions.
+    under the conditions of its training. Without a policy the base model is evaluated. Raises
+    InputError when there are no questions.
     """
-    settings = context.config.evaluation
-    questions = _questions(context)
+    # Imported here because it needs the engine's packages; `merge` and the report do not.
+    from pipeline.stages.sample import roll_out_policy
+
+    split, questions = _split(context), _questions(context)
     if not questions:
         path = context.inputs["questions"] / _QUESTIONS
-        raise InputError.at(
-            path, None, f"no questions to evaluate on; add files to data.{settings.split}"
-        )
-    return _evaluate(context, questions, context.inputs["policy"], split=settings.split)
-
-
-def run_any(context: StageContext) -> dict[str, int]:
-    """Like `run`, over the questions in ``inputs["questions"]``.
-
-    Without ``inputs["policy"]`` the base model is evaluated.
-    """
-    return _evaluate(
-        context, _questions(context), context.inputs.get("policy"), split=_ANY_QUESTIONS
+        raise InputError.at(path, None, f"no questions to evaluate on; add files to data.{split}")
+    questions = questions[context.shard :: context.shards]
+    trajectories, seconds = roll_out_policy(
+        context,
+        questions,
+        context.inputs.get("policy"),
+        temperature=context.config.evaluation.temperature,
+        samples=1,
     )
+    by_id = {question.question_id: question for question in questions}
+    counts = write_measured(context.output, trajectories, by_id, split=split, seconds=seconds)
+    context.work["questions"] = len(questions)
+    return {"questions": len(questions), **counts}
 
 
 def merge_shards(context: StageContext) -> dict[str, int]:
@@ -74,54 +76,26 @@ def merge_shards(context: StageContext) -> dict[str, int]:
 
     Raises StoreError when a trajectory is missing or occurs twice.
     """
-    return _measure_joined(context, context.config.evaluation.split)
-
-
-def merge_any_shards(context: StageContext) -> dict[str, int]:
-    """Like `merge_shards`, for the shards of `run_any`."""
-    return _measure_joined(context, _ANY_QUESTIONS)
-
-
-def _measure_joined(context: StageContext, split: str) -> dict[str, int]:
-    questions = _questions(context)
+    by_id = {question.question_id: question for question in _questions(context)}
     seconds = [read_json(shard / _ROWS)["seconds"] for shard in shard_directories(context)]
     counts = write_measured(
         context.output,
         joined_trajectories(context, samples=1),
-        {question.question_id: question for question in questions},
-        split=split,
+        by_id,
+        split=_split(context),
         seconds=added(seconds),
     )
-    return {"questions": len(questions), **counts}
+    return {"questions": len(by_id), **counts}
 
 
 def _questions(context: StageContext) -> list[Question]:
     return read_records(context.inputs["questions"] / _QUESTIONS, Question)
 
 
-def _evaluate(
-    context: StageContext, questions: Sequence[Question], policy: Path | None, *, split: str
-) -> dict[str, int]:
-    # Imported here because it needs the engine's packages; `merge` and the report do not.
-    from pipeline.stages.sample import roll_out_policy
-
-    questions = questions[context.shard :: context.shards]
-    trajectories, seconds = roll_out_policy(
-        context,
-        questions,
-        policy,
-        temperature=context.config.evaluation.temperature,
-        samples=1,
-    )
-    counts = write_measured(
-        context.output,
-        trajectories,
-        {question.question_id: question for question in questions},
-        split=split,
-        seconds=seconds,
-    )
-    context.work["questions"] = len(questions)
-    return {"questions": len(questions), **counts}
+def _split(context: StageContext) -> str:
+    """The recorded name of the questions; the stage ``evaluate-any`` takes any questions."""
+    any_questions = context.stage.startswith("evaluate-any")
+    return _ANY_QUESTIONS if any_questions else context.config.evaluation.split
 
 
 def write_measured(

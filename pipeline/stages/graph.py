@@ -16,7 +16,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
 from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import Chunk
-from pipeline.graph.build import Extracted, Graph
+from pipeline.graph.build import Extracted, Graph, Reject
 from pipeline.graph.extract import TRIPLETS
 from pipeline.graph.sources import link_titles, read_annotated, read_openie
 from pipeline.graph.tables import write_triplets
@@ -63,13 +63,7 @@ def _build(
         raise InputError(
             f"graph.source is {context.config.graph.source}; it yields no triplet{rejected}"
         )
-    documents = chunks.distinct("doc_id")
-    statistics = {"documents": documents, "chunks": len(chunks), **graph.statistics()}
-    if "merged_chunks" not in context.work:
-        context.work["chunks"] = len(chunks)
-    write_jsonl(context.output / "rejects.jsonl", graph.rejects)
-    write_json(context.output / "statistics.json", statistics)
-    print_statistics(statistics)
+    write_statistics(context, chunks, graph.statistics(), graph.rejects)
     return {
         "triplets": graph.triplets,
         "entities": len(graph.entities),
@@ -77,8 +71,18 @@ def _build(
     }
 
 
-def print_statistics(statistics: Mapping[str, int | float]) -> None:
-    """Print a graph's or hypergraph's counts and reasons for rejection to the stage's log."""
+def write_statistics(
+    context: StageContext,
+    chunks: Records[Chunk],
+    counts: Mapping[str, int | float],
+    rejects: Sequence[Reject],
+) -> None:
+    """Write and print the counts of a graph or hypergraph, and write the rejected items."""
+    statistics = {"documents": chunks.distinct("doc_id"), "chunks": len(chunks), **counts}
+    if "merged_chunks" not in context.work:
+        context.work["chunks"] = len(chunks)
+    write_jsonl(context.output / "rejects.jsonl", rejects)
+    write_json(context.output / "statistics.json", statistics)
     for name, value in statistics.items():
         print(f"{name}: {value:,}")
 

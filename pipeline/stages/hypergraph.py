@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.core.atomic import write_json
 from pipeline.core.columns import Records
 from pipeline.core.errors import InputError
 from pipeline.core.progress import counted
-from pipeline.core.record_io import write_jsonl
 from pipeline.core.records import Chunk, Triplet
 from pipeline.graph.build import Extracted
 from pipeline.graph.facts import FACTS, Facts
@@ -27,7 +25,7 @@ from pipeline.stages.files.extraction import (
     extract_by_shards,
     write_answers,
 )
-from pipeline.stages.graph import print_statistics
+from pipeline.stages.graph import write_statistics
 
 
 def run(context: StageContext) -> dict[str, int]:
@@ -63,13 +61,7 @@ def _build(
         rejected = f"; {len(facts.rejects)} were rejected" if facts.rejects else ""
         source = context.config.hypergraph.source
         raise InputError(f"hypergraph.source is {source}; it yields no fact{rejected}")
-    documents = chunks.distinct("doc_id")
-    statistics = {"documents": documents, "chunks": len(chunks), **facts.statistics()}
-    if "merged_chunks" not in context.work:
-        context.work["chunks"] = len(chunks)
-    write_jsonl(context.output / "rejects.jsonl", facts.rejects)
-    write_json(context.output / "statistics.json", statistics)
-    print_statistics(statistics)
+    write_statistics(context, chunks, facts.statistics(), facts.rejects)
     return {
         "hyperedges": count,
         "entities": len(facts.entities),

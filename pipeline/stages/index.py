@@ -41,17 +41,18 @@ Tables = dict[str, Table]
 
 
 def run(context: StageContext) -> dict[str, int]:
-    """Stage ``index``: returns the number of vectors of each table.
+    """Embed every table and build the indexes; returns the number of vectors of each table.
 
     Raises DependencyError when the embedder is missing, ConfigError when ``index.faiss`` does not
     fit.
     """
-    return _embed_and_build(context, _tables(context))
+    embedder = _open(context)
+    return _build(context, embedder, _embed_tables(context, embedder))
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
     """Embed one shard of the rows of every table; counts and errors are as in `run`."""
-    return _embed_shard(context, _tables(context))
+    return {name: len(part) for name, part in _embed_tables(context, _open(context))}
 
 
 def merge(context: StageContext) -> dict[str, int]:
@@ -59,57 +60,26 @@ def merge(context: StageContext) -> dict[str, int]:
 
     Raises StoreError when the vectors belong to other tables.
     """
-    return _join_and_build(context, _tables(context))
-
-
-def run_hyper(context: StageContext) -> dict[str, int]:
-    """Stage ``hyper-index``: returns counts and raises errors as `run` does."""
-    return _embed_and_build(context, _hyper_tables(context))
-
-
-def run_hyper_shard(context: StageContext) -> dict[str, int]:
-    """Like `run_shard`, for the stage ``hyper-index``."""
-    return _embed_shard(context, _hyper_tables(context))
-
-
-def merge_hyper(context: StageContext) -> dict[str, int]:
-    """Like `merge`, for the stage ``hyper-index``."""
-    return _join_and_build(context, _hyper_tables(context))
-
-
-def _tables(context: StageContext) -> Tables:
-    graph = context.inputs["graph"]
-    return {
-        "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
-        "entities": (graph / "entities.parquet", ("name",)),
-        "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
-    }
-
-
-def _hyper_tables(context: StageContext) -> Tables:
-    hypergraph = context.inputs["graph"]
-    return {
-        "entities": (hypergraph / "entities.parquet", ("name",)),
-        "hyperedges": (hypergraph / "hyperedges.parquet", ("text",)),
-    }
-
-
-def _embed_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
-    embedder = _open(context)
-    return _build(context, embedder, _embed_tables(context, tables, embedder))
-
-
-def _embed_shard(context: StageContext, tables: Tables) -> dict[str, int]:
-    embedder = _open(context)
-    return {name: len(part) for name, part in _embed_tables(context, tables, embedder)}
-
-
-def _join_and_build(context: StageContext, tables: Tables) -> dict[str, int]:
+    tables = _tables(context)
     context.progress.start(sum(map(_row_count, tables.values())), "texts")
     joined = ((name, _join(context, name, table)) for name, table in tables.items())
     counts = _build(context, _open(context), joined)
     context.work["merged_texts"] = sum(counts.values())
     return counts
+
+
+def _tables(context: StageContext) -> Tables:
+    """The tables of ``hyper-index`` if the input ``graph`` is a hypergraph, else of ``index``."""
+    graph = context.inputs["graph"]
+    entities = (graph / "entities.parquet", ("name",))
+    hyperedges = graph / "hyperedges.parquet"
+    if hyperedges.is_file():
+        return {"entities": entities, "hyperedges": (hyperedges, ("text",))}
+    return {
+        "chunks": (context.inputs["corpus"] / "chunks.parquet", ("title", "text")),
+        "entities": entities,
+        "triplets": (graph / "triplets.parquet", ("head", "relation", "tail")),
+    }
 
 
 def _open(context: StageContext) -> Embedder:
@@ -122,10 +92,9 @@ def _row_count(table: Table) -> int:
     return int(pq.read_metadata(table[0]).num_rows)
 
 
-def _embed_tables(
-    context: StageContext, tables: Tables, embedder: Embedder
-) -> Iterator[tuple[str, Vectors]]:
+def _embed_tables(context: StageContext, embedder: Embedder) -> Iterator[tuple[str, Vectors]]:
     """The vectors of every table, or of its rows in this shard, memory-mapped from the output."""
+    tables = _tables(context)
     _check_kinds(context.config.index, embedder, tables)
     rows = {
         name: first_and_last(_row_count(table), context.shard, context.shards)

@@ -62,50 +62,16 @@ class CallRecord:
 def run(context: StageContext) -> dict[str, int]:
     """Judge the trajectories of ``inputs["paths"]``; returns counts of steps, calls and unknowns.
 
-    Raises ConfigError without a block ``judges``, JudgeError when too many verdicts are unknown.
+    Raises ConfigError without judges, JudgeError when too many verdicts are unknown.
     """
-    return _judge(context, context.config.judges)
+    return _judge(context)
 
 
 def run_shard(context: StageContext) -> dict[str, int]:
     """Ask all models about one shard of the cases; returns the number of replies."""
-    return _ask(context, context.config.judges)
-
-
-def merge(context: StageContext) -> dict[str, int]:
-    """Like `run`, with the replies of the shards.
-
-    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
-    usable reply to an endpoint again.
-    """
-    return _judge(context, context.config.judges, _replies(context))
-
-
-def run_policy(context: StageContext) -> dict[str, int]:
-    """Like `run`, for an evaluated policy and with the judges of the evaluation."""
-    return _judge(context, context.config.evaluation_judges)
-
-
-def run_policy_shard(context: StageContext) -> dict[str, int]:
-    """Like `run_shard`, for an evaluated policy and with the judges of the evaluation."""
-    return _ask(context, context.config.evaluation_judges)
-
-
-def merge_policy(context: StageContext) -> dict[str, int]:
-    """Like `merge`, for an evaluated policy and with the judges of the evaluation."""
-    return _judge(context, context.config.evaluation_judges, _replies(context))
-
-
-def _replies(context: StageContext) -> ShardReplies:
-    failed_before = (context.checkpoint_dir / CALLS).exists()
-    return ShardReplies(shard_directories(context), retry=failed_before)
-
-
-def _ask(context: StageContext, settings: Judges | None) -> dict[str, int]:
-    """Judge the steps of one shard, and write the replies of all models."""
     steps = StepsOfFile(context.inputs["paths"] / FILE, context.shard, context.shards)
     replies = ReplyLog()
-    answers, over, under = _opened(context, _required(settings), replies)
+    answers, over, under = _opened(context, _settings(context), replies)
     with over, under:
         judged = judge_steps(steps, answers, over, under, context.progress)
     _report_usages(context, answers.usage, over, under)
@@ -114,16 +80,28 @@ def _ask(context: StageContext, settings: Judges | None) -> dict[str, int]:
     return {"replies": replies.write(context.output)}
 
 
-def _required(settings: Judges | None) -> Judges:
-    if settings is None:
+def merge(context: StageContext) -> dict[str, int]:
+    """Like `run`, with the replies of the shards.
+
+    When too many verdicts are unknown, the stage fails, and a rerun sends the prompts without a
+    usable reply to an endpoint again.
+    """
+    failed_before = (context.checkpoint_dir / CALLS).exists()
+    return _judge(context, ShardReplies(shard_directories(context), retry=failed_before))
+
+
+def _settings(context: StageContext) -> Judges:
+    """The judges of the round, or of the evaluation for an evaluated policy."""
+    config = context.config
+    of_policy = context.stage.startswith("judge-policy")
+    judges = config.evaluation_judges if of_policy else config.judges
+    if judges is None:
         raise ConfigError("the configuration has no block judges; add one")
-    return settings
+    return judges
 
 
-def _judge(
-    context: StageContext, settings: Judges | None, replies: ShardReplies | None = None
-) -> dict[str, int]:
-    settings = _required(settings)
+def _judge(context: StageContext, replies: ShardReplies | None = None) -> dict[str, int]:
+    settings = _settings(context)
     steps = StepsOfFile(context.inputs["paths"] / FILE)
     answers, over, under = _opened(context, settings, replies or ReplyExchange())
     with over, under:

@@ -109,7 +109,13 @@ def _run(context: StageContext, replies: ReplyExchange) -> dict[str, int]:
     supporting = _supporting(context, usable, faults, replies)
     known_facts = KnownFacts()
     if settings.memory is not None:
-        known_facts = _find_known_facts(context, usable, replies)
+        known_facts = select_known_facts(
+            usable,
+            _ask_base_model(context, usable, replies),
+            search_share=settings.memory.searched,
+            num_closed_book=settings.memory.rehearsed,
+            seed=context.seed,
+        )
     trajectories = _trajectories(context, questions, hops, supporting, known_facts, faults)
     chosen = split(trajectories, settings.sizes, settings.test_sizes, context.seed)
     policy_grammar = grammar(context.config.grammar)
@@ -293,24 +299,6 @@ def _extract_as_graph(context: StageContext, hops: Sequence[Hop], replies: Reply
     print(chat.usage.line())
     write_json(context.output / "extraction_chat.json", chat.usage.total())
     return rejected
-
-
-def _find_known_facts(
-    context: StageContext, hops: Sequence[Hop], replies: ReplyExchange
-) -> KnownFacts:
-    """The hops that the base model knows, by the setting ``sft_data.memory``.
-
-    ``replies`` takes part in the requests. Raises the errors of the base model's engine.
-    """
-    settings = context.config.sft_data.memory
-    assert settings is not None
-    return select_known_facts(
-        hops,
-        _ask_base_model(context, hops, replies),
-        search_share=settings.searched,
-        num_closed_book=settings.rehearsed,
-        seed=context.seed,
-    )
 
 
 def _ask_base_model(

@@ -10,9 +10,9 @@ batch of B trajectories is::
     KL_t = ref(y_t) / p(y_t) - log(ref(y_t) / p(y_t)) - 1
 
 which is TRL's loss type "grpo" with advantages [B, T]. Probabilities are computed at the sampling
-temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1
-(or another adapter), see `pipeline.training.reference`. One advantage per trajectory gives plain
-GRPO, which HiPRAG's reward uses.
+temperature; at any other temperature the ratio would not start at 1. The reference is policy n - 1,
+see `pipeline.training.reference`. One advantage per trajectory gives plain GRPO, which HiPRAG's
+reward uses.
 
 Over a base in 4 or 8 bit, b are the probabilities of policy n - 1 over that base, computed before
 training. The engine sampled from the base in 16 bit. Its probabilities would add the error of
@@ -38,7 +38,7 @@ from pipeline.training.collate import column_dataset, trajectory_collator
 from pipeline.training.cpu_forward import install_lean_forward
 from pipeline.training.encoded_file import lengths_of
 from pipeline.training.history import History, history_callback
-from pipeline.training.lora import is_quantized, load_weights, padding_id
+from pipeline.training.lora import is_quantized, padding_id
 from pipeline.training.reference import REFERENCE, reference_logps
 from pipeline.training.step_weights import counted_steps
 from pipeline.training.trackers import Tracking
@@ -61,16 +61,14 @@ def grpo_trainer(
     seed: int,
     checkpoint_dir: Path,
     history: History,
-    reference_adapter: Path | None = None,
     tracking: Tracking | None = None,
     progress: Progress | None = None,
 ) -> GrpoTrainer:
     """TRL's GRPOTrainer over cached trajectories, with reference log-probabilities in its dataset.
 
-    ``model`` is policy n - 1 as a PEFT model with a trainable adapter. It is also the reference
-    unless ``reference_adapter`` names another adapter over the same base. ``temperature`` is the
-    sampling temperature. Raises ConfigError for temperature 0, at which trajectories have no
-    probabilities to compare, and for batch sizes that do not divide.
+    ``model`` is policy n - 1 as a PEFT model with a trainable adapter. It is also the reference.
+    ``temperature`` is the sampling temperature. Raises ConfigError for temperature 0, at which
+    trajectories have no probabilities to compare, and for batch sizes that do not divide.
     """
     from trl import GRPOConfig
 
@@ -118,15 +116,12 @@ def grpo_trainer(
     policy = trainer.accelerator.unwrap_model(trainer.model)
     columns: dict[str, list[NDArray[np.float32]]] = {}
     if settings.beta:
-        if reference_adapter is not None:
-            load_weights(policy, reference_adapter, REFERENCE)
         columns["reference"] = token_reference_logps(trainer, trajectories, progress=progress)
         policy.delete_adapter(REFERENCE)
     if is_quantized(policy):
-        is_reference = settings.beta and reference_adapter is None
         columns["old_logprobs"] = (
             columns["reference"]
-            if is_reference
+            if settings.beta
             else token_reference_logps(trainer, trajectories, "default", progress)
         )
         trainer.train_dataset = trainer.train_dataset.remove_columns(["old_logprobs"])

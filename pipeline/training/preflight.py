@@ -101,7 +101,7 @@ class DataFacts:
         block = self.block
         yield self._share(
             "length", self.over_long, MAX_OVER_LONG,
-            f"longer than {block}.max_length ({self.max_length:,} tokens); the longest has "
+            f"are longer than {block}.max_length ({self.max_length:,} tokens); the longest has "
             f"{self.longest:,}",
             f"raise {block}.max_length, or lower sampling.max_total_tokens",
         )  # fmt: skip
@@ -137,13 +137,9 @@ class DataFacts:
 
     def _share(self, name: str, count: int, limit: float | None, what: str, remedy: str) -> Check:
         share = count / self.records
-        found = f"{count:,} of {self.records:,} {self.unit} ({share:.1%}) {_are(what)}"
+        found = f"{count:,} of {self.records:,} {self.unit} ({share:.1%}) {what}"
         passed = limit is None or share <= limit
         return Check(name, round(share, _DIGITS), limit, passed, found, remedy)
-
-
-def _are(what: str) -> str:
-    return f"are {what}" if what.startswith("longer") else what
 
 
 def table(checks: Iterable[Check]) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_setting_is_explained_with_its_values_readers_and_kind() -> None:
     assert facts == {
         "key": "sampling.samples",
         "description": "R: trajectories per question",
-        "values": "a whole number from 1, up to 10,000",
+        "values": "a whole number from 2, up to 10,000",
         "default": 8,
         "here": 5,
         "read by": "sample, score",
@@ -95,7 +95,7 @@ def test_every_setting_can_be_explained() -> None:
         field = find_field(name)
         assert field.info.description
         assert field.below is not None or "any value" not in field.values, name
-        assert setting_stages(field.name)
+        assert setting_stages(field.place)
 
 
 @pytest.mark.parametrize(

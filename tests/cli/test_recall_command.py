@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.recall.run import InputFiles, print_table, run_recall
+from pipeline.recall.run import InputFiles, run_recall, table
 from tests.corpus.test_gold_passages import MUSIQUE
 from tests.retrieval.small_encoders import write_bi_encoder
 
@@ -69,8 +69,9 @@ def test_every_retriever_is_measured_on_questions_and_sub_questions(
     hyper = rows["question", "prograph"]
     assert hyper.strict["recall@5"] == 0 < hyper.recall["recall@5"]  # counted by provenance only
     assert not capsys.readouterr().out  # standard output is for the table or the JSON
-    print_table([result])
-    assert "index of chunks flat; entities flat; hyperedges flat" in capsys.readouterr().out
+    shown = table(result)
+    assert [row[3] for row in shown.rows] == VARIANTS * 2
+    assert "2 triplets, 2 hyperedges" in shown.note
     line = result.as_json()["rows"][2]
     assert {"dataset": "musique", "retriever": "semantic", "recall@5": 1.0}.items() <= line.items()
     json.dumps(result.as_json())

@@ -25,7 +25,7 @@ EXACT_JUDGES = "{over: {backend: closed-world}, under: {backend: closed-world}}"
         ("retrieval.alpha=1.5", r"retrieval\.alpha is 1\.5; set it to a number below 1"),
         (
             "sampling.samples=1",
-            r"sampling: samples is 1; pairs need at least 2 per question; raise it",
+            r"sampling\.samples is 1; set it to a number of at least 2",
         ),
         ("rounds=many", r"rounds is 'many'; set it to a whole number"),
         ("retrieval", r"expected key\.key=value"),

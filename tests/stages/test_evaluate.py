@@ -15,7 +15,7 @@ from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Question, Trajectory
 from pipeline.core.verdicts import Verdict
 from pipeline.run.context import StageContext
-from pipeline.stages.evaluate import merge_policies, run, run_any
+from pipeline.stages.evaluate import merge_policies, run
 from pipeline.training.lineage import policy_fingerprint
 from tests.llm.small_models import small_adapter, small_model
 from tests.stages.fabricated_run import configuration, trajectory, write_evaluation
@@ -82,12 +82,13 @@ def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> Non
     for name, policy in (("base", {}), ("adapter", {"policy": adapter})):
         one = replace(
             stage,
+            stage="evaluate-any",
             output=tmp_path / f"{name} evaluated",
             checkpoint_dir=tmp_path / f"{name}.partial",
             inputs={"questions": tmp_path, **policy},
         )
         one.output.mkdir(exist_ok=True)
-        assert run_any(one) == {"questions": 1, "trajectories": 1}
+        assert run(one) == {"questions": 1, "trajectories": 1}
         [sampled] = read_records(one.output / "trajectories.parquet", Trajectory)
         tokens[sampled.policy] = sampled.token_ids
         rows = json.loads((one.output / "rows.json").read_text())

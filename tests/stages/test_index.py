@@ -17,7 +17,7 @@ from pipeline.retrieval.base import Query
 from pipeline.retrieval.retriever import VariantRetriever
 from pipeline.run.context import StageContext
 from pipeline.stages.corpus import write_chunks
-from pipeline.stages.index import run, run_hyper
+from pipeline.stages.index import run
 from tests.retrieval.small_encoders import write_bi_encoder
 
 CHUNKS = [
@@ -142,7 +142,7 @@ def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_pat
     for candidates in ("near", "all"):
         settings = {"variant": "prograph", "top_k": 9, "hyperedge_candidates": candidates}
         stage = context(model, tmp_path, {"graph": folder}, **settings)
-        run_hyper(stage)
+        run(stage)
         retriever = open_retriever(stage.config, tmp_path, folder, stage.output)
         [items] = retriever.retrieve([Query(query)])
         found[candidates] = {item.id for item in items}
