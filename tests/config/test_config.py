@@ -126,13 +126,6 @@ def test_a_method_that_reads_no_triplets_needs_no_graph(name, overrides):
     assert load(CONFIGS / f"{name}.yaml", ("graph={source: none}", *overrides)).rounds >= 0
 
 
-def test_evaluated_policies_can_have_other_judges_than_the_rounds():
-    noisy = load("hiprag-noisy-judges")
-    exact = load(CONFIGS / "embedded-hiprag.yaml")
-    assert noisy.judges != exact.judges
-    assert noisy.evaluation_judges == exact.evaluation_judges == exact.judges
-
-
 def test_the_block_that_grpo_asks_for_is_enough():
     block = "grpo={learning_rate: 1.0e-5, batch_size: 128, per: trajectory}"
     for name in ("embedded", "embedded-search-r1"):

@@ -114,20 +114,6 @@ def test_numbers_are_read_as_people_write_them() -> None:
     assert isinstance(config.dpo.beta, float)
 
 
-def test_damaged_files_are_named_with_the_line(tmp_path: Path) -> None:
-    cases = {
-        "rounds: 1\nrounds: 2\n": r"child\.yaml:3: .*the key rounds is also on line 2; remove one",
-        "retrieval: {tau: 0.1,\n  tau: 0.2}\n": r"child\.yaml:3: .*the key tau is also on line 2",
-        "1: x\n": r"child\.yaml: 1: the key is a number; expected the name of a setting",
-        "rounds: 1\n---\nrounds: 2\n": r"child\.yaml:3: .*expected a single document",
-        "rounds: [1\n": r"child\.yaml:3: not valid YAML",
-    }
-    for text, message in cases.items():
-        with pytest.raises(ConfigError, match=message) as caught:
-            load(child(tmp_path, text))
-        assert "\n" not in str(caught.value)
-
-
 def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
     chain = tmp_path / "chain0.yaml"
     for number in range(30):

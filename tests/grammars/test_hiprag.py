@@ -166,17 +166,6 @@ def test_recorded_spans_locate_a_context_that_was_not_sanitized() -> None:
     assert GRAMMAR.parse(text, spans_of(parts)).format_ok
 
 
-@pytest.mark.parametrize("tag", ["<search>", "</step>", "<conclusion>", "</think>"])
-def test_a_tag_in_a_document_does_not_fail_the_format(tag: str) -> None:
-    """Algorithm 3 counts tags in the whole step; the model did not write this one."""
-    raw = CONTEXT.replace("A film", f"A {tag} film")
-    parts = [(raw if text == CONTEXT else text, writer) for text, writer in PARTS]
-    text = "".join(part for part, _ in parts)
-    assert raw in text
-    assert GRAMMAR.parse(text).format_ok
-    assert GRAMMAR.parse(text, spans_of(parts)).format_ok
-
-
 def next_action(*parts: tuple[str, str], finish: str = "stop", searches: int = 0, budget: int = 3):
     """The action after the last of ``parts``, which are (text, writer)."""
     text = "".join(part for part, _ in parts)

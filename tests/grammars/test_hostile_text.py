@@ -113,6 +113,3 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
     for token in tokens:
         if set("ab@<> ") >= set(token) and token.strip():
             assert token not in escaped
-
-
-# Each takes hours where the time grows with the square of the length.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core.errors import RetrievalError, RetrievalUnavailable
+from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question
 from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import mismatch
@@ -365,12 +365,3 @@ def test_a_hostile_document_in_the_prompt_cannot_switch_the_role():
     rolled(answer, retriever=Hostile(), prompt_retrieval=True)
     assert prompts[0].count("<|assistant|>") == 1
     assert "<|im_end|>" not in prompts[0]
-
-
-def test_an_unavailable_retrieval_stops_the_rollout():
-    class Unavailable(Documents):
-        def retrieve(self, queries):
-            raise RetrievalUnavailable("no answer")
-
-    with pytest.raises(RetrievalUnavailable, match="no answer"):
-        rolled(questions=[question(n) for n in range(3)], retriever=Unavailable())

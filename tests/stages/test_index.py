@@ -19,6 +19,7 @@ from pipeline.run.context import StageContext
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.index import run, run_hyper
 from tests.retrieval.small_encoders import write_bi_encoder
+from tests.smallest import small_config
 
 CHUNKS = [
     Chunk("c0", "Alba", "Alba directed The Tide.", "d0"),
@@ -53,21 +54,11 @@ def upstream(tmp_path):
 
 
 def config(model, tmp_path, **retrieval):
-    return Config.model_validate(
-        {
-            "name": "trial",
-            "cache_dir": str(tmp_path / "cache"),
-            "data": {},
-            "corpus": {"files": [{"path": "unused"}]},
-            "graph": {"source": "openie", "path": "x"},
-            "index": {"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
-            "retrieval": {"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
-            "model": {"base": "x"},
-            "prompt": {"system": "x"},
-            "sft_data": {"sizes": {1: 1}},
-            "sft": {"learning_rate": 1.0, "batch_size": 1},
-            "dpo": {"learning_rate": 1.0, "batch_size": 1},
-        }
+    return small_config(
+        cache_dir=str(tmp_path / "cache"),
+        graph={"source": "openie"},
+        index={"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
+        retrieval={"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
     )
 
 
@@ -202,20 +193,14 @@ def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, 
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"faiss": "ivf-pq"}, "needs at least 256 vectors to train on; there are 2"),
-    ],
-)
 def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(
-    model, tmp_path, upstream, settings, said
+    model, tmp_path, upstream
 ):
     base = config(model, tmp_path)
-    refused = base.model_copy(update={"index": base.index.model_copy(update=settings)})
+    refused = base.model_copy(update={"index": base.index.model_copy(update={"faiss": "ivf-pq"})})
     output = tmp_path / "index"
     output.mkdir()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="at least 256 vectors to train on; there are 2"):
         run(StageContext(refused, "index", output, tmp_path / "checkpoints", upstream))
     assert list(output.iterdir()) == []
     assert not (tmp_path / "checkpoints").exists()

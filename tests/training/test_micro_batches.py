@@ -21,7 +21,6 @@ from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import heldout_loss, sft_trainer
-from pipeline.training.step_weights import StepCounts
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
 
@@ -148,15 +147,6 @@ def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):
         alone = [heldout_loss(trainer, [record])["loss"] for record in records]
         assert losses[-1] == pytest.approx(sum(alone) / 3, rel=1e-5)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_shares_of_micro_batches_by_hand():
-    """Records 2 and 1 with 6 and 2 tokens: weights 2/3 and 1/3, and 3/4 and 1/4, times 2 averaged losses."""
-    step = StepCounts(records=3, tokens=8, micro_batches=2)
-    assert step.share_of_records(2) == pytest.approx(4 / 3)
-    assert step.share_of_records(1) == pytest.approx(2 / 3)
-    assert step.share_of_tokens(6) == pytest.approx(3 / 2)
-    assert step.share_of_tokens(2) == pytest.approx(1 / 2)
 
 
 def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, tmp_path: Path):

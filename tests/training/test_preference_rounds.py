@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import (
     continue_adapter,
     load_base,
-    load_tokenizer,
     locate_base,
     new_adapter,
     save_adapter,
@@ -229,17 +227,6 @@ def test_a_base_model_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DependencyError, match=r"model\.base: .*no weights"):
         locate_base(str(tmp_path))
-
-
-def test_a_base_without_chat_template_is_refused(run, tmp_path):
-    shutil.copytree(run.base, tmp_path / "no-template")
-    (tmp_path / "no-template" / "chat_template.jinja").unlink()
-    model = run.context("sft", "no-template").config.model
-    with pytest.raises(ConfigError, match=re.escape("set model.chat_template")):
-        load_tokenizer(tmp_path / "no-template", model)
-    template = "{{ messages[0].content }}"
-    with_template = model.model_copy(update={"chat_template": template})
-    assert load_tokenizer(tmp_path / "no-template", with_template).chat_template == template
 
 
 def test_training_stops_when_chosen_answers_become_unlikely():

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import DependencyError
 from pipeline.run.context import StageContext
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.trackers import Tracking, check_trackers, reporting
@@ -168,12 +167,3 @@ def test_a_package_that_is_missing_or_broken_is_refused(
         check_trackers(["curves"])
     with pytest.raises(DependencyError, match=r"brokencurves cannot be imported \(No module"):
         reporting(Tracking(("brokencurves",), "t", "sft", tmp_path), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("[neptune]", "trackers"), ("wandb", "trackers")],
-)
-def test_other_values_are_refused(value: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load("embedded", (f"trackers={value}",))

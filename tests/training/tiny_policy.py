@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.models import tokenizer_of
-from pipeline.config import Config
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, SftExample, Span
 from pipeline.run.context import StageContext
 from pipeline.training.encode import encode_sft
+from tests.smallest import small_config
 
 
 def byte_tokenizer() -> Any:
@@ -112,23 +112,14 @@ class Run:
         ``blocks`` update configuration blocks; a value that is not a dictionary replaces the setting.
         """
         common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32"}
-        values: dict[str, Any] = {
-            "name": "t",
-            "data": {},
-            "corpus": {"files": [{"path": "unused"}]},
-            "graph": {"source": "annotated", "path": "x"},
-            "index": {"embedder": {"model": "x"}},
-            "retrieval": {"reranker": {}},
-            "model": {"base": str(self.base)},
-            "prompt": {"system": ""},
-            "sft_data": {"sizes": {1: 1}},
-            "sft": {"learning_rate": 1e-2, **common},
-            "dpo": {"learning_rate": 1e-2, "round_epochs": [2], **common},
-        }
-        for block, update in blocks.items():
-            if isinstance(update, dict):
-                update = {**values.get(block, {}), **update}
-            values[block] = update
+        sft = {"learning_rate": 1e-2, **common} | blocks.pop("sft", {})
+        dpo = {"learning_rate": 1e-2, "round_epochs": [2], **common} | blocks.pop("dpo", {})
+        config = small_config(
+            name="t",
+            model={"base": str(self.base)},
+            prompt={"system": ""},
+            **{"sft": sft, "dpo": dpo, **blocks},
+        )
         output, checkpoint_dir = self.root / name, self.root / f"{name}.partial"
         output.mkdir(exist_ok=True)
         checkpoint_dir.mkdir(exist_ok=True)
@@ -140,7 +131,7 @@ class Run:
             "sft": self.root / "sft",
         }
         return StageContext(
-            config=Config.model_validate(values),
+            config=config,
             stage=stage,
             output=output,
             checkpoint_dir=checkpoint_dir,
