@@ -22,18 +22,8 @@ from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
-    "Ada",
-    "Émile 12",
-    "Лев",
-    "東京",
-    "القاهرة",
-    "हिन्दी",
-    "👩‍👩‍👧",
-    "a < b > c",
-    "&lt;",
-    "\n\n",
-    "\t",
-)
+    "Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=NAMES)

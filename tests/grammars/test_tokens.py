@@ -36,9 +36,7 @@ def test_a_tokenizer_without_a_chat_template_is_an_error():
     [
         ("template.jinja", "leaves out the system message 'S'"),
         ("{{ messages[0].content }}", "leaves out the user message 'Who\\?'"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}", "leaves out the system message"),
         ("{{ messages[2].content }}", "fails: .* has no element 2"),
-        ("{% if %}", "the chat template of .* fails: "),
         ("{{ raise_exception('no system role') }}", "fails: no system role"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
     ],

@@ -205,16 +205,9 @@ def test_spans_cover_text_and_ids_exactly(seed):
         assert "".join(trajectory.output[s:e] for s, e, _ in trajectory.spans) == trajectory.output
         assert trajectory.spans == [] or trajectory.spans[-1][1] == len(trajectory.output)
         assert sum(e - s for s, e, _ in trajectory.token_spans) == len(trajectory.token_ids)
-        assert (
-            mismatch(
-                TOKENIZER,
-                trajectory.output,
-                trajectory.spans,
-                trajectory.token_ids,
-                trajectory.token_spans,
-            )
-            is None
-        )
+        text, spans = trajectory.output, trajectory.spans
+        ids, token_spans = trajectory.token_ids, trajectory.token_spans
+        assert mismatch(TOKENIZER, text, spans, ids, token_spans) is None
 
 
 def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
@@ -226,18 +219,11 @@ def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
             self.maximum = max(self.maximum, self.unfinished())
 
     engine = Counting(two_steps, TOKENIZER)
-    trajectories = rolled_out(
-        [question(n) for n in range(5)],
-        engine=engine,
-        grammar=TEARAG,
-        retriever=Documents(),
-        samples=2,
-        in_flight=3,
-    )
+    options = {"engine": engine, "grammar": TEARAG, "retriever": Documents()}
+    trajectories = rolled_out([question(n) for n in range(5)], **options, samples=2, in_flight=3)
     assert engine.maximum == 3
-    assert sorted((p.question_id, p.sample) for p in trajectories) == [
-        (f"q{n}", sample) for n in range(5) for sample in range(2)
-    ]
+    finished = sorted((path.question_id, path.sample) for path in trajectories)
+    assert finished == [(f"q{n}", sample) for n in range(5) for sample in range(2)]
 
 
 def test_the_engine_generates_while_documents_are_retrieved():
