@@ -66,21 +66,16 @@ def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
         view_pairs(path, 5, tokenizer=tmp_path, console=colored(80)[0])
 
 
-def test_control_characters_of_a_document_are_not_printed(tmp_path: Path) -> None:
-    hostile = trajectory("q", "Ostar", document="\x1b[2Jgone\x9b31m[red]markup[/red]")
-    write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
-    console, stream = colored(200)
-    assert view_trajectories(tmp_path, 1, console=console) == 1
-    assert "␛[2Jgone\\u009b31m[red]markup[/red]" in stream.getvalue()
-    assert "\x1b[2J" not in stream.getvalue()
-
-
 def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     controls = "\x1b]0;x\x07\u202e\u2066\x9b"
-    hostile = trajectory(f"q{controls}", f"Ostar{controls}", rewards={f"total{controls}": 1.0})
+    hostile = trajectory(
+        f"q{controls}", f"Ostar{controls}", document=f"{controls}[red]markup[/red]",
+        rewards={f"total{controls}": 1.0},
+    )  # fmt: skip
     hostile = replace(hostile, question=controls, dataset=controls, answers=[controls])
     write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
     console, stream = colored(200)
     view_trajectories(tmp_path, 1, console=console)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
+    assert "[red]markup[/red]" in shown

@@ -97,25 +97,6 @@ def test_a_damaged_block_of_vectors_is_embedded_again(model, tmp_path, upstream,
     assert f"{block} is damaged" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("variant", "subquery", "kinds"),
-    [
-        ("semantic", "Alba Alba directed The Tide.", ["chunk", "chunk"]),
-        ("graph", "Alba directed The Tide", ["triplet", "triplet"]),
-        ("concat", "Alba Alba directed The Tide.", ["chunk", "chunk", "triplet", "triplet"]),
-    ],
-)
-def test_every_variant_opens_and_retrieves(model, tmp_path, upstream, variant, subquery, kinds):
-    stage = context(model, tmp_path, upstream, variant=variant)
-    run(stage)
-    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
-    # The subquery equals the text of the first item, so its cosine is 1 even for a random model.
-    items = retriever.retrieve([Query(subquery, ("Alba",))])[0]
-    assert [item.kind for item in items] == kinds
-    assert items[0].id in ("c0", "c0:0")
-    assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
-
-
 def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_path):
     """Five facts have the words of the query, so that they are its nearest; c1 follows from c0."""
     query = "where is Alba Rossi now"

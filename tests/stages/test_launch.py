@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from pipeline.run.launch import (
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lora import pick_device
-from tests.training.tiny_policy import Run, write_base
+from tests.training.tiny_policy import Run, weights_of, write_base
 from tests.waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +99,6 @@ def test_two_processes_and_two_machines_train_the_policy_of_one(
 ) -> None:
     """Without dropout, and with steps that the processes divide. Both machines are this one."""
     import torch
-    from safetensors.torch import load_file
 
     run_sft(run.context("sft", "sft"))
     contexts: list[StageContext] = []
@@ -125,9 +123,7 @@ def test_two_processes_and_two_machines_train_the_policy_of_one(
                 run_round(context)
             assert other.returncode == 0
         contexts.append(context)
-    of_one, *of_two = (
-        load_file(context.output / "adapter" / "adapter_model.safetensors") for context in contexts
-    )
+    of_one, *of_two = (weights_of(context.output) for context in contexts)
     rows_one, *rows_two = (
         json.loads((context.output / "log.json").read_text())["history"] for context in contexts
     )
@@ -181,12 +177,6 @@ def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     assert run_sft(context)["examples"] == 8
 
 
-def weights(context: StageContext) -> Any:
-    from safetensors.torch import load_file
-
-    return load_file(context.output / "adapter" / "adapter_model.safetensors")
-
-
 def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,8 +189,8 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     fewer = run.context("sft", "on-one-gpu", sft={**sft, "processes": 2})
     run_sft(fewer)
-    for name, value in weights(alone).items():
-        assert torch.equal(weights(fewer)[name], value)
+    for name, value in weights_of(alone.output).items():
+        assert torch.equal(weights_of(fewer.output)[name], value)
     assert fewer.notes["processes"] == {"set": 2, "started": 1}
     assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays 4" in capfd.readouterr().out
     assert "processes" not in alone.notes

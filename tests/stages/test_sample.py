@@ -4,7 +4,6 @@ The retrieval variant is ``none``, so no index is needed; tests of the sampler c
 """
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,22 +135,6 @@ def test_deleted_and_damaged_checkpoints_are_rolled_out_again(
         assert output_bytes(context) == expected
         assert f"{first} is damaged" in caplog.text
         assert "not the seconds of earlier attempts" in caplog.text
-
-
-def test_two_runs_in_one_directory_give_each_trajectory_once(context: StageContext):
-    """Each run holds checkpoints that the other does not know, of overlapping questions."""
-    run(context)
-    expected = output_bytes(context)
-    for file in checkpoints(context)[1:]:
-        file.unlink()
-    other = context.checkpoint_dir.with_name("other")
-    shutil.copytree(context.checkpoint_dir, other)
-    run(with_sampling(context, batch=3))
-    run(with_sampling(replace(context, checkpoint_dir=other), batch=4))
-    shutil.copytree(other, context.checkpoint_dir, dirs_exist_ok=True)
-    assert len(checkpoints(context)) > 3
-    run(context)
-    assert output_bytes(context) == expected
 
 
 def with_sampling(context: StageContext, **settings: int) -> StageContext:

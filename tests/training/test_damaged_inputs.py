@@ -14,18 +14,14 @@ from pipeline.core.errors import InputError, SteepError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.stages.train import run_round, run_sft
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("damaged")
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=4)
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("damaged"), pairs=4)
 
 
 def truncate(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Grpo, Lora
+from pipeline.config import Grpo
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
@@ -24,8 +24,7 @@ from pipeline.training.advantages import (
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
-from pipeline.training.lora import load_base, new_adapter
-from tests.training.tiny_policy import Run, byte_tokenizer, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
@@ -40,15 +39,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def policy(base: Path, seed: int = 1):  # type: ignore[no-untyped-def]
-    """A policy whose adapter changes the model: both factors are random, no dropout."""
-    import torch
-
-    settings = Grpo(**CPU, batch_size=2)
-    model = new_adapter(load_base(base, settings, "grpo"), Lora(dropout=0.0), seed)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
-    return model
+    return random_adapter(base, Grpo(**CPU, batch_size=2), "grpo", seed)
 
 
 def sampled(name: str, rewards: dict[str, object] | None, question: str = "q") -> Trajectory:

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Dpo, Grpo, Lora, Sft
+from pipeline.config import Dpo, Grpo, Sft
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
-from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import heldout_loss, sft_trainer
 from pipeline.training.trainer_args import train
-from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
+from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
@@ -37,17 +36,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("micro") / "base")
 
 
-def adapted(base: Path, settings: Any) -> Any:
-    """A policy whose adapter changes the model, without dropout."""
-    import torch
-
-    model = new_adapter(load_base(base, settings, "sft"), Lora(dropout=0.0), 1)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
-    return model
-
-
 def observation(number: int) -> str:
     return " e" * number**2 + "\n"
 
@@ -60,7 +48,7 @@ def sft(base: Path, folder: Path, history: History, per_device: int) -> Any:
     ]
     examples = encode_sft(byte_tokenizer(), written)
     return sft_trainer(
-        adapted(base, settings), byte_tokenizer(), examples, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), examples, settings,
         seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -78,7 +66,7 @@ def dpo(base: Path, folder: Path, history: History, per_device: int, eta_of: str
     tokenizer = byte_tokenizer()
     records = [pair(tokenizer, number, observation(number)) for number in range(7)]
     return dpo_trainer(
-        adapted(base, settings), tokenizer, encode_pairs(tokenizer, records), settings,
+        random_adapter(base, settings, "sft"), tokenizer, encode_pairs(tokenizer, records), settings,
         number=1, seed=0, checkpoint_dir=folder, history=history, reference_name="r",
     )  # fmt: skip
 
@@ -97,7 +85,7 @@ def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
         for n in range(7)
     ]  # fmt: skip
     return grpo_trainer(
-        adapted(base, settings), byte_tokenizer(), trajectories, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), trajectories, settings,
         temperature=1.0, seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -116,7 +104,7 @@ def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: 
 
     before = {
         name: value.clone()
-        for name, value in adapted(base, Sft(**SHARED)).named_parameters()
+        for name, value in random_adapter(base, Sft(**SHARED), "sft").named_parameters()
         if "lora_" in name
     }
     runs = {size: trained(kind, base, tmp_path / str(size), size) for size in (1, 2, 4)}

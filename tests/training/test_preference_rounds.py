@@ -25,10 +25,9 @@ from pipeline.training.lora import (
     continue_adapter,
     load_base,
     locate_base,
-    new_adapter,
     save_adapter,
 )
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
@@ -38,11 +37,7 @@ CPU = {"dtype": "float32", "learning_rate": 1e-2}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     """A base model, data, and policy 0 trained on the data."""
-    root = tmp_path_factory.mktemp("training")
-    run = Run(root, write_base(root / "base"))
-    run.write_data()
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +48,9 @@ def first(run):
     return context
 
 
-def tensors(policy: Path):
-    from safetensors.torch import load_file
-
-    return load_file(policy / "adapter" / "adapter_model.safetensors")
-
-
 def noisy_adapter(base: Path, directory: Path, seed: int) -> Path:
     """An adapter that changes the model: both factors are random."""
-    import torch
-
-    model = new_adapter(load_base(base, Sft(**CPU, batch_size=1), "sft"), NO_DROPOUT, seed)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
+    model = random_adapter(base, Sft(**CPU, batch_size=1), "sft", seed)
     save_adapter(model, directory)
     return directory
 
