@@ -23,10 +23,7 @@ GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 def colored(width: int) -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
-    return (
-        Console(file=stream, force_terminal=True, color_system="standard", width=width),
-        stream,
-    )
+    return (Console(file=stream, force_terminal=True, color_system="standard", width=width), stream)
 
 
 def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:

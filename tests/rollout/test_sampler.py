@@ -62,12 +62,7 @@ def question(number: int = 0) -> Question:
 
 
 def rolled(script=two_steps, questions=None, **changes):
-    options = {
-        "grammar": TEARAG,
-        "retriever": Documents(),
-        "policy": "0123456789abcdef",
-        **changes,
-    }
+    options = {"grammar": TEARAG, "retriever": Documents(), "policy": "0123456789abcdef", **changes}
     engine = ScriptedEngine(script, TOKENIZER, max_model_len=options.pop("max_model_len", 4096))
     questions = [question()] if questions is None else questions
     return rolled_out(questions, engine=engine, **options)

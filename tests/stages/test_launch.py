@@ -19,10 +19,7 @@ import pytest
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.launch import (
-    ENDED,
-    Machines,
-)
+from pipeline.run.launch import ENDED, Machines
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
 from pipeline.training.lora import pick_device

@@ -12,26 +12,21 @@ import pytest
 
 from pipeline import config
 from pipeline.core.errors import EngineError, InputError
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Question, Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.files.rollout_checkpoints import RolloutCheckpoints, RolloutTimer
 from pipeline.stages.sample import roll_out_policy, run
-from tests.llm.small_models import small_adapter, small_model
 from tests.recorded_progress import RecordedProgress
 from tests.smallest import small_config
+from tests.stages.question_stages import sampling_inputs
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(7)]
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("inputs")
-    model = small_model(root / "model")
-    small_adapter(model, root / "policy" / "adapter")
-    (root / "policy" / "lineage.json").write_text(json.dumps({"policy": "fingerprint"}))
-    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
-    return {"questions": root / "questions", "policy": root / "policy", "model": model}
+    return sampling_inputs(tmp_path_factory.mktemp("inputs"), QUESTIONS)
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import RetrievalUnavailable
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Question, Trajectory
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages.sample import run
-from tests.llm.small_models import small_adapter, small_model
 from tests.retrieval.served import FakeRetriever, served
 from tests.smallest import small_config
+from tests.stages.question_stages import sampling_inputs
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(5)]
 STAGES = {"corpus": "corpus-1", "graph": "graph-1", "index": "index-1"}
@@ -36,12 +36,7 @@ class FailingRetriever(FakeRetriever):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("inputs")
-    model = small_model(root / "model")
-    small_adapter(model, root / "policy" / "adapter")
-    (root / "policy" / "lineage.json").write_text('{"policy": "fingerprint"}')
-    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
-    return {"questions": root / "questions", "policy": root / "policy", "model": model}
+    return sampling_inputs(tmp_path_factory.mktemp("inputs"), QUESTIONS)
 
 
 def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:

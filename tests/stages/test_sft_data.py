@@ -16,16 +16,16 @@ from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.run.context import StageContext
 from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite, select_supporting
 from pipeline.sft_data.steps import Hop
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine
-from tests.stages.question_stages import run_questions
+from tests.stages.question_stages import run_questions, run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+STAGES = {"corpus": corpus, "graph": graph, "sft-data": sft_data}
 
 QUESTION = {
     "id": "2hop__1_2",
@@ -74,13 +74,7 @@ def run(
         ),
     )
     inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    counts: dict[str, int] = {}
-    for stage in (corpus, graph, sft_data):
-        name = stage.__name__.rpartition(".")[2].replace("_", "-")
-        (tmp_path / name).mkdir()
-        counts = stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
-        inputs[name] = tmp_path / name
-    return counts, tmp_path / "sft-data"
+    return run_stages(settings, tmp_path, inputs, STAGES), tmp_path / "sft-data"
 
 
 def test_a_question_gives_its_trajectory_and_each_of_its_steps(tmp_path: Path) -> None:
@@ -194,11 +188,7 @@ def test_paragraphs_outside_the_corpus_stop_the_stage_with_the_setting_that_extr
 def test_real_questions_give_well_formed_trajectories(real_data: Path, tmp_path: Path) -> None:
     settings = config.load(CONFIGS / "musique-sample.yaml", data=str(real_data))
     inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    for stage in (corpus, graph, sft_data):
-        name = stage.__name__.rpartition(".")[2].replace("_", "-")
-        (tmp_path / name).mkdir()
-        stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
-        inputs[name] = tmp_path / name
+    run_stages(settings, tmp_path, inputs, STAGES)
     train = read_records(tmp_path / "sft-data/train.parquet", SftExample)
     test = read_records(tmp_path / "sft-data/test.parquet", SftExample)
     hops = Counter(example.hops for example in train)

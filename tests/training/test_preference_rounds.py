@@ -21,12 +21,7 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
 from pipeline.training.lineage import read_lineage
-from pipeline.training.lora import (
-    continue_adapter,
-    load_base,
-    locate_base,
-    save_adapter,
-)
+from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
 from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

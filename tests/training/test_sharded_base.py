@@ -47,14 +47,15 @@ def assert_same_training(sharded: StageContext, alone: StageContext) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_sft_over_a_divided_base_is_sft_over_the_whole_one(run: Run, checkpointing: bool) -> None:
+    names = [f"{how}-{checkpointing}" for how in ("sft-sharded", "sft-alone")]
     contexts = [
         run.context(
             "sft",
-            f"sft-{number}-{checkpointing}",
+            name,
             lora={"dropout": 0.0},
             sft={**block, "gradient_checkpointing": checkpointing},
         )
-        for number, block in enumerate((SHARDED, ALONE))
+        for name, block in zip(names, (SHARDED, ALONE), strict=True)
     ]
     for context in contexts:
         run_sft(context)
