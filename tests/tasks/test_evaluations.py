@@ -184,7 +184,7 @@ def test_an_adapter_that_changes_weights_which_the_base_lacks_is_refused(
     tensors = load_file(adapter / "adapter_model.safetensors")
     renamed = {name.replace("layers.1", "layers.7"): value for name, value in tensors.items()}
     save_file(renamed, adapter / "adapter_model.safetensors")
-    with pytest.raises(RunFailed, match=r"no place for 4 of its tensors, such as .*layers.7"):
+    with pytest.raises(RunFailed, match=r"4 of its tensors, such as .*layers.7"):
         evaluate(run, [str(adapter)], QuestionChoice(limit=1))
 
 
