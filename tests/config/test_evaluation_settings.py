@@ -28,9 +28,7 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
     [
         (["evaluation.retrieval.top_k=0"], "evaluation.retrieval.top_k is 0; set it to a number of at"),
         (["evaluation.retrieval.topk=1"], "topk: unknown key; evaluation.retrieval has alpha, chunks"),
-        (["evaluation.retrieval=semantic"], "evaluation.retrieval is 'semantic'; set it to a mapping"),
         (["evaluation.sampling.temperature=1"], "cannot be set here; set evaluation.temperature"),
-        (["evaluation.sampling.samples=1"], "an evaluation samples one trajectory per question"),
         (
             ["graph.source=none", "retrieval.variant=semantic", "evaluation.retrieval.variant=ppr"],
             "evaluation: graph.source is none, and retrieval.variant ppr needs a graph",
@@ -40,7 +38,6 @@ def test_evaluation_overrides_only_what_is_given_and_training_keeps_its_settings
         (["start=base", "evaluation.policies=[base]"], "names base, and start is base"),
         (["evaluation.policies=[a/x, b/x]"], "two policies are called x; rename a directory"),
         (["evaluation.policies=[x/round-2]"], "x/round-2 would be called round-2 in results"),
-        (["evaluation.policies=[x/base]"], "x/base would be called base in results"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(overrides: list[str], problem: str) -> None:

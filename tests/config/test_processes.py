@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.config import Sft, load
-from pipeline.config.machine_choices import fewer_processes, processes_on
+from pipeline.config.machine_choices import processes_on
 from pipeline.training.collate import accumulation_steps
 
 
@@ -35,10 +35,3 @@ def test_the_embedded_run_trains_in_one_process_on_one_gpu() -> None:
         assert block.processes == 2
         assert processes_on(block, 1) == 1
         assert processes_on(block, 0) == 2
-
-
-def test_fewer_processes_are_told_with_what_stays() -> None:
-    assert fewer_processes(trainer(), "sft", 3) == (
-        "sft.processes is 4, and 2 start on 3 GPUs; batch_size stays 48, in 12 micro-batches of 2 in each "
-        "process"
-    )

@@ -40,30 +40,21 @@ def test_a_file_whose_name_cannot_name_a_run_needs_a_name(tmp_path: Path) -> Non
     ("override", "message"),
     [
         ("rounds=true", "rounds is true; set it to a whole number"),
-        ('rounds="3"', "rounds is '3'; set it to a whole number"),
         ("rounds=3.0", "rounds is 3.0; set it to a whole number"),
-        ("rounds=-1", "rounds is -1; set it to a number of at least 0"),
         ("dpo.eta=[-5]", r"dpo\.eta\.0 is -5; set it to a number of at least 0"),
-        ("dpo.eta=[]", r"dpo\.eta is an empty list; set it to a list of at least 1"),
-        ("dpo.round_epochs=[2, 0]", r"dpo\.round_epochs\.1 is 0; set it to a number above 0"),
         ("dpo.beta=.nan", r"dpo\.beta is nan; set it to a finite number"),
         ("sft.gradient_checkpointing=1", "gradient_checkpointing is 1; set it to true or false"),
         ("sft_data.sizes={3: 0, 4: 0}", r"sizes: the numbers of examples sum to 0"),
-        ("sft_data.sizes={0: 5}", r"the key sft_data\.sizes\.0 is 0; set it to a number of at least 1"),
         ('sft_data.sizes={3: 5, "3": 6}', "a number of hops is there twice"),
         ("model.base=3", r"model\.base is 3; set it to a text"),
         ('data.root="a\\0b"', r"data\.root: the text holds the character U\+0000; remove it"),
         ("dpo={learning_rate: 1, learning_rate: 2}", r"--set dpo: .*the key learning_rate is also"),
-        ("retrieval.service=http://x:99999", r"retrieval\.service: expected an address"),
-        ("pairs.terms=process", r"pairs\.terms is 'process'"),
         ("rewards.tearag={consistency: 0, subquery: 0, context: 0, summary: 0}",
          r"rewards\.tearag give a process of at most 0, and multi-hop pairs need 0\.7 \(pairs\.multi_"
          r"process, .*set pairs\.terms to outcome-format"),
         ("=", r"--set '': expected key\.key=value"),
         ("corpus.files.0.path=x", r"corpus\.files is a list; set corpus\.files as a whole"),
-        ("rounds.x=1", r"rounds is 3; set rounds as a whole"),
         ("rounds=" + "[" * 5000, r"--set rounds: .*nesting is out of range"),
-        ("ro\0unds=1", r"unknown key"),
         ("rounds=\udcff", r"--set rounds: holds the character U\+DCFF"),
     ],
 )  # fmt: skip
@@ -80,15 +71,11 @@ OPENAI = "judges.over={backend: openai, endpoint: {base_url: 'http://x/v1', mode
     "override",
     [
         "judges=%s",
-        "judges.over=%s",
         "graph.source=%s",
         OPENAI % "extra: {api_key: %s}",
         OPENAI % "extra: {headers: {Authorization: Bearer %s}}",
-        OPENAI % "extra: {user: %s}",
-        OPENAI % "model: %s",
         "name=%s",
         "%s",
-        "%s=1",
         "rounds=[*%s",
     ],
 )
@@ -112,20 +99,6 @@ def test_numbers_are_read_as_people_write_them() -> None:
     assert config.dpo.learning_rate == 1e-5
     assert config.sft_data.sizes == {3: 7, 4: 280}
     assert isinstance(config.dpo.beta, float)
-
-
-def test_damaged_files_are_named_with_the_line(tmp_path: Path) -> None:
-    cases = {
-        "rounds: 1\nrounds: 2\n": r"child\.yaml:3: .*the key rounds is also on line 2; remove one",
-        "retrieval: {tau: 0.1,\n  tau: 0.2}\n": r"child\.yaml:3: .*the key tau is also on line 2",
-        "1: x\n": r"child\.yaml: 1: the key is a number; expected the name of a setting",
-        "rounds: 1\n---\nrounds: 2\n": r"child\.yaml:3: .*expected a single document",
-        "rounds: [1\n": r"child\.yaml:3: not valid YAML",
-    }
-    for text, message in cases.items():
-        with pytest.raises(ConfigError, match=message) as caught:
-            load(child(tmp_path, text))
-        assert "\n" not in str(caught.value)
 
 
 def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
@@ -152,14 +125,10 @@ def test_a_base_is_the_name_of_a_file(tmp_path: Path) -> None:
     "endpoint",
     [
         "sk-secret",
-        "[sk-secret]",
         "{sk-secret: 1}",
-        "{api_key:sk-secret}",
         "{api_key: sk-secret}",
         "{base_url: 'http://sk-secret℀x/v1', model: m}",
-        "{base_url: [sk-secret], model: m}",
         "{base_url: http://x/v1, model: m, timeout: sk-secret}",
-        "{base_url: http://x/v1, model: m, extra: sk-secret}",
         "{base_url: http://x/v1, model: m, 'x: sk-secret",
     ],
 )

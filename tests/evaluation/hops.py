@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.core.records import ContextItem, Decomposed, Question, Step, Trajectory
+from tests.smallest import small_trajectory
 
 FILM = "Where was the director of Silver Lantern born?"
 DIRECTED = ContextItem("chunk", "c1", "Silver Lantern", "It was made by Mara Venn in 1950.", 0.5)
@@ -46,16 +47,13 @@ def film_trajectory(answer: str | None, *steps: Step, **other: Any) -> Trajector
     """A trajectory of the film question; ``other`` replaces any field."""
     fields: dict[str, Any] = {
         "trajectory_id": "q-0",
-        "question_id": "q",
         "dataset": "musique",
         "question": FILM,
         "hop": "multi",
         "answers": ["Vell", "City of Vell"],
         "evidence": EVIDENCE,
-        "grammar": "tearag",
-        "output": "",
         "steps": list(steps),
         "answer": answer,
         "format_ok": answer is not None,
     }
-    return Trajectory(**(fields | other))
+    return small_trajectory(**(fields | other))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pipeline.core.records import ContextItem, Question, Step, Trajectory
@@ -41,85 +43,64 @@ def river_step(name: str, *context: ContextItem) -> Step:
     return Step([name], f"How long is the {name}?", list(context), "It is long.")
 
 
-def test_an_exact_answer_is_right_regardless_of_the_retrieved_items() -> None:
-    assert failure(film_trajectory("the Vell", first_step(), second_step())) == ("right", None)
-    assert failure(film_trajectory("City of Vell", stop="max_tokens", format_ok=False)) == (
-        "right",
-        None,
-    )
-
-
-def test_a_failed_retrieval_call_is_a_retrieval_error() -> None:
-    assert failure(film_trajectory(None, first_step(DIRECTED), stop="retrieval_error")) == (
-        "retrieval_error",
-        None,
-    )
-
-
-@pytest.mark.parametrize("stop", ["max_steps", "max_tokens"])
-def test_a_trajectory_that_exceeds_its_budget_is_unfinished(stop: str) -> None:
-    assert failure(film_trajectory(None, first_step(DIRECTED), stop=stop)) == ("unfinished", None)
+WRONG_PERSON = (
+    first_step(DIRECTED, says="Lio Drun"),
+    second_step(ELSEWHERE, says="Ostar", about="Lio Drun"),
+)
+HIPRAG = (
+    Step(reasoning="Who made it?", search="director of Silver Lantern", context=[DIRECTED]),
+    Step(reasoning="Mara Venn, I think.", conclusion="Her city is unknown."),
+)
+# One query and one answer turn: the record has two steps, but no query for the second hop.
+PROGRAPH = (
+    Step(think="Who?", query="Who directed Silver Lantern?", context=[DIRECTED]),
+    Step(think="It was Mara Venn."),
+)
 
 
 @pytest.mark.parametrize(
-    ("answer", "stop"), [(None, "malformed"), (None, "answer"), ("The", "answer")]
+    ("answer", "steps", "fields", "mode", "hop"),
+    [
+        ("the Vell", (first_step(), second_step()), {}, "right", None),
+        ("City of Vell", (), {"stop": "max_tokens", "format_ok": False}, "right", None),
+        (None, (first_step(DIRECTED),), {"stop": "retrieval_error"}, "retrieval_error", None),
+        (None, (first_step(DIRECTED),), {"stop": "max_steps"}, "unfinished", None),
+        (None, (first_step(DIRECTED),), {"stop": "max_tokens"}, "unfinished", None),
+        (None, (first_step(DIRECTED),), {"stop": "malformed"}, "malformed", None),
+        ("The", (first_step(DIRECTED),), {}, "malformed", None),
+        ("the harbour of Vell", (first_step(DIRECTED), second_step(BORN)), {}, "inexact", None),
+        ("City", (first_step(DIRECTED), second_step(BORN)), {}, "inexact", None),
+        # The answer of an earlier hop, although all hops were retrieved.
+        ("Mara Venn", (first_step(DIRECTED, BORN),), {}, "stopped_early", 2),
+        ("Ostar", (first_step(DIRECTED),), {}, "stopped_early", 2),
+        ("Ostar", (), {}, "stopped_early", 1),
+        ("Ostar", PROGRAPH, {"grammar": "prograph"}, "stopped_early", 2),
+        (
+            "Ostar",
+            (first_step(DIRECTED), second_step(ELSEWHERE, says="Ostar", about="Ostar")),
+            {},
+            "not_asked",
+            2,
+        ),
+        ("Ostar", HIPRAG, {}, "not_asked", 2),
+        ("Ostar", (first_step(ELSEWHERE, says="Ostar"),), {}, "not_retrieved", 1),
+        # An item contains "Vell", but no item about Mara Venn does.
+        (
+            "Ostar",
+            (first_step(DIRECTED), second_step(ELSEWHERE, says="Ostar")),
+            {},
+            "not_retrieved",
+            2,
+        ),
+        ("Ostar", (first_step(DIRECTED), second_step(BORN, says="Ostar")), {}, "misread", 2),
+        ("Ostar", (first_step(DIRECTED), second_step(BORN)), {}, "misread", None),
+        ("Ostar", WRONG_PERSON, {}, "misread", 1),  # so the query for hop 2 names another person
+    ],
 )
-def test_a_trajectory_without_an_answer_is_malformed(answer: str | None, stop: str) -> None:
-    assert failure(film_trajectory(answer, first_step(DIRECTED), stop=stop)) == ("malformed", None)
-
-
-@pytest.mark.parametrize("answer", ["the harbour of Vell", "City", "Vell City"])
-def test_an_answer_with_words_of_the_gold_answer_is_inexact(answer: str) -> None:
-    assert failure(film_trajectory(answer, first_step(DIRECTED), second_step(BORN))) == (
-        "inexact",
-        None,
-    )
-
-
-def test_an_answer_of_an_earlier_hop_is_stopped_early_even_if_all_hops_were_retrieved() -> None:
-    assert failure(film_trajectory("Mara Venn", first_step(DIRECTED))) == ("stopped_early", 2)
-    assert failure(film_trajectory("Mara Venn", first_step(DIRECTED, BORN))) == ("stopped_early", 2)
-
-
-def test_a_wrong_answer_before_the_missing_hop_was_queried_is_stopped_early() -> None:
-    assert failure(film_trajectory("Ostar", first_step(DIRECTED))) == ("stopped_early", 2)
-    assert failure(film_trajectory("Ostar")) == ("stopped_early", 1)
-
-
-def test_a_hop_without_a_query_is_not_asked_if_there_were_enough_steps() -> None:
-    off_topic = second_step(ELSEWHERE, says="Ostar", about="Ostar")
-    assert failure(film_trajectory("Ostar", first_step(DIRECTED), off_topic)) == ("not_asked", 2)
-
-
-def test_a_queried_hop_that_no_item_states_is_not_retrieved() -> None:
-    assert failure(film_trajectory("Ostar", first_step(ELSEWHERE, says="Ostar"))) == (
-        "not_retrieved",
-        1,
-    )
-    # An item contains "Vell", but no item about Mara Venn does.
-    diagnosis = failure(
-        film_trajectory("Ostar", first_step(DIRECTED), second_step(ELSEWHERE, says="Ostar"))
-    )
-    assert diagnosis == ("not_retrieved", 2)
-
-
-def test_a_retrieved_hop_with_another_answer_is_misread() -> None:
-    assert failure(
-        film_trajectory("Ostar", first_step(DIRECTED), second_step(BORN, says="Ostar"))
-    ) == ("misread", 2)
-    assert failure(film_trajectory("Ostar", first_step(DIRECTED), second_step(BORN))) == (
-        "misread",
-        None,
-    )
-
-
-def test_the_first_failed_hop_determines_the_failure_mode() -> None:
-    """Hop 1 is misread, so the query for hop 2 names another person."""
-    wrong = second_step(ELSEWHERE, says="Ostar", about="Lio Drun")
-    assert failure(film_trajectory("Ostar", first_step(DIRECTED, says="Lio Drun"), wrong)) == (
-        "misread",
-        1,
-    )
+def test_the_first_failed_hop_determines_the_failure_mode(
+    answer: str | None, steps: tuple[Step, ...], fields: dict[str, Any], mode: str, hop: int | None
+) -> None:
+    assert failure(film_trajectory(answer, *steps, **fields)) == (mode, hop)
 
 
 def test_a_wrong_answer_without_gold_annotations_is_other() -> None:
@@ -154,14 +135,6 @@ def test_the_hops_of_a_comparison_are_checked_by_sentences(gold: str) -> None:
     )
     twice = river(wrong, river_step("Ime", ime), river_step("Ime", ime), gold=gold)
     assert diagnose(twice) == Diagnosis(FailureMode.NOT_ASKED, 2, 2)
-
-
-def test_hiprag_searches_and_conclusions_are_read() -> None:
-    hiprag = [
-        Step(reasoning="Who made it?", search="director of Silver Lantern", context=[DIRECTED]),
-        Step(reasoning="Mara Venn, I think.", conclusion="Her city is unknown."),
-    ]
-    assert failure(film_trajectory("Ostar", *hiprag)) == ("not_asked", 2)
 
 
 def test_a_decomposition_gives_answers_subjects_and_query_names() -> None:
@@ -199,13 +172,3 @@ def test_a_name_matches_with_or_without_inner_punctuation() -> None:
     assert SearchableText("the U.S. army").contains("US")
     assert SearchableText("Smith–Jones").contains("Smith-Jones")
     assert SearchableText("1000 miles").contains("1,000")
-
-
-def test_the_answer_turn_of_prograph_does_not_count_as_a_step() -> None:
-    """One query and one answer turn: the record has two steps, but no query for the second hop."""
-    query = Step(think="Who?", query="Who directed Silver Lantern?", context=[DIRECTED])
-    answers = Step(think="It was Mara Venn.")
-    assert failure(film_trajectory("Ostar", query, answers, grammar="prograph")) == (
-        "stopped_early",
-        2,
-    )

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.evaluation.comparison_tables import measure_tables
-from pipeline.evaluation.failures import FailureMode
-from pipeline.evaluation.metrics import Outcome, metrics_rows
+from pipeline.evaluation.metrics import metrics_rows
 from pipeline.evaluation.run_comparison import RunResults, compare_runs, pair_rows
+from tests.evaluation.test_policy_metrics import outcome
 
 
 def run(
@@ -25,25 +25,7 @@ def run(
     **settings: object,
 ) -> RunResults:
     """A run of one policy with one question per number."""
-    outcomes = [
-        Outcome(
-            str(n),
-            "musique",
-            None,
-            *[value] * 3,
-            True,
-            2,
-            2,
-            40,
-            60,
-            "answer",
-            FailureMode.OTHER,
-            None,
-            2,
-            hop,
-        )  # type: ignore[arg-type]
-        for n, value in enumerate(em)
-    ]
+    outcomes = [replace(outcome(str(n), "musique", value), hop=hop) for n, value in enumerate(em)]
     return RunResults(
         name=name,
         seed=seed,
@@ -51,7 +33,7 @@ def run(
         split="test",
         questions=questions,
         rows=metrics_rows(policy, "test", outcomes, {}, resamples=9, seed=0),
-        outcomes={policy: {outcome.question_id: outcome for outcome in outcomes}},
+        outcomes={policy: {one.question_id: one for one in outcomes}},
     )
 
 

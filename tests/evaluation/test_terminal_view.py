@@ -13,21 +13,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import write_parquet
-from pipeline.core.records import Message, Pair, Trajectory
+from pipeline.core.records import Pair, Trajectory
 from pipeline.core.text import visible
-from pipeline.evaluation.excerpts import read_trajectories
 from pipeline.evaluation.terminal import view_pairs, view_trajectories
-from tests.stages.fabricated_run import trajectory
+from tests.stages.fabricated_run import preference_pair, trajectory
 
 GREEN, DIM, END = "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 
 def colored(width: int) -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
-    return (
-        Console(file=stream, force_terminal=True, color_system="standard", width=width),
-        stream,
-    )
+    return (Console(file=stream, force_terminal=True, color_system="standard", width=width), stream)
 
 
 def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:
@@ -36,23 +32,13 @@ def pair_file(directory: Path, spans: list[tuple[int, int, str]]) -> Path:
     codec = Tokenizer(models.WordLevel(words, unk_token="end"))
     codec.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     codec.save(str(directory / "tokenizer.json"))
-    pair = Pair(
-        question_id="q",
-        prompt=[Message("system", "s"), Message("user", "Where is Vell?")],
-        chosen=[Message("assistant", "ask [b]seen[/b] sum")],
-        rejected=[Message("assistant", "end")],
-        chosen_id="q-0",
-        rejected_id="q-1",
-        kind="easy",
-        chosen_rewards={"total": 2.5},
-        rejected_rewards={"total": 1.0},
-        policy="p",
-        round=1,
-        prompt_ids=[],
+    asked, other = trajectory("q", "Ostar"), trajectory("q", "Vell")
+    chosen, rejected = replace(asked, rewards={"total": 2.5}), replace(other, trajectory_id="q-1")
+    pair = replace(
+        preference_pair("easy", chosen, rejected, 1),
         chosen_ids=[0, 1, 2],
-        rejected_ids=[3],
         chosen_spans=spans,  # type: ignore[arg-type]
-        rejected_spans=[(0, 1, "model")],
+        rejected_ids=[3],
     )
     write_parquet(directory / "pairs.parquet", [pair], Pair)
     return directory
@@ -68,7 +54,7 @@ def test_trained_tokens_are_green_and_masked_ones_dim(tmp_path: Path, width: int
     assert f"{GREEN}ask{END}{DIM}[b]seen[/b]{END}{GREEN}sum{END}" in text
     assert f"{GREEN}end{END}" in text
     assert "total 2.50" in text
-    assert "Where is Vell?" in text
+    assert "Which country is the city of Vell" in text
 
 
 def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
@@ -77,36 +63,16 @@ def test_token_spans_with_a_gap_are_refused(tmp_path: Path) -> None:
         view_pairs(path, 5, tokenizer=tmp_path, console=colored(80)[0])
 
 
-def test_control_characters_of_a_document_are_not_printed(tmp_path: Path) -> None:
-    hostile = trajectory("q", "Ostar", document="\x1b[2Jgone\x9b31m[red]markup[/red]")
-    write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
-    console, stream = colored(200)
-    assert view_trajectories(tmp_path, 1, console=console) == 1
-    assert "␛[2Jgone\\u009b31m[red]markup[/red]" in stream.getvalue()
-    assert "\x1b[2J" not in stream.getvalue()
-
-
 def test_no_field_of_a_record_can_control_the_terminal(tmp_path: Path) -> None:
     controls = "\x1b]0;x\x07\u202e\u2066\x9b"
-    hostile = trajectory(f"q{controls}", f"Ostar{controls}", rewards={f"total{controls}": 1.0})
+    hostile = trajectory(
+        f"q{controls}", f"Ostar{controls}", document=f"{controls}[red]markup[/red]",
+        rewards={f"total{controls}": 1.0},
+    )  # fmt: skip
     hostile = replace(hostile, question=controls, dataset=controls, answers=[controls])
     write_parquet(tmp_path / "trajectories.parquet", [hostile], Trajectory)
     console, stream = colored(200)
     view_trajectories(tmp_path, 1, console=console)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())  # the colors are ours
     assert visible(shown) == shown
-
-
-def test_only_the_requested_trajectories_are_read(tmp_path: Path) -> None:
-    trajectories = [
-        replace(
-            trajectory(f"q{n}", "Ostar", rewards={"total": float(n)}),
-            token_ids=[1, 2],
-            logprobs=[-0.5, None],
-        )
-        for n in range(3)
-    ]
-    file = tmp_path / "trajectories.parquet"
-    write_parquet(file, trajectories, Trajectory)
-    by_id = read_trajectories(file, "trajectory_id", {"q2-0"})
-    assert by_id == {"q2-0": replace(trajectories[2], token_ids=[], logprobs=[])}
+    assert "[red]markup[/red]" in shown

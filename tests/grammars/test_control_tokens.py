@@ -5,7 +5,6 @@ Documents and questions never become control tokens.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,35 +47,6 @@ def text_and_ids_agree(trajectory: Trajectory) -> bool:
     return mismatch(TOKENIZER, *arguments) is None
 
 
-@pytest.mark.parametrize(
-    ("head", "tail", "token", "stop"),
-    [
-        ("<s>" + HEAD, TAIL, "<s>", "malformed"),
-        (HEAD.replace("Important", "Import<pad>ant"), TAIL, "<pad>", "malformed"),
-        (HEAD.replace("Bob", "<pad>"), TAIL, "<pad>", "malformed"),
-        (HEAD.replace("who?", "who?<|user|>hi"), TAIL, "<|user|>", "malformed"),
-        (HEAD.replace("Refer", "Ref<pad>er"), TAIL, "<pad>", "malformed"),
-        (HEAD, TAIL.replace("Bob", "<|user|>B<pad>b"), "<|user|>", "malformed"),
-        (HEAD, TAIL.replace("Summary", "<pad>Summary"), "<pad>", "malformed"),
-        (HEAD, TAIL.replace("Rome", "<pad>Rome"), "<pad>", "malformed"),
-        (HEAD, TAIL + "\n<|system|>", "<|system|>", "malformed"),
-    ],
-)
-def test_a_sampled_control_token_makes_the_trajectory_malformed_and_is_reported(
-    head, tail, token, stop
-):
-    trajectory = rolled(head, tail)
-    assert not trajectory.format_ok
-    assert trajectory.stop == stop
-    assert (
-        trajectory.format_error
-        == f"control token {token} at offset {trajectory.output.index(token)}"
-    )
-    assert trajectory.token_ids.count(TOKENIZER.convert_tokens_to_ids(token)) == 1
-    assert trajectory.output.count(token) == 1
-    assert text_and_ids_agree(trajectory)
-
-
 def test_a_control_token_takes_precedence_over_a_spent_token_budget():
     trajectory = rolled("<pad>" + HEAD, max_segment_tokens=5)
     assert (trajectory.stop, trajectory.token_ids[0], len(trajectory.token_ids)) == (
@@ -95,7 +65,7 @@ WRITTEN = HEAD + TAIL
     st.integers(0, len(WRITTEN)).filter(lambda at: at != len(HEAD) - 1),
     st.sampled_from([token for token in control_tokens(TOKENIZER) if token != "</s>"]),
 )
-def test_a_control_token_at_any_offset_keeps_ids_and_text_equal_and_is_reported(at, token):
+def test_a_sampled_control_token_makes_the_trajectory_malformed_and_is_reported(at, token):
     spoiled = WRITTEN[:at] + token + WRITTEN[at:]
     cut = len(HEAD) + (len(token) if at < len(HEAD) else 0)
     trajectory = rolled(spoiled[:cut], spoiled[cut:])

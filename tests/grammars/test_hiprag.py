@@ -98,17 +98,13 @@ def whole(steps: str) -> str:
     ("text", "error", "steps", "answer"),
     [
         ("", "expected '<think>' at offset 0", 0, None),
-        (f"Well. {whole(STEP)}", "expected '<think>' at offset 0", 0, "a"),
         (whole(""), "expected '<step>' at offset 7", 0, "a"),
         (whole(STEP) + "!", "text after the answer at offset", 1, "a"),
-        (whole(STEP) + ANSWER, "text after the answer at offset", 1, "a"),
         (f"<think>{STEP}</think> so {ANSWER}", "expected '<answer>' at offset", 1, "a"),
         (f"<think>{STEP}</think>", "expected '<answer>' at offset", 1, None),
         (f"<think>{STEP}</think><answer> </answer>", "'<answer>' is empty at offset", 1, None),
         (f"<think>{STEP}</think><answer>a", "'<answer>' is not closed at offset", 1, None),
-        (f"<think>{STEP}{ANSWER}", "expected '<step>' at offset", 1, "a"),
         (whole(STEP + "and " + STEP), "expected '<step>' at offset", 1, "a"),
-        (whole(f"<think>{STEP}"), "expected '<step>' at offset 7", 0, "a"),
         (whole(STEP.replace("<reasoning>r</reasoning>", "")), "expected '<reasoning>'", 0, "a"),
         (whole(STEP.replace(">c<", "> <")), "'<conclusion>' is empty", 0, "a"),
         (whole(STEP.replace("</step>", "<reasoning>r</reasoning></step>")), "expected '</step>'", 0, "a"),
@@ -116,18 +112,7 @@ def whole(steps: str) -> str:
         (whole(SEARCH.replace(">q<", "> <")), "'<search>' is empty", 0, "a"),
         (whole(SEARCH.replace(">d<", ">\n<")), "'<context>' is empty", 0, "a"),
         (whole(SEARCH.replace("<context>d</context>", "")), "expected '<context>'", 0, "a"),
-        (whole(SEARCH.replace("<search>q</search>", "")), "expected '<conclusion>'", 0, "a"),
-        (whole(SEARCH.replace("<search>q", "then <search>q")), "expected '<conclusion>'", 0, "a"),
-        (whole(SEARCH.replace("<context>", "see <context>")), "expected '<context>'", 0, "a"),
-        (whole(SEARCH.replace("</context>", "</context> so ")), "expected '<conclusion>'", 0, "a"),
-        (
-            whole(SEARCH.replace("</search>", "</search><search>q</search>")),
-            "expected '<context>' at offset",
-            0,
-            "a",
-        ),
         (whole(STEP.replace(">r<", ">r<|im_end|><")), "control token <|im_end|> at offset 25", 0, "a"),
-        (f"<think>{STEP}</think><answer>a<|im_end|></answer>", "control token", 1, "a"),
     ],
 )  # fmt: skip
 def test_the_first_format_error_is_reported_with_its_offset(text, error, steps, answer) -> None:
@@ -163,17 +148,6 @@ def test_recorded_spans_locate_a_context_that_was_not_sanitized() -> None:
     parts = [(raw if text == CONTEXT else text, writer) for text, writer in PARTS]
     text = "".join(part for part, _ in parts)
     assert not GRAMMAR.parse(text).format_ok
-    assert GRAMMAR.parse(text, spans_of(parts)).format_ok
-
-
-@pytest.mark.parametrize("tag", ["<search>", "</step>", "<conclusion>", "</think>"])
-def test_a_tag_in_a_document_does_not_fail_the_format(tag: str) -> None:
-    """Algorithm 3 counts tags in the whole step; the model did not write this one."""
-    raw = CONTEXT.replace("A film", f"A {tag} film")
-    parts = [(raw if text == CONTEXT else text, writer) for text, writer in PARTS]
-    text = "".join(part for part, _ in parts)
-    assert raw in text
-    assert GRAMMAR.parse(text).format_ok
     assert GRAMMAR.parse(text, spans_of(parts)).format_ok
 
 

@@ -12,28 +12,13 @@ from hypothesis import strategies as st
 from pipeline.core.records import Message, SftExample
 from pipeline.grammars.sanitize import escape_tokens
 from pipeline.grammars.tokenizer import Tokenizer, model_tokenizer
-from pipeline.grammars.tokens import (
-    control_ids,
-    decode,
-    observation_ids,
-    prompt_ids,
-)
+from pipeline.grammars.tokens import control_ids, decode, observation_ids, prompt_ids
 from pipeline.training.encode import encode_sft
 
 NAMES = ("qwen2.5", "qwen3", "llama-3")
 SCRIPTS = (
-    "Ada",
-    "Émile 12",
-    "Лев",
-    "東京",
-    "القاهرة",
-    "हिन्दी",
-    "👩‍👩‍👧",
-    "a < b > c",
-    "&lt;",
-    "\n\n",
-    "\t",
-)
+    "Ada", "Émile 12", "Лев", "東京", "القاهرة", "हिन्दी", "👩‍👩‍👧", "a < b > c", "&lt;", "\n\n", "\t",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -113,6 +98,3 @@ def test_escaping_ends_and_leaves_no_token_that_can_be_escaped(
     for token in tokens:
         if set("ab@<> ") >= set(token) and token.strip():
             assert token not in escaped
-
-
-# Each takes hours where the time grows with the square of the length.

@@ -68,7 +68,6 @@ STEP_1 = HEAD + CONTEXT + "Summary: s\n"
         ("", "expected 'Step 1:' at offset 0", 0, None),
         ("Final answer: Byron", "a final answer without a step at offset 0", 0, "Byron"),
         (OUTPUT.replace("Step 1", "Step 2"), "expected 'Step 1:' at offset 0", 0, None),
-        ("Well. " + OUTPUT, "expected 'Step 1:' at offset 0", 0, None),
         (OUTPUT.replace("Important", "Key"), "expected 'Important entity:' at offset 8", 0, None),
         (
             OUTPUT.replace("Ada Lovelace; Lord Byron", " "),
@@ -77,19 +76,15 @@ STEP_1 = HEAD + CONTEXT + "Summary: s\n"
             None,
         ),
         (HEAD + CONTEXT.replace("</Reference>", ""), "the reference is not closed at", 0, None),
-        (HEAD, "the reference is not closed at", 0, None),
         (
             OUTPUT.replace("Summary: Her father was Lord Byron.\n", ""),
             "expected 'Summary:'",
             0,
             None,
         ),
-        (STEP_1, "expected 'Step 2:'", 1, None),
-        (STEP_1 + "Step 3:\n", "expected 'Step 2:'", 1, None),
         (STEP_1 + "Final answer: ", "'Final answer:' is empty", 1, None),
         (STEP_1 + "and so on\nFinal answer: x", "expected 'Step 2:'", 1, None),
         (OUTPUT + "\nThe end.", "text after the final answer", 1, "Lord Byron"),
-        (OUTPUT + "\nStep 2:", "text after the final answer", 1, "Lord Byron"),
         (STEP_1 + "Final answer: <Reference>", "a reference tag inside 'Final answer:'", 1, None),
     ],
 )
@@ -161,24 +156,9 @@ def test_any_other_segment_finishes_the_trajectory(
 
 # --- properties -----------------------------------------------------------------------------
 
-WORDS = st.sampled_from(
-    [
-        "Paris",
-        "river",
-        "1889",
-        "Łódź",
-        "naïve",
-        "of",
-        "A;",
-        "(x)",
-        '"q"',
-        "東京",
-        "&",
-        "2<3",
-        "Step",
-        "answer:",
-    ]
-)
+WORDS = st.sampled_from([
+    "Paris", "1889", "Łódź", "naïve", "of", "A;", "(x)", '"q"', "東京", "&", "2<3", "Step", "answer:",
+])  # fmt: skip
 PLAIN = st.lists(WORDS, min_size=1, max_size=6).map(" ".join).filter(lambda t: "; " not in t)
 ITEM = st.one_of(
     st.builds(lambda text: ContextItem("triplet", "", "", text, 0.0), PLAIN),

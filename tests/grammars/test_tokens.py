@@ -4,8 +4,7 @@ import pytest
 
 from pipeline.core.errors import InputError
 from pipeline.core.records import Message
-from pipeline.grammars.tokenizer import model_tokenizer
-from pipeline.grammars.tokens import decode, mismatch, observation_ids, prompt_ids, prompt_text
+from pipeline.grammars.tokens import decode, mismatch, observation_ids, prompt_ids
 from tests.llm.small_models import small_tokenizer
 
 TOKENIZER = small_tokenizer()
@@ -37,9 +36,7 @@ def test_a_tokenizer_without_a_chat_template_is_an_error():
     [
         ("template.jinja", "leaves out the system message 'S'"),
         ("{{ messages[0].content }}", "leaves out the user message 'Who\\?'"),
-        ("{% for m in messages %}{{ m.role }}{% endfor %}", "leaves out the system message"),
         ("{{ messages[2].content }}", "fails: .* has no element 2"),
-        ("{% if %}", "the chat template of .* fails: "),
         ("{{ raise_exception('no system role') }}", "fails: no system role"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
     ],
@@ -49,17 +46,6 @@ def test_a_template_that_fails_or_leaves_out_a_message_is_an_error(template, mes
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=message):
         prompt_ids(tokenizer, [Message("system", "S"), Message("user", "Who?")])
-
-
-@pytest.mark.parametrize("as_file", [True, False])
-def test_a_template_is_read_from_its_file_or_given_itself(tmp_path, as_file):
-    small_tokenizer().save_pretrained(tmp_path / "model")
-    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
-    (tmp_path / "template.jinja").write_text(template)
-    setting = str(tmp_path / "template.jinja") if as_file else template
-    tokenizer = model_tokenizer(tmp_path / "model", setting)
-    messages = [Message("system", "S"), Message("user", "Who?")]
-    assert prompt_text(tokenizer, messages) == "[S][Who?]"
 
 
 def test_a_control_token_in_a_document_stays_text():

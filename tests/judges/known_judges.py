@@ -7,6 +7,7 @@ from pipeline.core.records import Step, Trajectory
 from pipeline.core.verdicts import Ruling
 from pipeline.judges.cases import Case, EquivalenceCase, Judge, JudgeCall
 from pipeline.judges.closed_book import ClosedBookAnswer
+from tests.smallest import small_trajectory
 
 
 class KnownJudge(Judge):
@@ -63,16 +64,5 @@ class KnownPolicy:
 
 def trajectory(name: str, grammar: str, *steps: Step, stop: str = "answer") -> Trajectory:
     """A trajectory with the given steps and stop, and placeholders elsewhere."""
-    return Trajectory(
-        trajectory_id=name,
-        question_id="q",
-        dataset="nq",
-        question="?",
-        hop="multi",
-        answers=["a"],
-        evidence=[],
-        grammar=grammar,
-        output="",
-        steps=list(steps),
-        stop=stop,
-    )
+    fields = {"trajectory_id": name, "hop": "multi", "answers": ["a"], "grammar": grammar}
+    return small_trajectory(**fields, steps=list(steps), stop=stop)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.closed_world.documents import fact_sentence
-from pipeline.closed_world.reading import Reader
 from pipeline.closed_world.schema import RELATIONS, Fact
 from pipeline.closed_world.world import generate_world
 from pipeline.judges.cases import EquivalenceCase, SoundnessCase
@@ -16,7 +15,6 @@ from pipeline.sft_data.templates import SUMMARIES
 
 WORLD = generate_world(4, documents=300)
 JUDGE = ClosedWorldJudge(WORLD)
-READER = Reader(WORLD)
 
 
 def random_facts(rng: random.Random) -> dict[str, Fact]:

@@ -107,10 +107,7 @@ def test_label_noise_flips_its_share_independently_of_the_order():
 
 def test_label_noise_changes_name_and_key_and_keeps_unknown_verdicts():
     case = SoundnessCase("r", "what?")
-    plain, noisy = (
-        KnownJudge().decide([case])[0],
-        NoisyJudge(KnownJudge(), 1.0).decide([case])[0],
-    )
+    plain, noisy = (KnownJudge().decide([case])[0], NoisyJudge(KnownJudge(), 1.0).decide([case])[0])
     assert noisy.verdict == "unknown"
     assert noisy.fault == plain.fault
     assert noisy.key != plain.key

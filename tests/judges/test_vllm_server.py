@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.config import Endpoint
 from pipeline.core.content_cache import ContentCache
-from pipeline.core.errors import EngineError
 from pipeline.judges.cases import Case, EquivalenceCase, JudgeCall, SoundnessCase
 from pipeline.judges.llm_judge import LlmJudge
 from pipeline.llm.chat import Usage
@@ -70,15 +69,3 @@ def test_verdicts_of_a_server_are_cached(tmp_path, server):
     again, usage = decide(tmp_path, server, CASES, extra=STRUCTURED)
     assert again == calls
     assert (usage.tries, usage.reused) == (0, 3)
-
-
-def test_an_overlong_case_is_unknown_and_the_others_are_judged(tmp_path, server):
-    long = SoundnessCase("very " * 2000, "true.")
-    calls, _ = decide(tmp_path, server, [CASES[0], long], extra=STRUCTURED)
-    assert calls[0].verdict in ("yes", "no")
-    assert (calls[1].verdict, calls[1].fault) == ("unknown", "prompt too long")
-
-
-def test_a_model_unknown_to_the_server_is_an_error(tmp_path, server):
-    with pytest.raises(EngineError, match=r"judges\.over\.endpoint\.model"):
-        decide(tmp_path, server, CASES, model="another")

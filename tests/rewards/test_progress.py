@@ -108,11 +108,7 @@ def test_a_trajectory_is_continued_from_every_turn_with_its_sampled_ids() -> Non
         [continued] = Continuing()([state])
         assert continued.output.startswith(state.output)
         problem = mismatch(
-            TOKENIZER,
-            continued.output,
-            continued.spans,
-            continued.token_ids,
-            continued.token_spans,
+            TOKENIZER, continued.output, continued.spans, continued.token_ids, continued.token_spans
         )
         assert problem is None
         assert continued.format_ok

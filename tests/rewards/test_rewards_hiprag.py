@@ -7,16 +7,15 @@ from hypothesis import strategies as st
 from pipeline.core.errors import InputError
 from pipeline.core.records import Step, Trajectory
 from pipeline.rewards.hiprag import HiPragWeights, score
+from tests.smallest import small_trajectory
 
 SEARCH, FROM_MEMORY = Step(search="q", conclusion="c"), Step(conclusion="c")
 
 
 def trajectory(steps, answer="in Rome, Italy", format_ok=True) -> Trajectory:
-    return Trajectory(
-        trajectory_id="t", question_id="q", dataset="nq", question="?", hop="single",
-        answers=["Rome"], evidence=[], grammar="hiprag", output="", steps=list(steps),
-        answer=answer, format_ok=format_ok,
-    )  # fmt: skip
+    return small_trajectory(
+        answers=["Rome"], grammar="hiprag", steps=list(steps), answer=answer, format_ok=format_ok
+    )
 
 
 def terms(steps, verdicts, coefficients=None, **changes):

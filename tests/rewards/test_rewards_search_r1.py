@@ -11,6 +11,7 @@ from pipeline.cli.score import score as score_file
 from pipeline.core.records import Trajectory
 from pipeline.rewards.search_r1 import SearchR1Weights, score
 from tests.cli.test_file_commands import call
+from tests.smallest import small_trajectory
 
 OUTPUT = (
     "<think>who?</think><search>who</search><information>Doc 1(Title: x) Lee</information>"
@@ -19,11 +20,10 @@ OUTPUT = (
 
 
 def trajectory(answer: str | None, *, format_ok: bool) -> Trajectory:
-    return Trajectory(
-        trajectory_id="t", question_id="q", dataset="nq", question="?", hop="single",
-        answers=["Ann Lee", "Lee"], evidence=[], grammar="search-r1", output="",
-        answer=answer, format_ok=format_ok,
-    )  # fmt: skip
+    answers = ["Ann Lee", "Lee"]
+    return small_trajectory(
+        answers=answers, grammar="search-r1", answer=answer, format_ok=format_ok
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pipeline.core.records import ContextItem, Step, Trajectory
 from pipeline.core.similarity import Lexical
 from pipeline.grammars.tearag import TeaRag
 from pipeline.rewards.tearag import TeaRagWeights, consistency, score
+from tests.smallest import small_trajectory
 
 
 def trajectory(**values: Any) -> Trajectory:
@@ -33,20 +34,15 @@ def trajectory(**values: Any) -> Trajectory:
         ),
     ]
     defaults: dict[str, Any] = {
-        "trajectory_id": "t",
-        "question_id": "q",
         "dataset": "musique",
-        "question": "?",
         "hop": "multi",
         "answers": ["Rome"],
         "evidence": ["Film X directed by Ann Lee", "Ann Lee born Rome Italy"],
-        "grammar": "tearag",
-        "output": "",
         "steps": steps,
         "answer": "Rome, Italy",
         "format_ok": True,
     }
-    return Trajectory(**(defaults | values))
+    return small_trajectory(**(defaults | values))
 
 
 def terms(record: Trajectory, weights: TeaRagWeights | None = None) -> dict[str, Any]:
@@ -153,24 +149,6 @@ def test_consistency_needs_every_entity_and_an_empty_name_never_occurs() -> None
     assert consistency(steps) == 0.5
 
 
-class CountingSimilarity(Lexical):
-    """Records every requested pair."""
-
-    def __init__(self) -> None:
-        self.requested: list[tuple[str, str]] = []
-
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
-        self.requested += pairs
-        return super().pairs(pairs)
-
-
-def test_the_similarity_of_two_texts_is_computed_once_per_batch() -> None:
-    counting = CountingSimilarity()
-    first, second = score([trajectory(), trajectory()], counting)
-    assert first == second
-    assert len(counting.requested) == len(set(counting.requested)) == 2 * 6
-
-
 class BrokenSimilarity(Lexical):
     """Returns NaN, as a model with overflowed weights does."""
 
@@ -178,15 +156,6 @@ class BrokenSimilarity(Lexical):
         return np.full(len(pairs), np.nan)
 
 
-class DeadSimilarity(Lexical):
-    """Fails like a lost GPU."""
-
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.floating]:
-        raise ConnectionError("gone")
-
-
 def test_a_failure_is_never_a_reward() -> None:
     with pytest.raises(RetrievalError, match=r"nan.*expected a probability"):
         score([trajectory()], BrokenSimilarity())
-    with pytest.raises(ConnectionError):
-        score([trajectory()], DeadSimilarity())

@@ -77,19 +77,6 @@ UNCERTAIN = {
 
 
 @pytest.mark.parametrize("prompt", ["", PROMPT])
-@pytest.mark.parametrize("document", KNOWN.values(), ids=KNOWN)
-def test_a_document_inside_a_certain_block_is_observation(
-    tmp_path: Path, prompt: str, document: str
-) -> None:
-    trajectory = imported(tmp_path, prompt + search_r1(document, "b"))
-    assert isinstance(trajectory, Trajectory)
-    assert trajectory.answer == "poet"
-    assert trajectory.format_ok
-    assert EVIL not in "".join(pieces(trajectory.output, trajectory.spans, "model"))
-    assert trajectory.output == search_r1(document, "b")
-
-
-@pytest.mark.parametrize("prompt", ["", PROMPT])
 @pytest.mark.parametrize("document", UNCERTAIN.values(), ids=UNCERTAIN)
 def test_a_block_whose_end_is_not_certain_is_left_out(
     tmp_path: Path, prompt: str, document: tuple[str, str]

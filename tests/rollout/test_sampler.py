@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.core.errors import RetrievalError, RetrievalUnavailable
+from pipeline.core.errors import RetrievalError
 from pipeline.core.records import ContextItem, Question
 from pipeline.grammars.base import grammar
 from pipeline.grammars.tokens import mismatch
@@ -62,12 +62,7 @@ def question(number: int = 0) -> Question:
 
 
 def rolled(script=two_steps, questions=None, **changes):
-    options = {
-        "grammar": TEARAG,
-        "retriever": Documents(),
-        "policy": "0123456789abcdef",
-        **changes,
-    }
+    options = {"grammar": TEARAG, "retriever": Documents(), "policy": "0123456789abcdef", **changes}
     engine = ScriptedEngine(script, TOKENIZER, max_model_len=options.pop("max_model_len", 4096))
     questions = [question()] if questions is None else questions
     return rolled_out(questions, engine=engine, **options)
@@ -205,16 +200,9 @@ def test_spans_cover_text_and_ids_exactly(seed):
         assert "".join(trajectory.output[s:e] for s, e, _ in trajectory.spans) == trajectory.output
         assert trajectory.spans == [] or trajectory.spans[-1][1] == len(trajectory.output)
         assert sum(e - s for s, e, _ in trajectory.token_spans) == len(trajectory.token_ids)
-        assert (
-            mismatch(
-                TOKENIZER,
-                trajectory.output,
-                trajectory.spans,
-                trajectory.token_ids,
-                trajectory.token_spans,
-            )
-            is None
-        )
+        text, spans = trajectory.output, trajectory.spans
+        ids, token_spans = trajectory.token_ids, trajectory.token_spans
+        assert mismatch(TOKENIZER, text, spans, ids, token_spans) is None
 
 
 def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
@@ -226,18 +214,11 @@ def test_in_flight_bounds_the_open_trajectories_and_none_is_lost():
             self.maximum = max(self.maximum, self.unfinished())
 
     engine = Counting(two_steps, TOKENIZER)
-    trajectories = rolled_out(
-        [question(n) for n in range(5)],
-        engine=engine,
-        grammar=TEARAG,
-        retriever=Documents(),
-        samples=2,
-        in_flight=3,
-    )
+    options = {"engine": engine, "grammar": TEARAG, "retriever": Documents()}
+    trajectories = rolled_out([question(n) for n in range(5)], **options, samples=2, in_flight=3)
     assert engine.maximum == 3
-    assert sorted((p.question_id, p.sample) for p in trajectories) == [
-        (f"q{n}", sample) for n in range(5) for sample in range(2)
-    ]
+    finished = sorted((path.question_id, path.sample) for path in trajectories)
+    assert finished == [(f"q{n}", sample) for n in range(5) for sample in range(2)]
 
 
 def test_the_engine_generates_while_documents_are_retrieved():
@@ -365,12 +346,3 @@ def test_a_hostile_document_in_the_prompt_cannot_switch_the_role():
     rolled(answer, retriever=Hostile(), prompt_retrieval=True)
     assert prompts[0].count("<|assistant|>") == 1
     assert "<|im_end|>" not in prompts[0]
-
-
-def test_an_unavailable_retrieval_stops_the_rollout():
-    class Unavailable(Documents):
-        def retrieve(self, queries):
-            raise RetrievalUnavailable("no answer")
-
-    with pytest.raises(RetrievalUnavailable, match="no answer"):
-        rolled(questions=[question(n) for n in range(3)], retriever=Unavailable())

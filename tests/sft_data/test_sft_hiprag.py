@@ -43,11 +43,7 @@ SUPPORT = [Triplet("t", "Emma 1", "was directed by", "Ann Lee", "c1")]
 
 def known_facts(hops, answers, search_share=0.0, num_closed_book=0):
     return select_known_facts(
-        hops,
-        answers,
-        search_share=search_share,
-        num_closed_book=num_closed_book,
-        seed=0,
+        hops, answers, search_share=search_share, num_closed_book=num_closed_book, seed=0
     )
 
 

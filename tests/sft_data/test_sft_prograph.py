@@ -10,12 +10,11 @@ from pipeline.closed_world.write import write_closed_world
 from pipeline.core.record_io import read_records
 from pipeline.core.records import Chunk, Hyperedge, SftExample
 from pipeline.grammars.base import grammar
-from pipeline.run.context import StageContext
 from pipeline.sft_data.prograph import build_step, turns
 from pipeline.sft_data.steps import Hop, supporting_facts
 from pipeline.stages import corpus, sft_data
 from pipeline.stages import hypergraph as hyper_stage
-from tests.stages.question_stages import run_questions
+from tests.stages.question_stages import run_questions, run_stages
 from tests.stages.test_sft_data import CONFIGS
 
 PROGRAPH = ("grammar=prograph", "rewards.kind=prograph")
@@ -84,10 +83,8 @@ def test_the_stage_writes_trajectories_over_the_closed_worlds_hyperedges(tmp_pat
     world = tmp_path / "world"
     questions, _ = run_questions(settings, tmp_path, "sft", world)
     inputs = {"world": world, "questions": questions.output}
-    for name, stage in (("corpus", corpus), ("graph", hyper_stage), ("sft-data", sft_data)):
-        (tmp_path / name).mkdir()
-        stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
-        inputs[name] = tmp_path / name
+    stages = {"corpus": corpus, "graph": hyper_stage, "sft-data": sft_data}
+    run_stages(settings, tmp_path, inputs, stages)
     edges = read_records(tmp_path / "graph" / "hyperedges.parquet", Hyperedge)
     facts = {edge.text for edge in edges}
     examples = read_records(tmp_path / "sft-data" / "train.parquet", SftExample)

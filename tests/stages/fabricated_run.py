@@ -19,26 +19,20 @@ from pipeline.grammars.spans import extend
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages.evaluate import merge_policies
+from tests.smallest import small_config
 
 DOCUMENT = "Vell is a harbour city in the north of Ostar, on the river Ime."
 
 
 def configuration(rounds: int = 1) -> Config:
-    return Config.model_validate(
-        {
-            "name": "fabricated",
-            "rounds": rounds,
-            "data": {},
-            "corpus": {"files": [{"path": "documents.jsonl"}]},
-            "graph": {"source": "annotated", "path": "triplets.jsonl"},
-            "index": {"embedder": {"model": "invented"}},
-            "retrieval": {"reranker": {"kind": "biencoder"}},
-            "model": {"base": "invented"},
-            "prompt": {"system": "Answer."},
-            "sft_data": {"sizes": {1: 1}},
-            "sft": {"learning_rate": 1e-3, "batch_size": 8},
-            "dpo": {"learning_rate": 1e-3, "batch_size": 8},
-        }
+    training = {"learning_rate": 1e-3, "batch_size": 8}
+    return small_config(
+        name="fabricated",
+        rounds=rounds,
+        model={"base": "invented"},
+        prompt={"system": "Answer."},
+        sft=training,
+        dpo=training,
     )
 
 

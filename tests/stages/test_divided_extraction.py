@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Config
 from pipeline.core.errors import EngineError, InputError
 from pipeline.core.records import Chunk
 from pipeline.run.context import StageContext
@@ -19,6 +18,7 @@ from pipeline.stages import graph, hypergraph
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.files import extraction
 from tests.llm.fake_endpoint import FakeEndpoint, Response, completion, refusal
+from tests.smallest import small_config
 from tests.stages.divided import content, run_divided, run_shard, run_whole
 
 # The first and the last chunk have the same text, and are in different shards.
@@ -46,25 +46,12 @@ def context_of(root: Path, server: FakeEndpoint, stage: str, **settings: Any) ->
     prices = {"prompt": 0.3, "completion": 0.7}
     endpoint = {"base_url": server.url, "model": "m", "retries": 0, "concurrency": 1}
     block = {"source": "llm", "endpoint": {**endpoint, "prices": prices}, **settings}
-    values: dict[str, Any] = {
-        "name": "toy",
-        "cache_dir": str(root / "cache"),
-        "data": {},
-        "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "none"},
-        "index": {"embedder": {"model": "none"}},
-        "retrieval": {"variant": "none", "reranker": {"kind": "biencoder"}},
-        "model": {"base": "x"},
-        "prompt": {"system": "S"},
-        "sft_data": {"sizes": {1: 1}},
-        "sft": {"learning_rate": 0.1, "batch_size": 1},
-        "dpo": {"learning_rate": 0.1, "batch_size": 1},
-        stage: block,
-    }
+    blocks = {"graph": {"source": "none"}, "retrieval": {"variant": "none"}, stage: block}
+    config = small_config(cache_dir=str(root / "cache"), **blocks)
     if not (root / "corpus").exists():
         write_chunks(root / "corpus", CHUNKS)
     inputs = {"corpus": root / "corpus"}
-    return StageContext(Config.model_validate(values), stage, root, root, inputs)
+    return StageContext(config, stage, root, root, inputs)
 
 
 @pytest.mark.parametrize("cached_chunks", [1_000_000, 0])

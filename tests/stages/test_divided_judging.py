@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Config
 from pipeline.core.errors import JudgeError, StoreError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Step, Trajectory
@@ -20,6 +19,7 @@ from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.judges.known_judges import trajectory
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine
+from tests.smallest import small_config
 from tests.stages.divided import content, in_directory, run_divided, run_shard, run_whole
 
 NAMES = ["Ann", "Bo", "Cy", "Di", "Ed", "Flo", "Gus"]
@@ -59,33 +59,21 @@ def context_of(root: Path, server: FakeEndpoint, **settings: Any) -> StageContex
     endpoint = {"base_url": server.url, "model": "m", "retries": 0, "prices": prices}
     noisy = {"share": 0.3}
     over = {"backend": "openai", "endpoint": endpoint, "noisy": noisy}
-    values: dict[str, Any] = {
-        "name": "toy",
-        "cache_dir": str(root / "cache"),
-        "runs_dir": str(root / "runs"),
-        "data": {},
-        "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "none"},
-        "index": {"embedder": {"model": "none"}},
-        "retrieval": {"variant": "none", "reranker": {"kind": "biencoder"}},
-        "model": {"base": "base"},
-        "prompt": {"system": "S"},
-        "grammar": "hiprag",
-        "rewards": {"kind": "hiprag"},
-        "judges": {
-            "over": over,
-            "under": {"backend": "openai", "endpoint": endpoint},
-            **settings,
-        },
-        "sft_data": {"sizes": {1: 1}},
-        "sft": {"learning_rate": 0.1, "batch_size": 1},
-        "dpo": {"learning_rate": 0.1, "batch_size": 1},
-    }
+    under = {"backend": "openai", "endpoint": endpoint}
+    config = small_config(
+        cache_dir=str(root / "cache"),
+        runs_dir=str(root / "runs"),
+        graph={"source": "none"},
+        retrieval={"variant": "none"},
+        grammar="hiprag",
+        rewards={"kind": "hiprag"},
+        judges={"over": over, "under": under, **settings},
+    )
     (root / "policy").mkdir(parents=True, exist_ok=True)
     (root / "policy" / "lineage.json").write_text('{"policy": "p"}')
     write_parquet(root / "paths" / "trajectories.parquet", TRAJECTORIES, Trajectory)
     inputs = {"paths": root / "paths", "policy": root / "policy"}
-    return StageContext(Config.model_validate(values), "judge", root, root, inputs, round=1)
+    return StageContext(config, "judge", root, root, inputs, round=1)
 
 
 @pytest.mark.parametrize("count", [3, 40])

@@ -17,7 +17,7 @@ from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine
 from tests.stages.divided import content, run_divided, run_shard, run_whole
-from tests.stages.question_stages import run_questions
+from tests.stages.question_stages import run_questions, run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ["Ada", "Bea", "Cleo", "Dora", "Ella"]
@@ -87,11 +87,7 @@ def context_of(root: Path, server: FakeEndpoint, *overrides: str) -> StageContex
         ),
     )
     inputs = {"questions": run_questions(settings, root, "sft")[0].output}
-    for stage in (corpus, graph):
-        name = stage.__name__.rpartition(".")[2]
-        (root / name).mkdir()
-        stage.run(StageContext(settings, name, root / name, root, dict(inputs)))
-        inputs[name] = root / name
+    run_stages(settings, root, inputs, {"corpus": corpus, "graph": graph})
     return StageContext(settings, "sft-data", root, root, inputs)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
 from pipeline.core.errors import StoreError
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
@@ -18,17 +17,25 @@ from pipeline.run.context import StageContext
 from pipeline.stages.evaluate import merge_policies, run
 from pipeline.training.lineage import policy_fingerprint
 from tests.llm.small_models import small_adapter, small_model
-from tests.stages.fabricated_run import configuration, trajectory, write_evaluation
+from tests.smallest import small_config
+from tests.stages.fabricated_run import trajectory, write_evaluation
 
 
 def question(name: str, part: str | None) -> Question:
     return Question(name, "musique", f"Where is {name}?", ["Ostar"], "multi", split_part=part)
 
 
-def context(tmp_path: Path, questions: list[Question], config: Config) -> StageContext:
+def context(tmp_path: Path, questions: list[Question], base: Path) -> StageContext:
     output, inputs = tmp_path / "output", tmp_path / "questions"
     output.mkdir()
     write_parquet(inputs / "questions.parquet", questions, Question)
+    config = small_config(
+        runs_dir=str(tmp_path / "runs"),
+        retrieval={"variant": "none"},
+        model={"base": str(base)},
+        engine={"kind": "transformers", "dtype": "float32", "max_model_len": 256},
+        sampling={"max_segment_tokens": 8, "max_total_tokens": 24},
+    )
     return StageContext(
         config=config,
         stage="evaluate-policy",
@@ -44,14 +51,7 @@ def test_every_question_has_one_measured_trajectory_and_keeps_its_part(tmp_path:
     small_adapter(base, tmp_path / "policy" / "adapter")
     lineage = {"policy": "invented", "base": str(base), "round": 0}
     (tmp_path / "policy" / "lineage.json").write_text(json.dumps(lineage))
-    values = configuration().model_dump(mode="json")
-    values["model"] = {"base": str(base)}
-    values["engine"] = {"kind": "transformers", "dtype": "float32", "max_model_len": 256}
-    values["retrieval"]["variant"] = "none"
-    values["sampling"] |= {"max_segment_tokens": 8, "max_total_tokens": 24}
-    stage = context(
-        tmp_path, [question("Vell", None), question("Ime", "unseen")], Config.model_validate(values)
-    )
+    stage = context(tmp_path, [question("Vell", None), question("Ime", "unseen")], base)
     assert run(stage) == {"questions": 2, "trajectories": 2}
     trajectories = read_records(stage.output / "trajectories.parquet", Trajectory)
     assert [trajectory.question_id for trajectory in trajectories] == ["Vell", "Ime"]
@@ -70,13 +70,7 @@ def test_any_policy_is_evaluated_and_named_by_its_content(tmp_path: Path) -> Non
     """The base model without an adapter, and a bare adapter without a lineage."""
     base = small_model(tmp_path / "base")
     adapter = small_adapter(base, tmp_path / "from elsewhere")
-    values = configuration().model_dump(mode="json")
-    values["model"] = {"base": str(base)}
-    values["engine"] = {"kind": "transformers", "dtype": "float32", "max_model_len": 256}
-    values["retrieval"]["variant"] = "none"
-    values["sampling"] |= {"max_segment_tokens": 8, "max_total_tokens": 24}
-    values["runs_dir"] = str(tmp_path / "runs")
-    stage = context(tmp_path, [], Config.model_validate(values))
+    stage = context(tmp_path, [], base)
     write_parquet(tmp_path / "questions.parquet", [question("Vell", "unseen")], Question)
     tokens = {}
     for name, policy in (("base", {}), ("adapter", {"policy": adapter})):

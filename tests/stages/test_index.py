@@ -19,6 +19,7 @@ from pipeline.run.context import StageContext
 from pipeline.stages.corpus import write_chunks
 from pipeline.stages.index import run
 from tests.retrieval.small_encoders import write_bi_encoder
+from tests.smallest import small_config
 
 CHUNKS = [
     Chunk("c0", "Alba", "Alba directed The Tide.", "d0"),
@@ -53,21 +54,11 @@ def upstream(tmp_path):
 
 
 def config(model, tmp_path, **retrieval):
-    return Config.model_validate(
-        {
-            "name": "trial",
-            "cache_dir": str(tmp_path / "cache"),
-            "data": {},
-            "corpus": {"files": [{"path": "unused"}]},
-            "graph": {"source": "openie", "path": "x"},
-            "index": {"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
-            "retrieval": {"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
-            "model": {"base": "x"},
-            "prompt": {"system": "x"},
-            "sft_data": {"sizes": {1: 1}},
-            "sft": {"learning_rate": 1.0, "batch_size": 1},
-            "dpo": {"learning_rate": 1.0, "batch_size": 1},
-        }
+    return small_config(
+        cache_dir=str(tmp_path / "cache"),
+        graph={"source": "openie"},
+        index={"embedder": {"model": str(model), "device": "cpu", "max_length": 64}},
+        retrieval={"reranker": {"kind": "biencoder", "scale": 10.0}} | retrieval,
     )
 
 
@@ -104,25 +95,6 @@ def test_a_damaged_block_of_vectors_is_embedded_again(model, tmp_path, upstream,
     run(stage)
     assert (stage.output / "chunks.npy").read_bytes() == expected
     assert f"{block} is damaged" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("variant", "subquery", "kinds"),
-    [
-        ("semantic", "Alba Alba directed The Tide.", ["chunk", "chunk"]),
-        ("graph", "Alba directed The Tide", ["triplet", "triplet"]),
-        ("concat", "Alba Alba directed The Tide.", ["chunk", "chunk", "triplet", "triplet"]),
-    ],
-)
-def test_every_variant_opens_and_retrieves(model, tmp_path, upstream, variant, subquery, kinds):
-    stage = context(model, tmp_path, upstream, variant=variant)
-    run(stage)
-    retriever = open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
-    # The subquery equals the text of the first item, so its cosine is 1 even for a random model.
-    items = retriever.retrieve([Query(subquery, ("Alba",))])[0]
-    assert [item.kind for item in items] == kinds
-    assert items[0].id in ("c0", "c0:0")
-    assert items[0].score == pytest.approx(0.9999546, abs=1e-6)
 
 
 def test_all_hyperedges_are_ranked_only_where_the_settings_say_so(model, tmp_path):
@@ -202,20 +174,14 @@ def test_index_of_another_embedder_or_table_raises_store_error(model, tmp_path, 
         open_retriever(stage.config, upstream["corpus"], upstream["graph"], stage.output)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"faiss": "ivf-pq"}, "needs at least 256 vectors to train on; there are 2"),
-    ],
-)
 def test_an_index_that_cannot_be_built_is_refused_before_texts_are_embedded(
-    model, tmp_path, upstream, settings, said
+    model, tmp_path, upstream
 ):
     base = config(model, tmp_path)
-    refused = base.model_copy(update={"index": base.index.model_copy(update=settings)})
+    refused = base.model_copy(update={"index": base.index.model_copy(update={"faiss": "ivf-pq"})})
     output = tmp_path / "index"
     output.mkdir()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="at least 256 vectors to train on; there are 2"):
         run(StageContext(refused, "index", output, tmp_path / "checkpoints", upstream))
     assert list(output.iterdir()) == []
     assert not (tmp_path / "checkpoints").exists()

@@ -54,23 +54,6 @@ def test_verdicts_calls_and_counts_are_written(tmp_path: Path):
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right", "named"), [(60, 0, True), (59, 1, False), (9, 0, False)]
-)
-def test_a_judge_with_the_same_verdict_in_many_cases_is_named_in_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: int, right: int, named: bool
-):
-    conclusions = [f"Bo {n}" for n in range(wrong)] + ["Ann"] * right
-    steps = [JudgedStep("a", n, "Who?", "", text) for n, text in enumerate(conclusions)]
-    judge_to(
-        tmp_path / "out", tmp_path / "checkpoints", steps, KnownPolicy(), KnownJudge(), KnownJudge(),
-        ceiling=0,
-    )  # fmt: skip
-    log = capsys.readouterr().out
-    assert ("all 60 verdicts on over-search are 'no': either every step is alike" in log) is named
-    assert ("verdicts on" in log) is named
-
-
 def test_too_many_unknown_verdicts_fail_and_the_files_are_kept(tmp_path: Path):
     with pytest.raises(
         JudgeError, match=r"1 of 4 steps have no verdict \(1 not readable\)"

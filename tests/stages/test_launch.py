@@ -13,22 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.config import Sft
 from pipeline.core.errors import ConfigError, DependencyError
 from pipeline.run.context import StageContext
-from pipeline.run.launch import (
-    ENDED,
-    Machines,
-)
+from pipeline.run.launch import ENDED, Machines
 from pipeline.run.progress import ProgressFile, read_progress
 from pipeline.stages.train import run_round, run_sft
-from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import pick_device
-from tests.training.tiny_policy import Run, write_base
+from tests.training.tiny_policy import Run, weights_of, write_base
 from tests.waiting import becomes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,31 +91,11 @@ def test_no_training_process_survives_a_kill_at_its_start(run: Run, seed: int) -
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_policy(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    context = run.context("sft", "two", sft={"processes": 2, "epochs": 2})
-    progress = ProgressFile(run.root / "two.progress.json")
-    counts = run_sft(replace(context, progress=progress))
-    assert counts["examples"] == 8
-    record = read_progress(progress.path)
-    assert record is not None
-    assert (record.done, record.total, record.unit) == (4, 4, "steps")  # of the main process alone
-    lineage = read_lineage(context.output)
-    assert lineage.training is not None
-    assert lineage.training["steps"] == 4
-    assert lineage.training["relative_change"] > 0
-    assert context.work["steps"] == 4  # counted by the main process
-    assert set(context.work) == {"steps", "training_tokens", "start_seconds"}
-    assert context.work["training_tokens"] == 2 * counts["tokens"]
-    assert context.work["start_seconds"] > 0
-
-
-@pytest.mark.slow
 def test_two_processes_and_two_machines_train_the_policy_of_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without dropout, and with steps that the processes divide. Both machines are this one."""
     import torch
-    from safetensors.torch import load_file
 
     run_sft(run.context("sft", "sft"))
     contexts: list[StageContext] = []
@@ -134,15 +109,18 @@ def test_two_processes_and_two_machines_train_the_policy_of_one(
         name = f"of-{processes}-{machines}"
         context = run.context("train", name, lora={"dropout": 0.0}, dpo=dpo)
         if machines == 1:
-            run_round(context)
+            progress = ProgressFile(run.root / f"{name}.progress.json")
+            run_round(replace(context, progress=progress))
+            record = read_progress(progress.path)
+            assert record is not None
+            assert (record.done, record.total, record.unit) == (4, 4, "steps")
+            assert context.work["steps"] == 4  # counted by the main process alone
         else:
             with second_machine(run.root / name, monkeypatch) as other:
                 run_round(context)
             assert other.returncode == 0
         contexts.append(context)
-    of_one, *of_two = (
-        load_file(context.output / "adapter" / "adapter_model.safetensors") for context in contexts
-    )
+    of_one, *of_two = (weights_of(context.output) for context in contexts)
     rows_one, *rows_two = (
         json.loads((context.output / "log.json").read_text())["history"] for context in contexts
     )
@@ -196,12 +174,6 @@ def test_the_user_s_own_configuration_of_accelerate_does_not_matter(
     assert run_sft(context)["examples"] == 8
 
 
-def weights(context: StageContext) -> Any:
-    from safetensors.torch import load_file
-
-    return load_file(context.output / "adapter" / "adapter_model.safetensors")
-
-
 def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,8 +186,8 @@ def test_one_gpu_trains_the_policy_of_two_processes_in_one(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     fewer = run.context("sft", "on-one-gpu", sft={**sft, "processes": 2})
     run_sft(fewer)
-    for name, value in weights(alone).items():
-        assert torch.equal(weights(fewer)[name], value)
+    for name, value in weights_of(alone.output).items():
+        assert torch.equal(weights_of(fewer.output)[name], value)
     assert fewer.notes["processes"] == {"set": 2, "started": 1}
     assert "sft.processes is 2, and 1 starts on 1 GPU; batch_size stays 4" in capfd.readouterr().out
     assert "processes" not in alone.notes

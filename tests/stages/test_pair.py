@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import Config
 from pipeline.core.errors import InputError
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Message, Pair, Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.pair import run
 from tests.recorded_progress import RecordedProgress
+from tests.smallest import small_config, small_trajectory
 
 
 def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajectory:
@@ -27,10 +27,6 @@ def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajecto
         "question_id": f"q{question}",
         "dataset": "nq" if question % 2 else "popqa",
         "question": f"question {question}?",
-        "hop": "single",
-        "answers": ["x"],
-        "evidence": [],
-        "grammar": "tearag",
         "output": f"{question} {sample}",
         "policy": "f00d",
         "sample": sample,
@@ -39,34 +35,20 @@ def scored(question: int, sample: int, *, good: bool, **values: Any) -> Trajecto
         "token_spans": [(0, 1, "model"), (1, 2, "observation"), (2, 3, "model")],
         "rewards": {"outcome": outcome, "format": outcome, "process": 0.0, "total": 2 * outcome},
     }
-    return Trajectory(**(defaults | values))
+    return small_trajectory(**(defaults | values))
 
 
 def run_stage(
     tmp_path: Path, trajectories: list[Trajectory], *, method: str = "tearag", **pairs: Any
 ) -> Path:
-    values: dict[str, Any] = {
-        "name": "test",
-        "data": {},
-        "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "annotated", "path": "x"},
-        "index": {"embedder": {"model": "x"}},
-        "retrieval": {"reranker": {}},
-        "model": {"base": "x"},
-        "prompt": {"system": "be good"},
-        "sft_data": {"sizes": {1: 1}},
-        "sft": {"learning_rate": 1e-3, "batch_size": 1},
-        "dpo": {"learning_rate": 1e-3, "batch_size": 1},
-        "pairs": pairs,
-        "grammar": method,
-        "rewards": {"kind": method},
-    }
+    prompt, kind = {"system": "be good"}, {"kind": method}
+    config = small_config(prompt=prompt, grammar=method, rewards=kind, pairs=pairs)
     score, output = tmp_path / "score", tmp_path / "pair"
     score.mkdir(exist_ok=True)
     output.mkdir(exist_ok=True)
     write_parquet(score / "trajectories.parquet", trajectories, Trajectory)
     context = StageContext(
-        config=Config.model_validate(values),
+        config=config,
         stage="pair",
         output=output,
         checkpoint_dir=tmp_path / "checkpoints",

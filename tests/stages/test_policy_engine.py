@@ -60,13 +60,12 @@ def test_cached_answers_of_a_policy_belong_to_the_content_of_the_template(
     assert answered() == 0
 
 
-@pytest.mark.parametrize("name", ["embedded-hiprag"])
 def test_every_stage_that_reads_the_template_has_its_content_in_its_fingerprint(
-    name: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     template = tmp_path / "template.jinja"
     template.write_text(TEMPLATE)
-    config = str(CONFIGS / f"{name}.yaml")
+    config = str(CONFIGS / "embedded-hiprag.yaml")
     report = Report(config=config, overrides=(f"model.chat_template={template}",), data="/data")
     reading = []
     waiting = [report]

@@ -108,29 +108,18 @@ def with_answers(tmp_path: Path, *answers: list[str], name: str = "nq.jsonl") ->
     (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_an_answer_that_normalizes_to_nothing_is_dropped_beside_others(
+def test_answers_that_cannot_score_are_dropped_and_questions_without_others_not_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = settings(tmp_path, SAMPLING)
-    with_answers(tmp_path, ["The", "Ann", "..."], ["Bo"])
+    with_answers(tmp_path, ["The", "Ann", "..."], ["Bo"], ["The"], ["---", "a"])
     stage, _ = run_questions(values, tmp_path, "sampling")
     assert [row.answers for row in read(stage.output)] == [["Ann"], ["Bo"]]
-    reason = "answers of articles and punctuation alone, beside others"
-    assert stage.notes["questions"] == {reason: 2}
-    assert capsys.readouterr().out == f"data.sampling: 2 {reason}\n"
-
-
-def test_a_question_without_an_answer_that_can_score_is_named_and_not_trained_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = settings(tmp_path, SAMPLING)
-    with_answers(tmp_path, ["Ann"], ["The"], ["---", "a"])
-    stage, counts = run_questions(values, tmp_path, "sampling")
-    assert counts["questions"] == 1
-    reason = "questions whose answers are articles and punctuation alone"
-    assert stage.notes["questions"] == {reason: 2}
-    said = f'2 {reason}; left out; the first: {tmp_path / "nq.jsonl"}:2: ["The"]'
-    assert capsys.readouterr().out == f"data.sampling: {said}\n"
+    assert stage.notes["questions"] == {
+        "answers of articles and punctuation alone, beside others": 2,
+        "questions whose answers are articles and punctuation alone": 2,
+    }
+    assert f"left out; the first: {tmp_path / 'nq.jsonl'}:3" in capsys.readouterr().out
 
 
 def test_repeated_questions_of_a_split_are_counted_named_and_kept(

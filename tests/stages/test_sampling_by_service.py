@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import config
 from pipeline.core.errors import RetrievalUnavailable
-from pipeline.core.record_io import read_records, write_parquet
+from pipeline.core.record_io import read_records
 from pipeline.core.records import Question, Trajectory
 from pipeline.retrieval.fingerprint import RetrievalIdentity
 from pipeline.run.context import StageContext
 from pipeline.run.store import StageKey
 from pipeline.stages.sample import run
-from tests.llm.small_models import small_adapter, small_model
 from tests.retrieval.served import FakeRetriever, served
+from tests.smallest import small_config
+from tests.stages.question_stages import sampling_inputs
 
 QUESTIONS = [Question(f"q{n}", "toy", f"Q{n}?", ["Rome"], "single") for n in range(5)]
 STAGES = {"corpus": "corpus-1", "graph": "graph-1", "index": "index-1"}
@@ -36,39 +36,20 @@ class FailingRetriever(FakeRetriever):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("inputs")
-    model = small_model(root / "model")
-    small_adapter(model, root / "policy" / "adapter")
-    (root / "policy" / "lineage.json").write_text('{"policy": "fingerprint"}')
-    write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
-    return {"questions": root / "questions", "policy": root / "policy", "model": model}
+    return sampling_inputs(tmp_path_factory.mktemp("inputs"), QUESTIONS)
 
 
 def context(inputs: dict[str, Path], folder: Path, url: str) -> StageContext:
-    values = {
-        "name": "toy",
-        "data": {},
-        "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "annotated", "path": "triplets.jsonl"},
-        "index": {"embedder": {"model": "none"}},
-        "retrieval": {
-            "rounds": "single",
-            "reranker": {"kind": "biencoder"},
-            "service": url,
-            "service_patience": 0.3,
-        },
-        "model": {"base": str(inputs["model"])},
-        "engine": {"kind": "transformers", "dtype": "float32", "max_model_len": 512},
-        "prompt": {"system": "S"},
-        "sft_data": {"sizes": {1: 1}},
-        "sft": {"learning_rate": 0.1, "batch_size": 1},
-        "dpo": {"learning_rate": 0.1, "batch_size": 1},
-        "sampling": {"samples": 2, "max_segment_tokens": 4, "batch": 1, "in_flight": 2},
-    }
+    settings = small_config(
+        retrieval={"rounds": "single", "service": url, "service_patience": 0.3},
+        model={"base": str(inputs["model"])},
+        engine={"kind": "transformers", "dtype": "float32", "max_model_len": 512},
+        sampling={"samples": 2, "max_segment_tokens": 4, "batch": 1, "in_flight": 2},
+    )
     for name in ("checkpoints", "output"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return StageContext(
-        config=config.Config.model_validate(values),
+        config=settings,
         stage="sample",
         output=folder / "output",
         checkpoint_dir=folder / "checkpoints",

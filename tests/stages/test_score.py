@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,19 +22,16 @@ from pipeline.methods.tearag import knowledge_scorer
 from pipeline.rewards.hiprag import PAPER as EQ_1
 from pipeline.stages.files.checkpoints import write_checkpoint
 from pipeline.stages.score import score_file, with_rewards
+from tests.smallest import small_trajectory
 
 
 def _sampled(path: Path, count: int = 7) -> Path:
     trajectories = [
-        Trajectory(
+        small_trajectory(
             trajectory_id=f"t{number}",
-            question_id="q",
             dataset="nq" if number % 2 else "musique",
-            question="?",
             hop="multi",
-            answers=["x"],
             evidence=[f"fact {number}"],
-            grammar="tearag",
             output=str(number),
             steps=[Step(["x"], f"x fact {number}", [], "s")],
             answer="x",
@@ -135,18 +131,6 @@ def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     [trajectory] = read_records(_sampled(tmp_path / "one.parquet", count=1), Trajectory)
     with pytest.raises(InputError, match=r"trajectory t0: the rewards .* not finite"):
         with_rewards([trajectory], lambda trajectories, verdicts: [{"total": float("nan")}])
-
-
-def test_trajectories_that_all_lack_retrieval_have_no_rewards(tmp_path: Path) -> None:
-    _sampled(tmp_path / "sampled.parquet", count=4)
-    rows = read_records(tmp_path / "sampled.parquet", Trajectory)
-    for row in rows:
-        row.stop = "retrieval_error"
-    write_parquet(tmp_path / "sampled.parquet", rows, Trajectory)
-    output = _run(tmp_path, Lexical(), "out")
-    assert json.loads((output / "statistics.json").read_text()) == {
-        "trajectories": 4, "retrieval_error": 4, "datasets": {},
-    }  # fmt: skip
 
 
 def test_hiprags_reward_reads_the_verdicts_of_each_step(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The stage from decomposed questions to masked examples, without and with models."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,16 +16,16 @@ from pipeline.core.records import Chunk, SftExample, Triplet
 from pipeline.grammars.base import grammar
 from pipeline.llm.chat import EngineChat
 from pipeline.llm.engine import GenerationRequest
-from pipeline.run.context import StageContext
 from pipeline.sft_data.by_model import extract_triplets, parse_numbers, rewrite, select_supporting
 from pipeline.sft_data.steps import Hop
 from pipeline.stages import corpus, graph, sft_data
 from tests.graph.character_tokenizer import CharacterTokenizer
 from tests.llm.fake_endpoint import FakeEndpoint
 from tests.llm.scripted_engine import ScriptedEngine
-from tests.stages.question_stages import run_questions
+from tests.stages.question_stages import run_questions, run_stages
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+STAGES = {"corpus": corpus, "graph": graph, "sft-data": sft_data}
 
 QUESTION = {
     "id": "2hop__1_2",
@@ -75,13 +74,7 @@ def run(
         ),
     )
     inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    counts: dict[str, int] = {}
-    for stage in (corpus, graph, sft_data):
-        name = stage.__name__.rpartition(".")[2].replace("_", "-")
-        (tmp_path / name).mkdir()
-        counts = stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
-        inputs[name] = tmp_path / name
-    return counts, tmp_path / "sft-data"
+    return run_stages(settings, tmp_path, inputs, STAGES), tmp_path / "sft-data"
 
 
 def test_a_question_gives_its_trajectory_and_each_of_its_steps(tmp_path: Path) -> None:
@@ -120,44 +113,22 @@ def test_the_loss_covers_the_opening_tag_and_none_of_the_evidence(tmp_path: Path
         assert all(piece.count("</Reference>") == 1 for piece in masked)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["data.sft=[]"], "data.sft has no questions; add files of decomposed questions"),
-        (
-            ["sft_data.sizes={3: 4}", "sft_data.test_sizes={2: 1}"],
-            "1-hop: 0 + 0 requested, 2 available; 2-hop: 0 + 1 requested, 1 available; "
-            "3-hop: 4 + 0 requested, 0 available; left out: nothing; add questions",
-        ),
-    ],
-)
 def test_the_error_for_an_empty_training_set_has_requested_and_available_numbers(
-    tmp_path: Path, overrides: list[str], said: str
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises(InputError, match=re.escape(said)):
-        run(tmp_path, *overrides)
-
-
-ELSEWHERE = {
-    # The paragraph of Emma is in the corpus with other words around it, that of Ann Lee is not.
-    "emma.jsonl": [
-        {"title": "Emma", "text": "A comedy: Ann Lee directed </Reference> Emma.", "id": "e"},
-        {"title": "Ann Lee", "text": "Ann Lee sings in a choir of Oslo.", "id": "a"},
-    ]
-}
+    said = r"1-hop: 0 \+ 0 requested, 2 available; .*3-hop: 4 \+ 0 requested, 0 available"
+    with pytest.raises(InputError, match=said):
+        run(tmp_path, "sft_data.sizes={3: 4}", "sft_data.test_sizes={2: 1}")
 
 
 def write_elsewhere(folder: Path) -> str:
-    """A corpus that lacks one of the gold paragraphs; returns the override that names it."""
-    for name, documents in ELSEWHERE.items():
-        lines = [json.dumps(document) + "\n" for document in documents]
-        (folder / name).write_text("".join(lines))
+    """Has Emma's paragraph with other words around it, and not Ann Lee's; returns the override."""
+    documents = [
+        {"title": "Emma", "text": "A comedy: Ann Lee directed </Reference> Emma.", "id": "e"},
+        {"title": "Ann Lee", "text": "Ann Lee sings in a choir of Oslo.", "id": "a"},
+    ]
+    (folder / "emma.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     return f"corpus.files=[{{path: {folder}/emma.jsonl}}]"
-
-
-def extracting(server: FakeEndpoint) -> str:
-    """The settings of a model that extracts the triplets of `TRIPLES`."""
-    return json.dumps({"base_url": server.url, "model": "fake", "api_key_env": None})
 
 
 def answer(text: str, before: int) -> str:
@@ -175,7 +146,7 @@ def test_a_paragraph_outside_the_corpus_is_extracted_from_and_shown(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     corpus_files = write_elsewhere(tmp_path)
     with FakeEndpoint(answer) as server:
-        settings = extracting(server)
+        settings = json.dumps({"base_url": server.url, "model": "fake", "api_key_env": None})
         overrides = {
             "sft_data": ("sft_data.triplets=llm", f"sft_data.endpoint={settings}"),
             "graph": (f"graph={{source: llm, endpoint: {settings}}}",),
@@ -204,28 +175,6 @@ def test_a_paragraph_outside_the_corpus_is_extracted_from_and_shown(
     ]
 
 
-def test_too_few_examples_stop_the_stage_before_a_model_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    said = (
-        "the 1 questions of data.sft give 3 of the 10 training examples that sft_data.sizes asks "
-        "for, less than sft_data.min_share (0.5) of them; examples by hops "
-        "(sft_data.sizes + sft_data.test_sizes): 1-hop: 5 + 0 requested, 2 available; "
-        "2-hop: 5 + 0 requested, 1 available; left out: nothing; add questions"
-    )
-    with FakeEndpoint(answer) as server, pytest.raises(InputError, match=re.escape(said)):
-        run(
-            tmp_path,
-            "sft_data.min_share=0.5",
-            "sft_data.triplets=llm",
-            f"sft_data.endpoint={extracting(server)}",
-            f"cache_dir={tmp_path / 'cache'}",
-        )
-    assert server.request_counts.total() == 0
-    assert list((tmp_path / "sft-data").iterdir()) == []
-
-
 def test_paragraphs_outside_the_corpus_stop_the_stage_with_the_setting_that_extracts(
     tmp_path: Path,
 ) -> None:
@@ -239,11 +188,7 @@ def test_paragraphs_outside_the_corpus_stop_the_stage_with_the_setting_that_extr
 def test_real_questions_give_well_formed_trajectories(real_data: Path, tmp_path: Path) -> None:
     settings = config.load(CONFIGS / "musique-sample.yaml", data=str(real_data))
     inputs = {"questions": run_questions(settings, tmp_path, "sft")[0].output}
-    for stage in (corpus, graph, sft_data):
-        name = stage.__name__.rpartition(".")[2].replace("_", "-")
-        (tmp_path / name).mkdir()
-        stage.run(StageContext(settings, name, tmp_path / name, tmp_path, dict(inputs)))
-        inputs[name] = tmp_path / name
+    run_stages(settings, tmp_path, inputs, STAGES)
     train = read_records(tmp_path / "sft-data/train.parquet", SftExample)
     test = read_records(tmp_path / "sft-data/test.parquet", SftExample)
     hops = Counter(example.hops for example in train)

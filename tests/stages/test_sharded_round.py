@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pipeline import config
 from pipeline.core.model_files import model_hash
 from pipeline.core.record_io import read_records, write_parquet
 from pipeline.core.records import Pair, Question
@@ -25,6 +24,7 @@ from pipeline.stages import evaluate, pair, sample, score
 from pipeline.stages.files.training_data import TRAINING, encode_pair_data
 from pipeline.training.lineage import Lineage
 from tests.llm.scripted_engine import ScriptedEngine
+from tests.smallest import small_config
 from tests.stages.divided import content, in_directory, run_divided, run_whole
 from tests.training.tiny_policy import byte_tokenizer, write_base
 
@@ -51,24 +51,17 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: int) -> StageContext:
-    values: dict[str, Any] = {
-        "name": "toy",
-        "cache_dir": str(root / "cache"),
-        "data": {},
-        "corpus": {"files": [{"path": "unused"}]},
-        "graph": {"source": "annotated" if method == "prograph" else "none", "path": "unused"},
-        "index": {"embedder": {"model": "none"}},
-        "retrieval": {"variant": "none", "reranker": {"kind": "biencoder"}},
-        "model": {"base": str(base)},
-        "engine": {"max_num_seqs": sampling.pop("max_num_seqs", 256)},
-        "prompt": {"system": "S"},
-        "grammar": method,
-        "rewards": {"kind": method},
-        "sft_data": {"sizes": {1: 1}},
-        "sft": {"learning_rate": 0.1, "batch_size": 1},
-        "dpo": {"learning_rate": 0.1, "batch_size": 1, "over_long": "drop"},
-        "sampling": {"samples": 4, "max_segment_tokens": 60, **sampling},
-    }
+    settings = small_config(
+        cache_dir=str(root / "cache"),
+        graph={"source": "annotated" if method == "prograph" else "none"},
+        retrieval={"variant": "none"},
+        model={"base": str(base)},
+        engine={"max_num_seqs": sampling.pop("max_num_seqs", 256)},
+        grammar=method,
+        rewards={"kind": method},
+        dpo={"over_long": "drop"},
+        sampling={"samples": 4, "max_segment_tokens": 60, **sampling},
+    )
     policy = root / "policy"
     policy.mkdir(parents=True)
     sha = model_hash(base)
@@ -76,7 +69,7 @@ def context_of(root: Path, base: Path, method: str = "search-r1", **sampling: in
     write_parquet(root / "questions" / "questions.parquet", QUESTIONS, Question)
     inputs = {"questions": root / "questions", "policy": policy}
     return StageContext(
-        config.Config.model_validate(values), "sample", root / "out", root / "checkpoints", inputs,
+        settings, "sample", root / "out", root / "checkpoints", inputs,
         round=1, seed=5,
     )  # fmt: skip
 

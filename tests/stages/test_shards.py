@@ -54,15 +54,6 @@ def merged(tmp_path: Path, shards: list[list[Trajectory]], stage: str = "sample"
     return output
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
-def test_the_bytes_are_those_of_one_shard(tmp_path: Path, count: int) -> None:
-    write_parquet(tmp_path / "expected.parquet", SAMPLED, Trajectory)
-    expected = (tmp_path / "expected.parquet").read_bytes()
-    output = merged(tmp_path, in_turns(count))
-    assert (output / "trajectories.parquet").read_bytes() == expected
-    assert json.loads((output / "stops.json").read_text()) == {"answer": 14}
-
-
 def test_missing_and_repeated_trajectories_are_refused(tmp_path: Path) -> None:
     first, second = in_turns(2)
     with pytest.raises(StoreError, match=r"q1 has the samples \[1\]; expected 0 to 1"):

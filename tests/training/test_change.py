@@ -16,18 +16,14 @@ from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
 from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.trainer_args import optimizer_steps, warmup_steps
-from tests.training.tiny_policy import Run, write_base
+from tests.training.tiny_policy import Run, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("change")
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=4)
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("change"), pairs=4)
 
 
 def test_a_round_of_one_step_trains(run: Run) -> None:

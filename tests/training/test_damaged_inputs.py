@@ -14,18 +14,14 @@ from pipeline.core.errors import InputError, SteepError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair
 from pipeline.stages.train import run_round, run_sft
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("damaged")
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=4)
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("damaged"), pairs=4)
 
 
 def truncate(path: Path) -> None:
@@ -48,7 +44,6 @@ def write(text: str) -> Callable[[Path], None]:
     ("file", "damage", "message"),
     [
         ("lineage.json", Path.unlink, "lineage.json: no such file"),
-        ("lineage.json", truncate, r"lineage.json:\d+: not valid JSON"),
         ("lineage.json", write('{"policy": "p"}'), "lineage.json: base: "),
         ("adapter/adapter_config.json", Path.unlink, "has no adapter_config.json"),
         (
@@ -56,7 +51,6 @@ def write(text: str) -> Callable[[Path], None]:
             write("{}"),
             "adapter_config.json: expected a LoRA adapter",
         ),
-        ("adapter/adapter_config.json", write("{"), "adapter_config.json:1: not valid JSON"),
         ("adapter/adapter_model.safetensors", Path.unlink, "has no adapter_model.safetensors"),
         ("adapter/adapter_model.safetensors", truncate, "not a readable safetensors file"),
         ("adapter/adapter_model.safetensors", make_nan, "holds NaN or infinity; save the adapter"),
@@ -81,9 +75,7 @@ def with_token(side: str, token: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (with_token("chosen_ids", -1), "record 2, pair c1 > r1: chosen: token 0 has the id -1"),
         (with_token("rejected_ids", 10**9), "rejected: token 0 has the id 1000000000"),
-        (with_token("prompt_ids", 259), "prompt: token 0 has the id 259; expected 0 to 258"),
         ({"chosen_ids": []}, "record 2, pair c1 > r1: chosen: no token ids"),
         ({"rejected_spans": [(0, 3, "model")]}, "record 2, .*spans end at 3"),
         ({"chosen_spans": [(1, 3, "model")]}, r"record 2, .*span \[1, 3\) should start at 0"),

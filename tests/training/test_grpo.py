@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Grpo, Lora
+from pipeline.config import Grpo
 from pipeline.core.errors import ConfigError, TrainingError
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Trajectory
@@ -24,8 +24,7 @@ from pipeline.training.advantages import (
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
 from pipeline.training.lineage import read_lineage
-from pipeline.training.lora import load_base, new_adapter
-from tests.training.tiny_policy import Run, byte_tokenizer, write_base
+from tests.training.tiny_policy import Run, byte_tokenizer, random_adapter, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 TEMPERATURE = 0.8
@@ -40,15 +39,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def policy(base: Path, seed: int = 1):  # type: ignore[no-untyped-def]
-    """A policy whose adapter changes the model: both factors are random, no dropout."""
-    import torch
-
-    settings = Grpo(**CPU, batch_size=2)
-    model = new_adapter(load_base(base, settings, "grpo"), Lora(dropout=0.0), seed)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
-    return model
+    return random_adapter(base, Grpo(**CPU, batch_size=2), "grpo", seed)
 
 
 def sampled(name: str, rewards: dict[str, object] | None, question: str = "q") -> Trajectory:
@@ -115,11 +106,9 @@ def test_inconsistent_trajectories_are_refused() -> None:
         ({"rewards": {"total": 1.0}}, "record 1, trajectory a has 0 step rewards for 2 turns"),
         ({"rewards": steps(1, float("nan"))}, "trajectory a has the reward nan"),
         ({"logprobs": [None] * size}, "token 0 is model-written but has no log-probability"),
-        ({"logprobs": [float("nan")] * size}, "token 0 has the log-probability nan"),
         ({"logprobs": [0.5] * size}, "token 0 has the log-probability 0.5; expected a finite"),
         ({"token_ids": [7, *good.token_ids[1:]]}, "trajectory a: ids decode to"),
         ({"token_ids": [-1, *good.token_ids[1:]]}, "token 0 has the id -1; expected 0 to 258"),
-        ({"token_ids": [259, *good.token_ids[1:]]}, "token 0 has the id 259"),
         ({"prompt_ids": []}, "trajectory a: prompt: no token ids"),
     ]:
         with pytest.raises(TrainingError, match=message):

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.run.context import StageContext
-from pipeline.stages.train import run_round, run_sft
+from pipeline.stages.train import run_round
 from pipeline.training.checkpoints import is_complete, last_checkpoint
 from pipeline.training.trainer_args import shared_arguments
-from tests.training.tiny_policy import Run, write_base
+from tests.stages.divided import content
+from tests.training.tiny_policy import Run, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,11 +26,7 @@ STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("killed")
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=10)
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("killed"), pairs=10)
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +35,6 @@ def whole(run: Run) -> StageContext:
     context = run.context("train", "whole", dpo=STEPS)
     run_round(context)
     return context
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.slow

@@ -12,18 +12,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Dpo, Grpo, Lora, Sft
+from pipeline.config import Dpo, Grpo, Sft
 from pipeline.training.advantages import EncodedTrajectory
 from pipeline.training.checkpoints import last_checkpoint
 from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
-from pipeline.training.lora import load_base, new_adapter
 from pipeline.training.sft import heldout_loss, sft_trainer
-from pipeline.training.step_weights import StepCounts
 from pipeline.training.trainer_args import train
-from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base
+from tests.training.tiny_policy import byte_tokenizer, example, pair, random_adapter, write_base
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SHARED = {
@@ -38,17 +36,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("micro") / "base")
 
 
-def adapted(base: Path, settings: Any) -> Any:
-    """A policy whose adapter changes the model, without dropout."""
-    import torch
-
-    model = new_adapter(load_base(base, settings, "sft"), Lora(dropout=0.0), 1)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
-    return model
-
-
 def observation(number: int) -> str:
     return " e" * number**2 + "\n"
 
@@ -61,7 +48,7 @@ def sft(base: Path, folder: Path, history: History, per_device: int) -> Any:
     ]
     examples = encode_sft(byte_tokenizer(), written)
     return sft_trainer(
-        adapted(base, settings), byte_tokenizer(), examples, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), examples, settings,
         seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -79,7 +66,7 @@ def dpo(base: Path, folder: Path, history: History, per_device: int, eta_of: str
     tokenizer = byte_tokenizer()
     records = [pair(tokenizer, number, observation(number)) for number in range(7)]
     return dpo_trainer(
-        adapted(base, settings), tokenizer, encode_pairs(tokenizer, records), settings,
+        random_adapter(base, settings, "sft"), tokenizer, encode_pairs(tokenizer, records), settings,
         number=1, seed=0, checkpoint_dir=folder, history=history, reference_name="r",
     )  # fmt: skip
 
@@ -98,7 +85,7 @@ def grpo(base: Path, folder: Path, history: History, per_device: int) -> Any:
         for n in range(7)
     ]  # fmt: skip
     return grpo_trainer(
-        adapted(base, settings), byte_tokenizer(), trajectories, settings,
+        random_adapter(base, settings, "sft"), byte_tokenizer(), trajectories, settings,
         temperature=1.0, seed=0, checkpoint_dir=folder, history=history,
     )  # fmt: skip
 
@@ -117,7 +104,7 @@ def test_micro_batches_change_neither_losses_nor_adapters(base: Path, tmp_path: 
 
     before = {
         name: value.clone()
-        for name, value in adapted(base, Sft(**SHARED)).named_parameters()
+        for name, value in random_adapter(base, Sft(**SHARED), "sft").named_parameters()
         if "lora_" in name
     }
     runs = {size: trained(kind, base, tmp_path / str(size), size) for size in (1, 2, 4)}
@@ -148,15 +135,6 @@ def test_the_held_out_loss_is_a_mean_over_examples(base: Path, tmp_path: Path):
         alone = [heldout_loss(trainer, [record])["loss"] for record in records]
         assert losses[-1] == pytest.approx(sum(alone) / 3, rel=1e-5)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
-def test_shares_of_micro_batches_by_hand():
-    """Records 2 and 1 with 6 and 2 tokens: weights 2/3 and 1/3, and 3/4 and 1/4, times 2 averaged losses."""
-    step = StepCounts(records=3, tokens=8, micro_batches=2)
-    assert step.share_of_records(2) == pytest.approx(4 / 3)
-    assert step.share_of_records(1) == pytest.approx(2 / 3)
-    assert step.share_of_tokens(6) == pytest.approx(3 / 2)
-    assert step.share_of_tokens(2) == pytest.approx(1 / 2)
 
 
 def test_a_killed_training_run_continues_with_smaller_micro_batches(base: Path, tmp_path: Path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import shutil
 from pathlib import Path
 
@@ -22,15 +21,8 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs
 from pipeline.training.history import DROP, History
 from pipeline.training.lineage import read_lineage
-from pipeline.training.lora import (
-    continue_adapter,
-    load_base,
-    load_tokenizer,
-    locate_base,
-    new_adapter,
-    save_adapter,
-)
-from tests.training.tiny_policy import Run, byte_tokenizer, pair, write_base
+from pipeline.training.lora import continue_adapter, load_base, locate_base, save_adapter
+from tests.training.tiny_policy import Run, byte_tokenizer, pair, random_adapter, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_DROPOUT = Lora(dropout=0.0)
@@ -40,11 +32,7 @@ CPU = {"dtype": "float32", "learning_rate": 1e-2}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     """A base model, data, and policy 0 trained on the data."""
-    root = tmp_path_factory.mktemp("training")
-    run = Run(root, write_base(root / "base"))
-    run.write_data()
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("training"))
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +43,9 @@ def first(run):
     return context
 
 
-def tensors(policy: Path):
-    from safetensors.torch import load_file
-
-    return load_file(policy / "adapter" / "adapter_model.safetensors")
-
-
 def noisy_adapter(base: Path, directory: Path, seed: int) -> Path:
     """An adapter that changes the model: both factors are random."""
-    import torch
-
-    model = new_adapter(load_base(base, Sft(**CPU, batch_size=1), "sft"), NO_DROPOUT, seed)
-    for name, value in model.named_parameters():
-        if "lora_" in name:
-            torch.nn.init.normal_(value, std=0.1)
+    model = random_adapter(base, Sft(**CPU, batch_size=1), "sft", seed)
     save_adapter(model, directory)
     return directory
 
@@ -229,17 +206,6 @@ def test_a_base_model_without_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DependencyError, match=r"model\.base: .*no weights"):
         locate_base(str(tmp_path))
-
-
-def test_a_base_without_chat_template_is_refused(run, tmp_path):
-    shutil.copytree(run.base, tmp_path / "no-template")
-    (tmp_path / "no-template" / "chat_template.jinja").unlink()
-    model = run.context("sft", "no-template").config.model
-    with pytest.raises(ConfigError, match=re.escape("set model.chat_template")):
-        load_tokenizer(tmp_path / "no-template", model)
-    template = "{{ messages[0].content }}"
-    with_template = model.model_copy(update={"chat_template": template})
-    assert load_tokenizer(tmp_path / "no-template", with_template).chat_template == template
 
 
 def test_training_stops_when_chosen_answers_become_unlikely():

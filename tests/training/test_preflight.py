@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Pair, Question, Trajectory
-from pipeline.run.context import StageContext
-from pipeline.stages.files.training_data import PREFLIGHT as FILE
-from pipeline.stages.files.training_data import report
 from pipeline.training.encode import IGNORED, EncodedSft
 from pipeline.training.preflight import Check, DataFacts, SftFacts, pair_facts, trajectory_facts
-from tests.stages.fabricated_run import configuration, trajectory
+from tests.stages.fabricated_run import trajectory
 
 PAIR = Pair(
     "q0", [], [], [], "a", "b", "easy", {}, {}, "p", 1,
@@ -94,30 +88,6 @@ def test_supervised_examples_are_counted_while_they_pass() -> None:
     facts = seen.facts
     assert (facts.records, facts.over_long, facts.duplicates) == (2, 2, 1)
     assert (facts.trained, facts.tokens) == (4, 6)
-
-
-def context(directory: Path) -> StageContext:
-    output = directory / "output"
-    output.mkdir()
-    return StageContext(configuration(), "train", output, directory, round=1)
-
-
-def test_the_stage_prints_a_table_with_a_verdict_and_keeps_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stage = context(tmp_path)
-    report(stage, facts_of(tmp_path, [PAIR, PAIR]))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "checks of the training data:"
-    assert [line.split()[0] for line in lines if line.startswith(("ok", "FAULT"))].count(
-        "FAULT"
-    ) == 1
-    assert lines[-1] == "verdict: 1 of 4 are beyond a limit"
-    kept = json.loads((stage.output / FILE).read_text())
-    assert kept["records"] == 2
-    [fault] = [check for check in kept["checks"] if not check["passed"]]
-    assert fault["name"] == "duplicates"
-    assert stage.notes["preflight"] == [Check(**fault).fault]
 
 
 def test_memory_does_not_grow_with_the_tokens_of_the_pairs(tmp_path: Path) -> None:

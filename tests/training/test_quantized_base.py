@@ -19,11 +19,7 @@ from pipeline.training.dpo import dpo_trainer
 from pipeline.training.encode import encode_pairs, encode_sft
 from pipeline.training.grpo import grpo_trainer
 from pipeline.training.history import History
-from pipeline.training.lora import (
-    new_adapter,
-    prepare_quantized,
-    quantization_config,
-)
+from pipeline.training.lora import new_adapter, prepare_quantized, quantization_config
 from pipeline.training.sft import sft_trainer
 from pipeline.training.trainer_args import train
 from tests.training.tiny_policy import byte_tokenizer, example, pair, write_base

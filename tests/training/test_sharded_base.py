@@ -15,7 +15,7 @@ from pipeline.core.records import Trajectory
 from pipeline.run.context import StageContext
 from pipeline.stages.train import run_round, run_sft
 from tests.training.test_grpo import sampled, steps
-from tests.training.tiny_policy import Run, write_base
+from tests.training.tiny_policy import Run, trained_run, weights_of
 
 ALONE: dict[str, Any] = {"per_device_batch_size": 1, "learning_rate": 1e-3}
 SHARDED: dict[str, Any] = {**ALONE, "processes": 2, "shard_base": True}
@@ -23,17 +23,7 @@ SHARDED: dict[str, Any] = {**ALONE, "processes": 2, "shard_base": True}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("sharded")
-    run = Run(root, write_base(root / "base"))
-    run.write_data()
-    run_sft(run.context("sft", "sft"))
-    return run
-
-
-def adapter(context: StageContext) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    return load_file(context.output / "adapter" / "adapter_model.safetensors")
+    return trained_run(tmp_path_factory.mktemp("sharded"))
 
 
 def log(context: StageContext) -> dict[str, Any]:
@@ -45,9 +35,9 @@ def assert_same_training(sharded: StageContext, alone: StageContext) -> None:
     """Weights to 1e-5 and losses of all steps to 1e-4."""
     import torch
 
-    expected = adapter(alone)
-    assert adapter(sharded).keys() == expected.keys()
-    for name, value in adapter(sharded).items():
+    found, expected = weights_of(sharded.output), weights_of(alone.output)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
     losses = [[row["loss"] for row in log(each)["history"]] for each in (sharded, alone)]
     assert len(losses[0]) > 1
@@ -57,14 +47,15 @@ def assert_same_training(sharded: StageContext, alone: StageContext) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_sft_over_a_divided_base_is_sft_over_the_whole_one(run: Run, checkpointing: bool) -> None:
+    names = [f"{how}-{checkpointing}" for how in ("sft-sharded", "sft-alone")]
     contexts = [
         run.context(
             "sft",
-            f"sft-{number}-{checkpointing}",
+            name,
             lora={"dropout": 0.0},
             sft={**block, "gradient_checkpointing": checkpointing},
         )
-        for number, block in enumerate((SHARDED, ALONE))
+        for name, block in zip(names, (SHARDED, ALONE), strict=True)
     ]
     for context in contexts:
         run_sft(context)

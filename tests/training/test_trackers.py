@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import load
-from pipeline.core.errors import ConfigError, DependencyError
+from pipeline.core.errors import DependencyError
 from pipeline.run.context import StageContext
-from pipeline.stages.train import run_round, run_sft
+from pipeline.stages.train import run_round
 from pipeline.training.trackers import Tracking, check_trackers, reporting
-from tests.training.tiny_policy import Run, write_base
+from tests.stages.divided import content
+from tests.training.tiny_policy import Run, trained_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,11 +29,7 @@ STEPS = {"batch_size": 2, "per_device_batch_size": 1, "round_epochs": [1.6]}  # 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    root = tmp_path_factory.mktemp("tracked")
-    run = Run(root, write_base(root / "base"))
-    run.write_data(pairs=10)
-    run_sft(run.context("sft", "sft"))
-    return run
+    return trained_run(tmp_path_factory.mktemp("tracked"), pairs=10)
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +72,6 @@ def tracked(run: Run, stage: str, name: str, *trackers: str, **blocks: object) -
 def rows(path: Path) -> list[dict]:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [line for line in lines if line["call"] == "log" and "train/loss" in line]
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
 def history(context: StageContext) -> list[dict]:
@@ -168,12 +159,3 @@ def test_a_package_that_is_missing_or_broken_is_refused(
         check_trackers(["curves"])
     with pytest.raises(DependencyError, match=r"brokencurves cannot be imported \(No module"):
         reporting(Tracking(("brokencurves",), "t", "sft", tmp_path), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("[neptune]", "trackers"), ("wandb", "trackers")],
-)
-def test_other_values_are_refused(value: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load("embedded", (f"trackers={value}",))

@@ -21,15 +21,12 @@ def run(tmp_path_factory) -> Run:
     return run
 
 
-def test_training_reports_steps_loss_and_margin(run, capsys):
+def test_training_reports_steps_loss_and_margin(run):
     progress = RecordedProgress()
     run_sft(replace(run.context("sft", "sft"), progress=progress))
     assert progress.starts[-1] == (2, "steps", 0)  # 8 examples in batches of 4
     assert progress.done == 2
     assert progress.values["loss"] > 0
-    printed = capsys.readouterr().out
-    assert "encoded: 8 examples, 0 over_long" in printed
-    assert "2 steps, mean loss " in printed
 
     progress = RecordedProgress()
     run_round(replace(run.context("train", "round-1"), progress=progress))

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.models import tokenizer_of
-from pipeline.config import Config
+from pipeline.config import Lora
 from pipeline.core.record_io import write_parquet
 from pipeline.core.records import Message, Pair, SftExample, Span
 from pipeline.run.context import StageContext
+from pipeline.stages.train import run_sft
 from pipeline.training.encode import encode_sft
+from pipeline.training.lora import load_base, new_adapter
+from tests.smallest import small_config
 
 
 def byte_tokenizer() -> Any:
@@ -99,6 +102,25 @@ def pair(tokenizer: Any, number: int, observation: str = " e\n</R>\n") -> Pair:
     )
 
 
+def random_adapter(base: Path, settings: Any, block: str, seed: int = 1) -> Any:
+    """A policy whose adapter changes the model: both factors are random, no dropout."""
+    import torch
+
+    model = new_adapter(load_base(base, settings, block), Lora(dropout=0.0), seed)
+    for name, value in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(value, std=0.1)
+    return model
+
+
+def weights_of(output: Path) -> dict[str, Any]:
+    """The tensors of the adapter that a stage wrote."""
+    from safetensors.torch import load_file
+
+    weights: dict[str, Any] = load_file(output / "adapter" / "adapter_model.safetensors")
+    return weights
+
+
 @dataclass
 class Run:
     """Stage contexts over one temporary directory."""
@@ -112,23 +134,14 @@ class Run:
         ``blocks`` update configuration blocks; a value that is not a dictionary replaces the setting.
         """
         common = {"batch_size": 4, "per_device_batch_size": 2, "dtype": "float32"}
-        values: dict[str, Any] = {
-            "name": "t",
-            "data": {},
-            "corpus": {"files": [{"path": "unused"}]},
-            "graph": {"source": "annotated", "path": "x"},
-            "index": {"embedder": {"model": "x"}},
-            "retrieval": {"reranker": {}},
-            "model": {"base": str(self.base)},
-            "prompt": {"system": ""},
-            "sft_data": {"sizes": {1: 1}},
-            "sft": {"learning_rate": 1e-2, **common},
-            "dpo": {"learning_rate": 1e-2, "round_epochs": [2], **common},
-        }
-        for block, update in blocks.items():
-            if isinstance(update, dict):
-                update = {**values.get(block, {}), **update}
-            values[block] = update
+        sft = {"learning_rate": 1e-2, **common} | blocks.pop("sft", {})
+        dpo = {"learning_rate": 1e-2, "round_epochs": [2], **common} | blocks.pop("dpo", {})
+        config = small_config(
+            name="t",
+            model={"base": str(self.base)},
+            prompt={"system": ""},
+            **{"sft": sft, "dpo": dpo, **blocks},
+        )
         output, checkpoint_dir = self.root / name, self.root / f"{name}.partial"
         output.mkdir(exist_ok=True)
         checkpoint_dir.mkdir(exist_ok=True)
@@ -140,7 +153,7 @@ class Run:
             "sft": self.root / "sft",
         }
         return StageContext(
-            config=Config.model_validate(values),
+            config=config,
             stage=stage,
             output=output,
             checkpoint_dir=checkpoint_dir,
@@ -159,3 +172,11 @@ class Run:
         tokenizer = byte_tokenizer()
         rows = [pair(tokenizer, number) for number in range(pairs)]
         write_parquet(self.root / "pair" / "pairs.parquet", rows, Pair)
+
+
+def trained_run(root: Path, pairs: int = 8) -> Run:
+    """A run with a base model, data, and policy 0 trained on the data."""
+    run = Run(root, write_base(root / "base"))
+    run.write_data(pairs=pairs)
+    run_sft(run.context("sft", "sft"))
+    return run

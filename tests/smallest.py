@@ -1,0 +1,47 @@
+"""The smallest valid configuration and trajectory, of which a test replaces what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.config import Config
+from pipeline.core.records import Trajectory
+
+BLOCKS: dict[str, Any] = {
+    "name": "toy",
+    "data": {},
+    "corpus": {"files": [{"path": "unused"}]},
+    "graph": {"source": "annotated", "path": "triplets.jsonl"},
+    "index": {"embedder": {"model": "none"}},
+    "retrieval": {"reranker": {"kind": "biencoder"}},
+    "model": {"base": "none"},
+    "prompt": {"system": "S"},
+    "sft_data": {"sizes": {1: 1}},
+    "sft": {"learning_rate": 0.1, "batch_size": 1},
+    "dpo": {"learning_rate": 0.1, "batch_size": 1},
+}
+
+
+def small_config(**blocks: Any) -> Config:
+    """A mapping updates its block; any other value replaces the setting."""
+    values = dict(BLOCKS)
+    for name, value in blocks.items():
+        old = values.get(name)
+        values[name] = {**old, **value} if isinstance(value, dict) and old else value
+    return Config.model_validate(values)
+
+
+def small_trajectory(**fields: Any) -> Trajectory:
+    """One sample of a question of Natural Questions, in TeaRAG's grammar and without steps."""
+    defaults: dict[str, Any] = {
+        "trajectory_id": "t",
+        "question_id": "q",
+        "dataset": "nq",
+        "question": "?",
+        "hop": "single",
+        "answers": ["x"],
+        "evidence": [],
+        "grammar": "tearag",
+        "output": "",
+    }
+    return Trajectory(**(defaults | fields))
