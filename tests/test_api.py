@@ -127,20 +127,6 @@ def test_a_run_is_read_by_its_directory_too(run: Run) -> None:
         other.roll_out(["Who?"], 0)
 
 
-def test_of_two_outputs_of_a_stage_the_newest_runs_inputs_are_taken(
-    run: Run, overrides: list[str]
-) -> None:
-    changed = task_for("sample", "embedded", (*overrides, "sampling.samples=3"), round=1)
-    folder = run.directory / "written" / "changed"
-    folder.mkdir()
-    write_trajectories(folder, changed, run.directory)
-    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}})
-    newest = Run.from_directory(run.directory)
-    assert newest.stage("sample-1") == changed.directory
-    assert newest.stage("sft") == run.stage("sft")
-    assert Run.open("embedded", overrides=overrides).stage("sample-1") == run.stage("sample-1")
-
-
 def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: Path) -> None:
     run = Run.open("embedded", overrides=overrides)
     assert run.policies() == []
@@ -200,13 +186,6 @@ def test_a_round_has_its_own_settings(overrides: list[str]) -> None:
             list(read(9))
     with pytest.raises(ConfigError, match="round is 3, and rounds is 1"):
         run.select_pairs(scored, round=3)
-
-
-def test_rewards_of_judged_steps_need_verdicts(overrides: list[str]) -> None:
-    judges = "judges={over: {backend: closed-world}, under: {backend: closed-world}}"
-    hiprag = [*overrides, "grammar=hiprag", "rewards.kind=hiprag", judges]
-    with pytest.raises(InputError, match="pass verdicts, one for each step"):
-        Run.open("embedded", overrides=hiprag).score([trajectory("q", "Ostar")])
 
 
 def test_the_untrained_policy_is_evaluated_on_any_questions(run: Run, tmp_path: Path) -> None:

@@ -70,20 +70,6 @@ def test_unseen_test_questions_share_no_entity_with_other_splits(
             assert not entities & entities_of_other_splits
 
 
-def test_training_steps_are_not_single_hop_questions_of_any_split(
-    drawn: dict[tuple[str, str], DrawnQuestions],
-) -> None:
-    single = {
-        fact
-        for (dataset, _), part in drawn.items()
-        if dataset == "nq"
-        for question in part.questions
-        for fact in question.facts
-    }
-    steps = {fact for question in drawn["musique", "train"].questions for fact in question.facts}
-    assert not single & steps
-
-
 def test_the_oracle_answers_every_chain_correctly(
     world: World, drawn: dict[tuple[str, str], DrawnQuestions]
 ) -> None:
@@ -92,16 +78,6 @@ def test_the_oracle_answers_every_chain_correctly(
     assert len(questions) > 500
     for question in questions:
         assert oracle.answer(question.text) == question.answer
-
-
-def test_yes_and_no_follow_from_the_steps(drawn: dict[tuple[str, str], DrawnQuestions]) -> None:
-    counts = {"yes": 0, "no": 0}
-    for question in all_questions(drawn):
-        if question.answer in counts:
-            counts[question.answer] += 1
-            first, second = question.steps[-2].answer, question.steps[-1].answer
-            assert (first == second) == (question.answer == "yes")
-    assert min(counts.values()) >= 3
 
 
 def test_sizes_that_exceed_the_world_are_rejected_with_the_remedy(world: World) -> None:

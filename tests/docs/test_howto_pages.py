@@ -132,23 +132,6 @@ def test_the_commands_of_the_page_about_rewards_run(
     assert names["pairs"]
 
 
-def test_terms_of_ones_own_change_the_pairs(tmp_path: Path) -> None:
-    """A chosen trajectory with four searches falls below the threshold of the process (0.7)."""
-    program, _ = blocks("own-reward.md", "python")
-    (tmp_path / "searches.py").write_text(program)
-    records = [_scored(0, searches=4, outcome=1.0), _scored(1, searches=2, outcome=0.0)]
-    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in records))
-    before = steep(["pair", str(tmp_path / "scored.jsonl")])[1]
-    changed = subprocess.run(
-        [sys.executable, "searches.py"],
-        input=(tmp_path / "scored.jsonl").read_text(),
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    (tmp_path / "changed.jsonl").write_text(changed)
-    after = steep(["pair", str(tmp_path / "changed.jsonl")])[1]
-    assert (len(before.splitlines()), len(after.splitlines())) == (1, 0)
-
-
 def _scored(number: int, *, searches: int, outcome: float) -> dict[str, object]:
     step = {"subquery": "Who?", "entities": [], "summary": "It is so.", "context": []}
     return {

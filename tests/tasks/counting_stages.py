@@ -64,17 +64,6 @@ def follows(context: StageContext) -> dict[str, int]:
     return {"rows": 1}
 
 
-def of_round(context: StageContext) -> dict[str, int]:
-    """Writes the texts of its inputs, and its own label and threshold."""
-    label = f"{context.stage}-{context.round}"
-    with Path(os.environ["EXECUTIONS"]).open("a") as stream:
-        stream.write(f"{label}\n")
-    texts = [(directory / "text.txt").read_text() for directory in context.inputs.values()]
-    own = f"{label} {context.config.pairs.easy_outcome} {context.config.dpo.beta}\n"
-    (context.output / "text.txt").write_text("".join(texts) + own)
-    return {"rows": 1}
-
-
 def complains(context: StageContext) -> dict[str, int]:
     raise InputError.at("questions.jsonl", 7, "answer is missing; add it")
 
