@@ -1,20 +1,15 @@
 """The benchmark code itself, and that both sides of a row give the same; no test asserts a time."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from benchmarks import commands, dpo, kag, reward, sampling, store
-from benchmarks.__main__ import OF_A_RUN, main
+from benchmarks import dpo, kag, reward, sampling, store
 from benchmarks.peers import Missing
 from benchmarks.timing import Row, alternate
 from pipeline.config import Dpo, Lora
-from pipeline.core.errors import StoreError
 from pipeline.llm.engine import GenerationRequest
 from pipeline.retrieval.kag import RankedNode
 from pipeline.rollout.policy import RolloutSettings
@@ -136,21 +131,6 @@ def test_plain_trl_has_the_losses_of_our_trainer_where_a_step_is_one_micro_batch
     divided = row.details["losses_in_micro_batches_of_2"]
     assert dpo.relative_difference(divided["ours"], row.details["losses"]["ours"]) < dpo.CLOSE
     assert dpo.relative_difference(divided["ours"], divided["plain"]) > dpo.CLOSE
-
-
-def test_rows_of_a_run_need_a_complete_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no run that is complete"):
-        commands.rows(["status"], tmp_path, 1)
-    output = tmp_path / "figures.json"
-    options = ["--rows", ",".join(OF_A_RUN), "--run", str(tmp_path), "--output", str(output)]
-    app = typer.Typer()
-    app.command()(main)
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    written = json.loads(output.read_text(encoding="utf-8"))
-    assert written["rows"] == []
-    assert [reason.split()[1] for reason in written["left_out"]] == list(OF_A_RUN)
-    assert all(f"row {name} is left out" in result.output for name in OF_A_RUN)
 
 
 def test_a_different_ranking_fails_and_a_tie_passes() -> None:

@@ -45,6 +45,15 @@ def test_every_fact_with_another_tail_or_head_is_false(world: World) -> None:
             assert ORACLE.verify(fact_sentence(world, wrong_head, rng)) is False
 
 
+def test_every_nary_fact_is_true_and_false_with_another_year(world: World) -> None:
+    for fact in world.nary.values():
+        surfaces = {role: world.surface(value) for role, value in fact.arguments}
+        for wording in NARY_RELATIONS[fact.relation].statements:
+            assert ORACLE.verify(wording.format_map(surfaces)) is True
+            if "year" in surfaces:
+                assert ORACLE.verify(wording.format_map({**surfaces, "year": "1111"})) is False
+
+
 def test_every_one_hop_question_is_answered_in_every_wording(world: World) -> None:
     for fact in world.facts.values():
         relation = RELATIONS[fact.relation]

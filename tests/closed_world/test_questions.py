@@ -11,6 +11,7 @@ from pipeline.closed_world.questions import (
     accepted_answers,
     bridge_comparison_question,
     chain_question,
+    comparison_question,
 )
 from pipeline.closed_world.schema import Entity, Fact, NaryFact
 from pipeline.closed_world.world import World
@@ -79,6 +80,26 @@ def test_a_chain_becomes_one_nested_question_and_steps_with_placeholders(world: 
     assert "In which country is the city where the director of Silver Lantern was born?" in texts
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_ranked_comparison_has_the_right_answer_in_either_order(
+    world: World, swapped: bool
+) -> None:
+    """Silver Lantern was released in 1950, Quiet Harbor in 1960."""
+    first, second = facts_of(world, "lantern/released", "harbor/released")
+    if swapped:
+        first, second = second, first
+    answers = {}
+    for seed in range(40):
+        question = comparison_question(world, random.Random(seed), first, second)
+        assert question is not None
+        answers[question.text.split(",")[0]] = question.answer
+    assert answers == {
+        "Which film was released first": "Silver Lantern",
+        "Which film came out earlier": "Silver Lantern",
+        "Which film was released more recently": "Quiet Harbor",
+    }
+
+
 def test_dates_of_the_same_year_are_compared_by_month_and_day(world: World) -> None:
     """Dake Tenlin: 3 March 1921; Mora Tenlin: 12 May 1921."""
     bridges = world.facts["lantern/director"], world.facts["harbor/director"]
@@ -104,6 +125,17 @@ def test_only_unambiguous_spellings_are_accepted(world: World) -> None:
     assert accepted_answers(world, "12 May 1921") == ("12 May 1921", "May 12, 1921")
     assert accepted_answers(world, "412 miles") == ("412 miles", "412")
     assert accepted_answers(world, "1950") == ("1950",)
+
+
+def test_the_oracle_accepts_aliases_and_rejects_ambiguous_heads(world: World) -> None:
+    oracle = Oracle(world)
+    assert oracle.verify("Barro is the head of state of Belland") is True
+    assert oracle.verify("Kars lies on the Avon.") is True
+    assert oracle.verify("Avon is located in Belland.") is True
+    assert oracle.verify("M. Tenlin was born on May 12, 1921.") is True
+    # Both Tenlins were born in Kars, but only one on that day.
+    assert oracle.verify("Tenlin was born in Kars.") is True
+    assert oracle.verify("Tenlin was born on 12 May 1921.") is None
 
 
 def test_the_oracle_distinguishes_false_from_unreadable_statements(world: World) -> None:

@@ -70,6 +70,20 @@ def test_unseen_test_questions_share_no_entity_with_other_splits(
             assert not entities & entities_of_other_splits
 
 
+def test_training_steps_are_not_single_hop_questions_of_any_split(
+    drawn: dict[tuple[str, str], DrawnQuestions],
+) -> None:
+    single = {
+        fact
+        for (dataset, _), part in drawn.items()
+        if dataset == "nq"
+        for question in part.questions
+        for fact in question.facts
+    }
+    steps = {fact for question in drawn["musique", "train"].questions for fact in question.facts}
+    assert not single & steps
+
+
 def test_the_oracle_answers_every_chain_correctly(
     world: World, drawn: dict[tuple[str, str], DrawnQuestions]
 ) -> None:

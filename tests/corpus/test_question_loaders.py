@@ -149,12 +149,6 @@ def test_columns_of_the_hub_give_the_native_record(tmp_path: Path, dataset: str)
             ["a"],
             ["T: x", "U: y"],
         ),
-        (
-            "bamboogle",
-            {"id": 3, "Question": "q", "answer": ["a"], "golden_context": ["", ""]},
-            ["a"],
-            [],
-        ),
     ],
 )
 def test_answers_and_evidence_of_other_records(

@@ -110,6 +110,16 @@ def test_a_run_that_lost_nodes_of_a_ray_cluster_equals_the_local_run(
     assert differing_files(reported, victim) == []
 
 
+def test_every_log_says_what_its_stage_did_and_no_record_is_left(trained: RunFolder) -> None:
+    logs = trained.root / "runs" / "small" / "logs"
+    for label in trained.seconds():
+        lines = (logs / f"{label}.log").read_text().splitlines()
+        assert lines[1].startswith("stage "), label
+        assert lines[-1].startswith("wrote "), label
+        assert len(lines) >= 4, label  # beside these: inputs, and what was done
+    assert not [*trained.store.rglob("*.progress.json"), *trained.store.rglob("*.failed.json")]
+
+
 def flip(content: bytes) -> bytes:
     """The content with another bit in its middle."""
     at = len(content) // 2
