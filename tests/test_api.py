@@ -127,6 +127,20 @@ def test_a_run_is_read_by_its_directory_too(run: Run) -> None:
         other.roll_out(["Who?"], 0)
 
 
+def test_of_two_outputs_of_a_stage_the_newest_runs_inputs_are_taken(
+    run: Run, overrides: list[str]
+) -> None:
+    changed = task_for("sample", "embedded", (*overrides, "sampling.samples=3"), round=1)
+    folder = run.directory / "written" / "changed"
+    folder.mkdir()
+    write_trajectories(folder, changed, run.directory)
+    changed.store.commit(changed.key, folder, {"counts": {"rows": 1}})
+    newest = Run.from_directory(run.directory)
+    assert newest.stage("sample-1") == changed.directory
+    assert newest.stage("sft") == run.stage("sft")
+    assert Run.open("embedded", overrides=overrides).stage("sample-1") == run.stage("sample-1")
+
+
 def test_a_stage_that_is_not_complete_is_named(overrides: list[str], tmp_path: Path) -> None:
     run = Run.open("embedded", overrides=overrides)
     assert run.policies() == []

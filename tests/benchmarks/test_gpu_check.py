@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_check.__main__ import main
+from benchmarks.gpu_check.device import one_gpu
 from benchmarks.gpu_check.figures import Figures, Place
 from benchmarks.gpu_check.models import BF16_NATS
 from benchmarks.gpu_check.page import BEGIN, END, write_results
@@ -20,6 +22,7 @@ from pipeline.core.errors import DependencyError
 from pipeline.llm.engine import GenerationRequest, GenerationResult
 from pipeline.llm.transformers_engine import TransformersEngine
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -206,6 +209,21 @@ def test_parts_that_need_a_gpu_are_skipped_by_name(
     assert "kill: skipped (needs a CUDA device)" in capsys.readouterr().out
 
 
+def test_a_part_that_fails_does_not_end_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedder's process is pointed at a directory of packages that breaks its imports."""
+    broken = tmp_path / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no torch today')\n")
+    monkeypatch.setenv("PYTHONPATH", str(broken.parent))
+    status, parts = run(tmp_path, "--parts", "embedder,kill")
+    assert status == 1
+    assert parts["embedder"]["state"] == "failed"
+    assert "no torch today" in str(parts["embedder"]["reason"])
+    assert parts["kill"]["state"] == "skipped"
+
+
 def test_parts_beyond_the_budget_are_skipped_with_the_way_to_run_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +235,35 @@ def test_parts_beyond_the_budget_are_skipped_with_the_way_to_run_them(
     assert [part["state"] for part in parts.values()] == ["skipped", "skipped"]
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "not within 0 s; run these alone: --parts sft-8b,sft-14b"
+
+
+def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Put an ``nvidia-smi`` with these lines of output first on the path, and locks beside it."""
+    path = folder / "nvidia-smi"
+    text = "".join(f"echo '{line}'\n" for line in lines)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("STEEP_LOCK_DIR", str(folder / "locks"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_the_check_takes_one_free_gpu_of_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(tmp_path, monkeypatch, "H100, 81559, GPU-1a", "H100, 81559, GPU-2b")
+    with one_gpu() as first:
+        assert first["CUDA_VISIBLE_DEVICES"] == "0"
+        with one_gpu() as second:
+            assert second["CUDA_VISIBLE_DEVICES"] == "1"
+            with pytest.raises(DependencyError, match=r"^GPUs 0, 1 are held by other runs on this"):
+                one_gpu().__enter__()
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2b")
+            with pytest.raises(DependencyError, match=r"^GPU GPU-2b is held by other runs"):
+                one_gpu().__enter__()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    with one_gpu() as again:
+        assert again["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_without_a_gpu_the_check_is_one_sentence() -> None:

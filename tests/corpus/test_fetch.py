@@ -106,6 +106,14 @@ def test_an_archive_is_downloaded_once_for_its_files(server: FileServer, tmp_pat
     assert not list(tmp_path.rglob("*.zip"))
 
 
+def test_an_archive_placed_by_hand_is_unpacked_and_kept(server: FileServer, tmp_path: Path) -> None:
+    content = archive(**{"data/m_train.jsonl": QUESTIONS, "dev.json": b"[]"})
+    (tmp_path / "all.zip").write_bytes(content)
+    assert run(tmp_path, *zipped(server))[1] == []
+    assert server.ranges == []
+    assert (tmp_path / "all.zip").is_file()
+
+
 @pytest.mark.parametrize(
     "content",
     [archive(other=b"x"), archive(**{"m_train.jsonl": QUESTIONS})[:-30]],

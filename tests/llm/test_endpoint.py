@@ -340,6 +340,18 @@ def test_a_ceiling_on_cost_ends_the_run_and_keeps_the_answers(tmp_path, serve):
     assert set(server.request_counts.values()) == {1}
 
 
+def test_a_ceiling_needs_numbers_of_tokens(tmp_path, serve):
+    server = serve(lambda text, before: Response(body=completion("x").replace("10", "-10")))
+    with (
+        open_chat(tmp_path, server, token_ceiling=99, concurrency=1) as chat,
+        pytest.raises(EngineError, match="reports no numbers of tokens"),
+    ):
+        ask(chat, *"abc")
+    with open_chat(tmp_path, server) as chat:
+        ask(chat, *"abc")
+    assert set(server.request_counts.values()) == {1}
+
+
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8)
 )

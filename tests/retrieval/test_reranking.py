@@ -118,6 +118,13 @@ def test_cross_encoder_gives_the_raw_logit_and_not_its_sigmoid(cross_encoder):
     np.testing.assert_allclose(scores, logits(cross_encoder, PAIRS), atol=1e-4)
 
 
+def test_kinds_of_reranker_never_share_cached_scores(cross_encoder):
+    flag = FlagModel(Reranker(kind="flag", model=str(cross_encoder)))
+    cross = CrossEncoderModel(Reranker(kind="cross-encoder", model=str(cross_encoder)))
+    shorter = FlagModel(Reranker(kind="flag", model=str(cross_encoder), max_length=32))
+    assert len({flag.identity, cross.identity, shorter.identity}) == 3
+
+
 def test_equal_pairs_reach_the_model_once_across_processes(tmp_path):
     pairs = [("a", "xx"), ("b", "xxx"), ("a", "xx")]
     first, second, other = LengthModel(), LengthModel(), LengthModel("another")

@@ -64,6 +64,12 @@ def follows(context: StageContext) -> dict[str, int]:
     return {"rows": 1}
 
 
+def of_round(context: StageContext) -> dict[str, int]:
+    """Writes the threshold of its round."""
+    (context.output / "text.txt").write_text(str(context.config.pairs.easy_outcome))
+    return {"rows": 1}
+
+
 def complains(context: StageContext) -> dict[str, int]:
     raise InputError.at("questions.jsonl", 7, "answer is missing; add it")
 

@@ -30,6 +30,16 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(
     assert {settings.sft.dtype, settings.dpo.dtype, settings.index.embedder.dtype} == {expected}
 
 
+def test_gpus_take_bfloat16(tmp_path: Path) -> None:
+    settings = load("embedded", (f"runs_dir={tmp_path}",))
+    on_gpu = resolve_dtypes(settings, gpus=True, cpu=lambda: "float32")
+    assert on_gpu.dtypes == dict.fromkeys(AUTO, "bfloat16")
+    on_cpu = load("embedded", (f"runs_dir={tmp_path}", "index.embedder.device=cpu"))
+    mixed = resolve_dtypes(on_cpu, gpus=True, cpu=lambda: "float32").dtypes
+    assert {mixed[name] for name in AUTO if name != "index.embedder.dtype"} == {"bfloat16"}
+    assert mixed["index.embedder.dtype"] == "float32"
+
+
 @pytest.mark.parametrize("kept", ["float32", "bfloat16"])
 def test_a_run_keeps_its_types_and_its_fingerprints_have_them(tmp_path: Path, kept: str) -> None:
     """One of the two cases is another type than this machine's."""

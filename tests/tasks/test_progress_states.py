@@ -1,7 +1,10 @@
 """``steep status`` of stages that run, failed or were stopped, with real processes."""
 
 import json
-from contextlib import contextmanager
+import os
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -9,6 +12,7 @@ from pipeline.run.progress import read_progress
 from tasks.run import RunFailed, clean, run
 from tasks.status import status, why
 from tests.tasks.counting_tasks import (
+    ROOT,
     Complains,
     First,
     FollowsBothComplaints,
@@ -17,7 +21,7 @@ from tests.tasks.counting_tasks import (
     background,
     task,
 )
-from tests.waiting import LIMIT, wait_until
+from tests.waiting import LIMIT, ending, wait_until
 
 
 @contextmanager
@@ -149,3 +153,28 @@ def test_a_stale_stage_names_its_own_change_or_what_it_follows(workspace):
         "second: follows first",
         "second-too: follows first",
     ]
+
+
+def test_bars_are_drawn_in_a_terminal_which_is_left_clean(workspace):
+    code = (
+        "import sys; from pathlib import Path; from tasks.run import run; "
+        "from tests.tasks.counting_tasks import Reports, task; run(task(Reports, Path(sys.argv[1])))"
+    )
+    leader, follower = os.openpty()
+    environment = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(workspace)], cwd=ROOT, start_new_session=True,
+        stdin=follower, stdout=follower, stderr=follower,
+        env={**environment, "TERM": "xterm", "COLUMNS": "140", "LINES": "40"},
+    )  # fmt: skip
+    os.close(follower)
+    text = ""
+    with ending(process), suppress(OSError):  # the process has closed the terminal
+        while block := os.read(leader, 1 << 16):
+            text += block.decode(errors="replace")
+            if "4 of 10 items" in text:
+                (workspace / "release").touch()
+    os.close(leader)
+    assert " done in " in text
+    shown, hidden = "\x1b[?25h", "\x1b[?25l"  # the cursor
+    assert text.rfind(shown) > text.rfind(hidden) > 0

@@ -11,11 +11,24 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import load
-from tasks.run import task_for, walk
-from tests.tasks.counting_tasks import ROOT
+from tasks.base import RoundTask
+from tasks.run import run, task_for, walk
+from tests.tasks.counting_tasks import ROOT, Counting, task
 
 HIPRAG = str(ROOT / "configs" / "embedded-hiprag.yaml")
 THRESHOLD = "per_round.2.pairs.easy_outcome=0.4"
+
+
+class Paired(Counting, RoundTask):
+    stage = "paired"
+    entry = "counting_stages:of_round"
+    reads = ("pairs",)
+
+
+def test_a_stage_is_run_with_the_settings_of_its_round(workspace: Path) -> None:
+    paired = [task(Paired, workspace, THRESHOLD).clone(round=number) for number in (1, 2, 3)]
+    thresholds = [(run(stage) / "text.txt").read_text() for stage in paired]
+    assert thresholds == ["0.3", "0.4", "0.3"]
 
 
 def keys(*overrides: str, config: str = "embedded") -> dict[str, str]:

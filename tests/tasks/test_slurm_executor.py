@@ -198,6 +198,16 @@ def test_a_file_system_that_does_not_lock_between_machines_is_noticed(
             cluster.run_here(asked, "7")
 
 
+def test_a_machine_that_does_not_see_the_run_says_so(workspace, monkeypatch) -> None:
+    monkeypatch.setattr(cluster.visible, "__defaults__", (0.0,))
+    job = {"config": {}, "key": {}, "entry": "", "root": "", "seed": 0, "log": ""}
+    asked = replace(request(), directory=str(workspace), folder="/elsewhere", job=job)
+    message = cluster.run_here(asked, "7")["message"]
+    assert re.match(
+        r"slurm job 7 on \S+ does not see /elsewhere; keep it on a file system", message
+    )
+
+
 FAKE_SQUEUE = """#!/bin/sh
 case "$*" in
   *--jobs=1) echo "RUNNING|None";;

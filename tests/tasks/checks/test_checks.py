@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def test_configurations_for_cpus_need_no_gpu(name: str) -> None:
     assert checked(name, ALL_STAGES, NOWHERE).faults == ()
     run = opening(name, GPU_STAGES)
     assert not [fault for count in (1, 2, 3) for fault in device_faults(*run, gpus(count))]
+
+
+def test_a_machine_with_a_gpu_and_no_compiler_is_told_to_runs_that_need_the_gpu() -> None:
+    machine = replace(gpus(8), compiler_fault="there is no C compiler; install gcc")
+    faults = list(device_faults(*opening("tearag-llama3-8b", ["sample"]), machine))
+    assert faults == ["there is no C compiler; install gcc"]
+    assert not list(device_faults(*opening("embedded", ["sample"]), machine))
 
 
 @pytest.mark.parametrize(

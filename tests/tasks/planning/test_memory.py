@@ -6,7 +6,7 @@ from pipeline.config import load
 from pipeline.config.machine_choices import resolve_dtypes
 from pipeline.core.gpus import GIB, Gpu, nominal_gpu
 from pipeline.core.model_shapes import PUBLISHED
-from pipeline.index.memory import index_bytes, is_on_gpu
+from pipeline.index.memory import index_bytes, is_on_gpu, scratch_bytes
 from pipeline.training.memory import training_memory
 from tasks.planning.plan import Plan, make_plan
 from tasks.planning.sizes import estimated_records, published_count, sizes_of
@@ -55,6 +55,16 @@ def test_padded_rows_have_a_mask_of_every_token_by_every_token() -> None:
     assert four.layer - 4 * one.layer == pytest.approx(4 * 8192 * 2 * 4096 * 2)
     dpo = parts(plan("tearag-llama3-8b", nominal_gpu(80), "train"))
     assert dpo["attention mask"] == 0.8
+
+
+def test_each_index_on_a_gpu_has_scratch_memory_of_its_own() -> None:
+    both = parts(plan("tearag-llama3-8b", nominal_gpu(80), "sample"))
+    assert both["FAISS scratch"] == 3.0
+    chunks = ("retrieval.variant=semantic",)
+    assert parts(plan("tearag-llama3-8b", nominal_gpu(80), "sample", overrides=chunks))[
+        "FAISS scratch"
+    ] == pytest.approx(1.5)
+    assert [scratch_bytes(size * GIB) / GIB for size in (4, 8, 24)] == [0.5, 1, 1.5]
 
 
 def test_a_sharded_base_leaves_each_process_its_part_and_two_layers() -> None:
