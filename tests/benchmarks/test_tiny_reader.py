@@ -1,4 +1,4 @@
-"""The tiny reader: its training texts, its training, and the identity of the committed weights."""
+"""The tiny reader: its tokenizer, its training texts, and the identity of the committed weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a model: changes that alter its hash, changes that do not, and the keys that use it."""
+"""The files of a model, its hash, and the cache keys that use it."""
 
 from __future__ import annotations
 

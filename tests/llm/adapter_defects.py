@@ -101,6 +101,8 @@ BROKEN = (
     Defect("0-D", _first(lambda value: value.sum())),
     Defect("transposed", _mapped(lambda value: value.T.contiguous())),
     Defect("float8", _mapped(_to("float8_e4m3fn"))),
+    Defect("rank as text", lambda settings, tensors: settings.update(r="8")),
+    Defect("no LoRA", lambda settings, tensors: settings.update(peft_type="PROMPT_TUNING")),
     Defect("another rank", lambda settings, tensors: settings.update(r=3)),
     Defect("empty tensors", _mapped(lambda value: value[:0])),
 )

@@ -1,4 +1,4 @@
-"""Missing models and adapters are refused with a message that names the remedy."""
+"""Missing models are refused with a message that names the remedy."""
 
 import pytest
 

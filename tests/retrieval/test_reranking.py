@@ -1,4 +1,4 @@
-"""Rerankers: raw scores, the score cache, and errors of models that do not fit."""
+"""Rerankers: raw scores, batches that do not fit, and the score cache."""
 
 import math
 

@@ -141,8 +141,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
 
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "holds no policy; expected lineage.json with adapter/")
-    (copied("weightless") / "adapter" / "adapter_model.safetensors").unlink()
-    refused(tmp_path / "weightless", "has no adapter_model.safetensors")
     shutil.copytree(
         policy(run, 1).directory / "adapter", copied("mixed") / "adapter", dirs_exist_ok=True
     )
@@ -151,10 +149,6 @@ def test_unusable_policies_are_refused_before_anything_runs(
     changed = json.dumps({**lineage, "base_sha": "another"})
     (tmp_path / "other base" / "lineage.json").write_text(changed)
     refused(tmp_path / "other base", "with content another, and model.base .* set model.base")
-    settings = json.loads((copied("prompt") / "adapter" / "adapter_config.json").read_text())
-    file = tmp_path / "prompt" / "adapter" / "adapter_config.json"
-    file.write_text(json.dumps({**settings, "peft_type": "PROMPT_TUNING"}))
-    refused(tmp_path / "prompt" / "adapter", "expected a LoRA adapter; its type is 'PROMPT_TUNING'")
     assert executions(run) == before
 
 
