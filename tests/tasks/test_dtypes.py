@@ -1,4 +1,4 @@
-"""What ``dtype: auto`` is: by the processor, on GPUs, in rounds, and in fingerprints."""
+"""What ``dtype: auto`` is: by the processor, on GPUs, and in fingerprints."""
 
 import json
 from pathlib import Path

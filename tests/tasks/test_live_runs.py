@@ -1,4 +1,4 @@
-"""Forced runs, cleaning and logs while another process runs the same stage."""
+"""Forced runs and cleaning while another process runs the same stage."""
 
 from contextlib import ExitStack, contextmanager
 
