@@ -116,7 +116,7 @@ def test_plain_trl_has_the_losses_of_our_trainer_where_a_step_is_one_micro_batch
     """With several micro-batches TRL's SFT term is another mean, and the losses differ."""
     base, tokenizer = write_base(tmp_path / "base"), byte_tokenizer()
     settings = Dpo(
-        dtype="float32", device="cpu", learning_rate=1e-2, batch_size=4, per_device_batch_size=2,
+        dtype="float32", learning_rate=1e-2, batch_size=4, per_device_batch_size=2,
         beta=0.5, eta=(130.0,), round_epochs=(1.0,),
     )  # fmt: skip
     lora = Lora(dropout=0.0)

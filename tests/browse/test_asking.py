@@ -247,7 +247,7 @@ def test_the_folder_of_a_copied_run_does_not_offer_the_policies_of_the_original(
         assert "<textarea" in client.get(f"/run/{NAME}/ask").text
         page = client.get("/run/copy/ask").text
         assert "<textarea" not in page
-        assert f"its name and runs_dir give {runs / NAME}," in page
+        assert f"is the configuration of another run ({runs / NAME});" in page
         fields = form(client)
         refused = client.post("/run/copy/ask", data=fields)
         assert refused.status_code == 400

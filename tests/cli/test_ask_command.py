@@ -128,7 +128,7 @@ def test_a_run_without_an_index_names_the_command_that_makes_it(
     searching = [s for s in overrides if not s.startswith("retrieval")]
     task = task_for("evaluate", "embedded", (*searching, "corpus.chunk_words=50"))
     with pytest.raises(
-        Exception, match=r"corpus of runs/embedded is not complete.*`steep run corpus"
+        Exception, match=r"index of runs/embedded is not complete.*`steep run index"
     ):
         asked_policies(task, ["base"])
 

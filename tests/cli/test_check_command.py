@@ -129,7 +129,6 @@ def test_every_fault_is_named_on_a_line_of_its_own(folder):
     for words in (
         ["nq/test.jsonl", "no such file", "steep data --data DIR"],
         ["popqa/test.jsonl:1"],
-        ["sft_data.sizes asks for 7,357"],
         ["model.base: meta/absent-model is not in the cache"],
         ["index.embedder.max_length is 4096", "512 positions"],
         ["sampling.max_total_tokens is 9000", "engine.max_model_len is 8192"],

@@ -37,9 +37,12 @@ def mask(directory: Path, record: dict[str, Any]) -> tuple[int, str, str]:
     [
         ({}, None),
         ({"token_ids": [2, 1, 2, 3]}, "ids decode to 'sumseensum' at offset 0"),
-        ({"token_ids": [0, 2, 2, 3]}, "masked piece 1 is 'sum', but"),
+        ({"token_ids": [0, 2, 2, 3]}, "ids decode to 'umsum' at offset 4"),
         ({"token_ids": [0, 1, 0, 3]}, "ids decode to 'ask' at offset 7"),
-        ({"token_spans": [[0, 2, "model"], [2, 4, "observation"]]}, "masked piece 1 is"),
+        (
+            {"token_spans": [[0, 2, "model"], [2, 4, "observation"]]},
+            "ids decode to ' seensum' at offset 3",
+        ),
         (
             {"spans": [[0, 3, "model"], [3, 3, "model"], [3, 7, "observation"], [7, 10, "model"]]},
             None,

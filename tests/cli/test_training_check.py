@@ -58,15 +58,13 @@ def test_data_beyond_a_limit_is_a_line_on_standard_error_and_exit_status_2(run: 
     assert "train-1: 1 pairs of runs/embedded/store/pair/" in printed
     assert "sft: 3 examples of runs/embedded/store/sft/" in printed
     assert "0 of 1 questions repeat one of test or validation" in printed
-    assert printed.endswith("verdict: 1 of 15 checks are beyond a limit\n")
+    assert printed.endswith("verdict: 1 of 11 checks are beyond a limit\n")
 
 
 def test_one_round_without_faults_has_exit_status_0(run: StageTask) -> None:
-    """The shipped default; that a kind of pairs is missing is a hint."""
     status, printed, told = check("--round", "1")
     assert (status, told) == (0, "")
     assert "train-2" not in printed
-    assert "hint   balance of kinds" in printed
     assert "FAULT" not in printed
     assert printed.endswith("verdict: no faults\n")
 

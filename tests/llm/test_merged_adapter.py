@@ -42,7 +42,7 @@ def test_an_adapter_too_small_for_bfloat16_is_refused_with_the_remedy(
 ) -> None:
     """The weights of the base are normal with deviation 0.1, whose neighbors are 5e-4 apart."""
     small = scaled(adapter, tmp_path / "small", rms=2e-4)
-    with pytest.raises(ConfigError, match=r"change nothing\).* set engine.adapters: loaded"):
+    with pytest.raises(ConfigError, match=r"change no weight\).* set engine.adapters: loaded"):
         merge_adapter(model, small, tmp_path / "merged", dtype="bfloat16")
     assert not any(path.is_dir() for path in (tmp_path / "merged").iterdir())
     assert merge_adapter(model, small, tmp_path / "merged", dtype="float32").is_dir()

@@ -95,7 +95,7 @@ def test_an_import_error_while_the_process_starts_is_shown(workspace, monkeypatc
 
 @pytest.mark.parametrize(
     ("place", "kind"),
-    [("runs", "file"), ("runs/embedded/store", "file"), ("runs/embedded/logs", "link")],
+    [("runs/embedded/store", "file"), ("runs/embedded/logs", "link")],
 )
 def test_a_file_in_the_place_of_a_directory_is_refused_before_anything_runs(workspace, place, kind):
     path = workspace / place
